@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from orchestrator.data.chat.tokens import mark_token
 from orchestrator.data.images import Pixels, pixels
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
@@ -49,8 +50,8 @@ class Images:
 def tokens_and_marks(tokenizer: Tokenizer, text: str) -> list[int]:
     """Token ids of a text, `IMAGE` for each mark: what stands between marks is a text of its own, but to a tokenizer
     that knows the mark. So it is in conversations that a model is trained on."""
-    own = tokenizer.token_id(MARK)
-    if own is not None and tokenizer.encode(MARK) == [own]:
+    own = mark_token(tokenizer)
+    if own is not None:
         return [IMAGE if token == own else token for token in tokenizer.encode(text)]
     first, *others = (tokenizer.encode(part) for part in text.split(MARK))
     return [*first, *(token for part in others for token in (IMAGE, *part))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.data.chat.conversations import parse_conversation
-from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.stored_images import bytes_per_image
 from orchestrator.data.chat.templates import (
@@ -25,6 +23,7 @@ from orchestrator.data.chat.templates import (
     PlainTemplate,
     template_file,
 )
+from orchestrator.data.chat.tokens import between_images, tokens_of
 from orchestrator.data.documents import Malformed, read_records
 from orchestrator.data.encoding import EncodedChunk, EncodedKey
 from orchestrator.data.images import pixels
@@ -61,7 +60,6 @@ class ChatEncoder:
         self._tokenizer, self._template, self._vision = tokenizer, template, vision
         if vision is not None:
             self._patch = patch_token(tokenizer)
-            self._finds_marks = tokenizer.encode(MARK) == [self._patch]
 
     def __call__(self, chunk: Chunk) -> EncodedChunk:
         """Encode a chunk."""
@@ -96,16 +94,13 @@ class ChatEncoder:
         """The same, and whether its text names an image that it does not have."""
         messages = parse_conversation(line)
         paths = [folder / path for message in messages for path in message.images]
-        pieces = self._template(messages)
-        ids, mask = self._encode(pieces) if not paths else self._with_patches(pieces, len(paths))
+        pieces, whole = self._template(messages), self._template.is_whole
+        ids, mask = self._with_patches(pieces, len(paths)) if paths else tokens_of(self._tokenizer, pieces, whole)
         if COUNTS not in mask[1:]:
             raise ValueError("the assistant says nothing: none of its tokens counts")
         size = self._vision.image_size if self._vision is not None else 0
         is_unpictured = self._vision is not None and not paths and any(MARK in each.content for each in messages)
         return Encoded(ids, mask, [_pixels(path, size) for path in paths]), is_unpictured
-
-    def _encode(self, pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
-        return self._as_one(pieces) if self._template.is_whole else self._piece_by_piece(pieces)
 
     def _with_patches(self, pieces: Sequence[Piece], images: int) -> tuple[list[int], list[int]]:
         """The tokens of text in which `IMAGE` stands for each of some images: there are those of its patches."""
@@ -116,7 +111,7 @@ class ChatEncoder:
             )
         if images * bytes_per_image(self._vision.image_size) > _LONGEST:
             raise ValueError(f"it has {images} images, more than a data set can hold for a conversation")
-        parts = self._between_marks(pieces) if self._finds_marks else list(map(self._encode, _split(pieces)))
+        parts = between_images(self._tokenizer, pieces, self._template.is_whole)
         if len(parts) != images + 1:
             raise ValueError(f"the chat template writes {len(parts) - 1} of its {images} images")
         patches = self._vision.tokens_per_image
@@ -125,31 +120,6 @@ class ChatEncoder:
             ids = [*ids, *[self._patch] * patches, *more_ids]
             mask = [*mask, *[PATCH] * patches, *more_mask]
         return ids, mask
-
-    def _between_marks(self, pieces: Sequence[Piece]) -> list[tuple[list[int], list[int]]]:
-        """What stands between images where the tokenizer itself knows the mark, as one text: so does transformers."""
-        ids, mask = self._encode(
-            [replace(piece, text=piece.text and piece.text.replace(IMAGE, MARK)) for piece in pieces]
-        )
-        places = [place for place, number in enumerate(ids) if number == self._patch]
-        starts, stops = [0, *(place + 1 for place in places)], [*places, len(ids)]
-        return [(ids[start:stop], mask[start:stop]) for start, stop in zip(starts, stops, strict=True)]
-
-    def _as_one(self, pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
-        """A token counts when it begins within what counts."""
-        ids, starts = self._tokenizer.encode_with_starts("".join(piece.text or "" for piece in pieces))
-        ends = np.cumsum([len(piece.text or "") for piece in pieces])
-        which = np.searchsorted(ends, np.array(starts, dtype=np.int64), side="right")
-        return ids, [pieces[min(number, len(pieces) - 1)].counts for number in which.tolist()]
-
-    def _piece_by_piece(self, pieces: Sequence[Piece]) -> tuple[list[int], list[int]]:
-        ids: list[int] = []
-        counts: list[int] = []
-        for piece in pieces:
-            part = [self._tokenizer.eod] if piece.text is None else self._tokenizer.encode(piece.text)
-            ids += part
-            counts += [piece.counts] * len(part)
-        return ids, counts
 
 
 def patch_token(tokenizer: Tokenizer) -> int:
@@ -167,16 +137,6 @@ def _pixels(path: Path, size: int) -> bytes:
         raise
     except UserError as error:
         raise ValueError(str(error)) from error
-
-
-def _split(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """The pieces before, between and after images."""
-    parts: list[list[Piece]] = [[]]
-    for piece in pieces:
-        first, *others = [None] if piece.text is None else piece.text.split(IMAGE)
-        parts[-1].append(replace(piece, text=first))
-        parts += [[replace(piece, text=text)] for text in others]
-    return parts
 
 
 def chat_template(tokenizer: Tokenizer, wanted: str | None) -> ChatTemplate:

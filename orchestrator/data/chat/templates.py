@@ -45,6 +45,10 @@ class ChatTemplate(Protocol):
         """The text of a conversation. Raises ValueError for one that the template does not take."""
         ...
 
+    def prompt(self, messages: Sequence[Message]) -> list[Piece]:
+        """What the assistant's next turn goes on from. Raises ValueError for a conversation that it does not take."""
+        ...
+
 
 class PlainTemplate:
     """Role names in plain text, for tokenizers that know nothing of turns; the assistant's end with the token that ends
@@ -62,6 +66,10 @@ class PlainTemplate:
             pieces.append(Piece(message.content, says))
             if says:
                 pieces.append(Piece(None, True))
+        return pieces
+
+    def prompt(self, messages: Sequence[Message]) -> list[Piece]:
+        *pieces, _, _ = self([*messages, Message("assistant", "")])  # the empty text of that turn, and its end
         return pieces
 
 
@@ -118,10 +126,20 @@ class JinjaTemplate:
             raise ValueError("its text holds a noncharacter of Unicode, U+FDD2")
         return _between_marks(self._render(messages)) if self._marks else self._by_prefixes(messages)
 
-    def prompt(self, messages: Sequence[Message]) -> str:
-        """What the assistant's next turn goes on from. Raises ValueError for a conversation that it does not take."""
+    def prompt(self, messages: Sequence[Message]) -> list[Piece]:
         text = self._render(messages, prompts=True)
-        return text.replace(BEGIN, "").replace(END, "")
+        return [Piece(text.replace(BEGIN, "").replace(END, ""), False)]
+
+    @property
+    def turn_end(self) -> str:
+        """What stands behind the assistant's text and counts, blanks at its end apart; empty where nothing does."""
+        if not self._marks:
+            return self._turn_end
+        try:
+            said = "".join(piece.text or "" for piece in self(_PROBED) if piece.counts)
+        except ValueError:
+            return ""
+        return said.rpartition(_PROBE)[2].strip()
 
     def _render(self, messages: Sequence[Message], *, prompts: bool = False) -> str:
         turns = _turns(messages, self._in_parts)

@@ -13,17 +13,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
 
 import uvicorn
 
-from orchestrator.data.chat.conversations import Message
-from orchestrator.data.chat.encoding import chat_template
-from orchestrator.data.chat.templates import JinjaTemplate
 from orchestrator.errors import UserError
-from orchestrator.inference.model import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.serving.app import Limits, Served, build_app
+from orchestrator.inference.serving.chats import chat_of
 from orchestrator.inference.serving.engine import Engine
 from orchestrator.listening import TOKEN_VARIABLE, listen
 
@@ -65,7 +61,7 @@ def _serve(arguments: argparse.Namespace) -> None:
                 signal.signal(number, lambda *unused: engine.stop())
             limits = Limits(token, arguments.max_bytes, arguments.loopback)
             longest = arguments.max_length or model.job.model.positions
-            served = Served(arguments.name, model, engine, chat_renderer(model), longest, int(time.time()))
+            served = Served(arguments.name, model, engine, chat_of(model), longest, int(time.time()))
             _answer(served, limits, listening, arguments.json)
         else:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -83,18 +79,6 @@ def _answer(served: Served, limits: Limits, listening: socket.socket, as_json: b
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     print(json.dumps({"model": served.name, "url": url}) if as_json else f"serving {served.name} on {url}", flush=True)
-
-
-def chat_renderer(model: Model) -> Callable[[Sequence[Message]], str] | None:
-    """The tokenizer's own way to write a conversation, or ChatML where it has its tokens. None, with a warning, for a
-    template that cannot be read; texts can be continued without."""
-    try:
-        template = chat_template(model.tokenizer, None)
-    except UserError as error:
-        said = " ".join(str(error).split())
-        print(f"warning: no conversations, /v1/completions only: {said}", file=sys.stderr, flush=True)
-        return None
-    return template.prompt if isinstance(template, JinjaTemplate) else None
 
 
 if __name__ == "__main__":

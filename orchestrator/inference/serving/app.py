@@ -16,11 +16,11 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from orchestrator.data.chat.conversations import Message
 from orchestrator.errors import UserError
 from orchestrator.inference.images import Image
 from orchestrator.inference.model import Model, Prompt
 from orchestrator.inference.requests import Request as WriteRequest
+from orchestrator.inference.serving.chats import Chat
 from orchestrator.inference.serving.engine import Engine, Ticket
 from orchestrator.inference.serving.images import decoded
 from orchestrator.inference.serving.protocol import (
@@ -62,8 +62,8 @@ class Served:
     name: str
     model: Model
     engine: Engine
-    render: Callable[[Sequence[Message]], str] | None
-    """A conversation as text; None where the tokenizer has no chat template."""
+    chat: Chat | None
+    """How conversations are written; None where there is no chat template."""
     longest: int
     """Tokens of a prompt and what is written after it."""
     created: int
@@ -122,11 +122,13 @@ def build_app(served: Served, limits: Limits) -> FastAPI:
     async def chat(request: Request) -> Response:
         asked = parsed(ChatRequest, await _body(request, limits))
         _check_name(asked.model, served)
-        if served.render is None:
+        if served.chat is None:
             raise RequestError(400, "the tokenizer has no chat template: this model takes /v1/completions only")
-        render, images = served.render, asked.images
+        written, images = served.chat, asked.images
         _check_room(len(images), served)
-        requests = await _requests(served, 1, lambda: [asked.prompt(render)], asked.options(), [images])
+        requests = await _requests(
+            served, 1, lambda: [asked.prompt(written)], asked.options(written.turn_end), [images]
+        )
         call = _Call(served, "chat.completion", requests, asked.n, _as_chat)
         return await call.answer(asked.stream, asked.stream_options)
 

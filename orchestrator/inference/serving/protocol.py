@@ -10,13 +10,12 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from orchestrator.data.chat.conversations import Message, Role
-from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
+from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content
 from orchestrator.inference.texts import Continuation
 from orchestrator.spec.generation import Generation, options_of
-from orchestrator.spec.vision import MARK
 
 _MOST_CHOICES = 128
 _SEEDS = 2**31
@@ -143,25 +142,28 @@ class ChatRequest(_Asked):
             raise ValueError("max_tokens and max_completion_tokens are the same; give one of them")
         return self
 
-    def options(self) -> list[Generation]:
-        """Of each choice; they differ in their seed. Raises UserError."""
-        return self._each(self.max_completion_tokens or self.max_tokens or 256, measures=False)
+    def options(self, turn_end: str = "") -> list[Generation]:
+        """Of each choice; they differ in their seed. A text ends before `turn_end`, too. Raises UserError."""
+        each = self._each(self.max_completion_tokens or self.max_tokens or 256, measures=False)
+        if not turn_end or self.ignore_end:
+            return each
+        return [own.model_copy(update={"stop": (*own.stop, turn_end)}) for own in each]
 
     @property
     def images(self) -> list[bytes]:
         """What is in the files of their images, in their order."""
         return [image for turn in self.messages for image in turn.content.images]
 
-    def prompt(self, render: Callable[[Sequence[Message]], str]) -> str:
-        """The turns as a text, which `render` makes, an `<image>` for each of their images. Raises UserError for turns
-        that it does not take."""
+    def prompt(self, chat: Callable[[Sequence[Message]], list[int]]) -> list[int]:
+        """The turns as tokens, which `chat` makes, `IMAGE` for each of their images. Raises UserError for turns that
+        it does not take."""
         try:
-            text = render([Message(turn.role, turn.content.text) for turn in self.messages])
+            tokens = chat([Message(turn.role, turn.content.text) for turn in self.messages])
         except ValueError as error:
             raise UserError(str(error)) from error
-        if (found := text.count(IMAGE)) != len(self.images):
+        if (found := tokens.count(IMAGE)) != len(self.images):
             raise UserError(f"the chat template writes {found} of {len(self.images)} images")
-        return text.replace(IMAGE, MARK)
+        return tokens
 
 
 Kind = TypeVar("Kind", CompletionRequest, ChatRequest)

@@ -9,10 +9,18 @@ import pytest
 from support.pictures import OF_PARTS
 
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
+from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
+from orchestrator.inference.images import IMAGE, tokens_and_marks
+from orchestrator.inference.serving.chats import Chat
 from orchestrator.inference.serving.protocol import ChatRequest, RequestError, parsed
+from orchestrator.spec.data import TokenizerSpec
 
-TEMPLATES = {"text": JinjaTemplate("text", CHATML, {}), "parts": JinjaTemplate("parts", OF_PARTS, {})}
+BYTES = load_tokenizer(TokenizerSpec(type="byte_level"))
+
+
+def chat(content: str) -> Chat:
+    return Chat(BYTES, JinjaTemplate("test", content, {}))
 
 
 def image(content: bytes) -> dict[str, Any]:
@@ -50,20 +58,40 @@ PROMPTS = [
 @pytest.mark.parametrize(("contents", "of_text", "of_parts"), PROMPTS)
 def test_a_conversation_is_what_its_template_writes(contents: list[Any], of_text: str, of_parts: str) -> None:
     request = asked(*contents)
-    assert request.prompt(TEMPLATES["text"].prompt) == of_text
-    assert request.prompt(TEMPLATES["parts"].prompt) == of_parts
+    assert request.prompt(chat(CHATML)) == tokens_and_marks(BYTES, of_text)
+    assert request.prompt(chat(OF_PARTS)) == tokens_and_marks(BYTES, of_parts)
     assert request.images == [b"1", b"2"][: of_text.count("<image>")]
 
 
 def test_a_template_that_loses_an_image_is_told_of() -> None:
     """Though a text holds the name of the mark."""
-    forgetful = JinjaTemplate("f", CHATML.replace("in messages", "in messages[1:]"), {})
+    forgetful = chat(CHATML.replace("in messages", "in messages[1:]"))
     request = asked([image(b"1")], "<image>")
     with pytest.raises(UserError, match="the chat template writes 0 of 1 images"):
-        request.prompt(forgetful.prompt)
-    forgetful = JinjaTemplate("f", OF_PARTS.replace("in messages", "in messages[1:]"), {})
+        request.prompt(forgetful)
+    forgetful = chat(OF_PARTS.replace("in messages", "in messages[1:]"))
     with pytest.raises(UserError, match="writes 0 <image> for 1 images"):
-        request.prompt(forgetful.prompt)
+        request.prompt(forgetful)
+
+
+def test_the_name_of_the_mark_is_text() -> None:
+    """With images and without, to templates of text and of parts."""
+    text_alone, written = asked("<image>?"), "<|im_start|>user\n<image>?<|im_end|>\n<|im_start|>assistant\n"
+    assert text_alone.prompt(chat(CHATML)) == BYTES.encode(written)
+    assert text_alone.prompt(chat(OF_PARTS)) == BYTES.encode("USER: <image>? ASSISTANT:")
+    beside = asked([text("<image>: "), image(b"1"), text("\n<image>?")])
+    before, behind = "<|im_start|>user\n<image>: ", "\n<image>?<|im_end|>\n<|im_start|>assistant\n"
+    assert beside.prompt(chat(CHATML)) == [*BYTES.encode(before), IMAGE, *BYTES.encode(behind)]
+    before, behind = "USER: ", "\n<image>:  <image>? ASSISTANT:"
+    assert beside.prompt(chat(OF_PARTS)) == [*BYTES.encode(before), IMAGE, *BYTES.encode(behind)]
+
+
+def test_an_answer_ends_where_the_template_ends_a_turn() -> None:
+    request = parsed(ChatRequest, {"messages": [{"role": "user", "content": "?"}], "stop": ["x"], "n": 2})
+    assert [each.stop for each in request.options()] == [("x",)] * 2
+    assert [each.stop for each in request.options("<|im_end|>")] == [("x", "<|im_end|>")] * 2
+    on_and_on = parsed(ChatRequest, {"messages": [{"role": "user", "content": "?"}], "ignore_end": True})
+    assert [each.stop for each in on_and_on.options("<|im_end|>")] == [()]
 
 
 @pytest.mark.parametrize("sent", ["?", "aGk", "aGkä", "\u4e2d"])

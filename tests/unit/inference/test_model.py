@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from orchestrator.errors import UserError
 from orchestrator.inference.model import Model
-from orchestrator.inference.serving.__main__ import chat_renderer
+from orchestrator.inference.serving.chats import chat_of
 from orchestrator.spec.job import JobSpec
 
 
@@ -50,7 +50,7 @@ def test_half_a_surrogate_pair_is_no_prompt(tmp_path: Path) -> None:
 def test_a_template_that_cannot_be_used_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """This one is of no use to a training: nothing ends the assistant's turns."""
     model = model_with(tmp_path, chat_template="{% for message in messages %}{{ message['content'] }}{% endfor %}")
-    assert chat_renderer(model) is None
+    assert chat_of(model) is None
     said = capsys.readouterr().err
     assert said.startswith("warning: no conversations, /v1/completions only: chat template of ")
     assert said.count("\n") == 1

@@ -1,0 +1,64 @@
+"""How a model's conversations are written: by the template that it was trained with, where that can be had."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.data.chat.conversations import Message
+from orchestrator.data.chat.encoding import chat_template
+from orchestrator.data.chat.templates import ChatTemplate, JinjaTemplate
+from orchestrator.data.chat.tokens import prompt_tokens
+from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.errors import UserError
+from orchestrator.inference.images import IMAGE
+from orchestrator.inference.model import Model
+from orchestrator.spec.chat import BUILT_IN_TEMPLATES
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A way to write conversations."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    turn_end: str = ""
+    """What the model has learned to write behind its answer; empty where that is not known, or a token of its own."""
+
+    def __call__(self, messages: Sequence[Message]) -> list[int]:
+        """The tokens that the assistant's next turn goes on from, `IMAGE` for each image. Raises ValueError for a
+        conversation that the template does not take."""
+        return prompt_tokens(self.tokenizer, self.template, messages, IMAGE)
+
+
+def chat_of(model: Model) -> Chat | None:
+    """As the model was trained on conversations; else as the tokenizer says, or ChatML where it has its tokens. None
+    where there is none of these: texts can be continued without. A template that cannot be used is warned of."""
+    trained, tokenizer = model.job.data.chat, model.tokenizer
+    try:
+        return _as_trained(tokenizer, trained.template) if trained is not None else _own(tokenizer)
+    except UserError as error:
+        found, said = None, str(error)
+    if trained is not None and trained.template is not None:
+        said = f"it was trained with data.chat.template {trained.template}: {said}"
+        with suppress(UserError):
+            found = _own(tokenizer)
+    instead = "no conversations, /v1/completions only" if found is None else f"the chat template {found.template.name}"
+    print(f"warning: {instead}: {' '.join(said.split())}", file=sys.stderr, flush=True)
+    return found
+
+
+def _as_trained(tokenizer: Tokenizer, wanted: str | None) -> Chat:
+    if wanted is not None and wanted not in BUILT_IN_TEMPLATES and not Path(wanted).is_file():
+        raise UserError("there is no such file on this machine; put it there and start again")
+    template = chat_template(tokenizer, wanted)
+    return Chat(tokenizer, template, template.turn_end if isinstance(template, JinjaTemplate) else "")
+
+
+def _own(tokenizer: Tokenizer) -> Chat | None:
+    template = chat_template(tokenizer, None)
+    # Nothing says that a model knows roles in plain text.
+    return Chat(tokenizer, template) if isinstance(template, JinjaTemplate) else None
