@@ -286,7 +286,7 @@ def test_run_makes_what_is_missing_first(orchestrator: Orchestrator, project: Pa
     code, out, err = orchestrator("run", job)
     assert code == 0, err
     lines = out.splitlines()
-    assert lines[0] == "wrote data/a: 1 documents, 6 tokens, which are bytes (uint16)"
+    assert lines[0] == "wrote data/a: 1 documents, 6 tokens (bytes, as uint16)"
     assert lines[1].startswith("new run tiny/")
     assert lines[2] == "started 2 processes at iteration 0"
     assert "data/a: made from raw/a.txt" in err
