@@ -14,6 +14,8 @@ _ATTEMPTS = 3
 _SECONDS_TO_INSIST = 600.0
 _SECONDS_BETWEEN_ATTEMPTS = 5.0
 _ALREADY_WAITS = "Job is pending execution"
+_STILL_ENDS = "Job has already finished"
+"""Of a job that is put back and whose processes are not all gone yet: it waits once they are."""
 
 
 def requeue(job_id: str) -> None:
@@ -54,12 +56,15 @@ def requeue_later(job_id: str, restarts: int, delay: float = 0.0, exclude: Seque
 
 
 def _must_run(command: Sequence[str], *, again_when_ended: bool = False) -> None:
-    for _ in range(_ATTEMPTS):
+    for attempt in range(1, _ATTEMPTS + 1):
         answer = run(command)
         if answer.code == 0:
             return
         if _ALREADY_WAITS in answer.err:
             return  # SLURM has put it back by itself, after a node failed for example
+        if again_when_ended and _STILL_ENDS in answer.err and attempt < _ATTEMPTS:
+            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+            continue
         if answer.code != -signal.SIGTERM:
             raise failure(answer)
         if not again_when_ended:
