@@ -17,8 +17,8 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
+from orchestrator.planning.spec_history import Period, periods_of, starts_of
 from orchestrator.review.charts import Figure, plain
-from orchestrator.review.stretches import Stretch, starts_of, stretches_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.data import Blend, BlendEntry, DataSpec
 from orchestrator.spec.job import JobSpec
@@ -95,10 +95,10 @@ class BlendUse:
 def blend_use(run: RunDir) -> BlendUse:
     """What a run has read up to now. Raises UserError where its spec cannot be read."""
     events = run.events()
-    stretches = stretches_of(run, events)
-    job = stretches[-1].job
+    periods = periods_of(run, events)
+    job = periods[-1].job
     batch = BatchSchedule.of(job)
-    iteration, samples = consumed(run, stretches, events)
+    iteration, samples = consumed(run, periods, events)
     kind, says = _kind(job)
     use = BlendUse(kind, says, iteration, samples, batch.train_samples, job.tokens_per_sample)
     if kind != "blend":
@@ -106,18 +106,18 @@ def blend_use(run: RunDir) -> BlendUse:
     folder = next((Path(str(e["folder"])) for e in events if e.get("event") == "created" and "folder" in e), Path())
     report, trouble = _report(job, batch, folder)
     remarks = [
-        *([_CHANGES] if len(stretches) > 1 else []),
+        *([_CHANGES] if len(periods) > 1 else []),
         *([_SENTENCES] if job.model.reads_sentences else []),
         *([trouble] if trouble else []),
     ]
     if report is None:
-        return replace(use, sources=_sources(job, None, stretches, samples), remarks=tuple(remarks))
+        return replace(use, sources=_sources(job, None, periods, samples), remarks=tuple(remarks))
     missing = [source.path for source in report.train.sources if source.tokens_held is None]
     if missing and not trouble:
         remarks.append("Some data cannot be read from here: of those only what the spec says is shown.")
     return replace(
         use,
-        sources=_sources(job, report, stretches, samples),
+        sources=_sources(job, report, periods, samples),
         validation=report.validation if report.validation.samples else None,
         warnings=(*report.stops, *report.doubts),
         notes=report.notes,
@@ -125,7 +125,7 @@ def blend_use(run: RunDir) -> BlendUse:
     )
 
 
-def consumed(run: RunDir, stretches: Sequence[Stretch], events: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+def consumed(run: RunDir, periods: Sequence[Period], events: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
     """The step that a run has reached, as measured last or as its latest start began, and the samples consumed until
     then.
     """
@@ -139,19 +139,19 @@ def consumed(run: RunDir, stretches: Sequence[Stretch], events: Iterable[Mapping
     starts = starts_of(events)
     if starts and (last is None or starts[-1][0] > last.time):  # what was measured before may be undone
         iteration = starts[-1][1]
-        return iteration, stretches[-1].samples_at(iteration)
+        return iteration, periods[-1].samples_at(iteration)
     return (last.iteration, last.samples) if last is not None else (0, 0)
 
 
-def given(stretches: Sequence[Stretch], samples: int) -> dict[str, int]:
+def given(periods: Sequence[Period], samples: int) -> dict[str, int]:
     """Samples that each source gave of the first `samples` of a run, by path; those of a path that a blend has twice
     are together.
     """
     found: dict[str, int] = {}
-    for number, stretch in enumerate(stretches):
-        blend = stretch.job.data.blend or []
-        end = min(samples, stretches[number + 1].samples) if number + 1 < len(stretches) else samples
-        for entry, count in zip(blend, _between(blend, stretch.samples, end), strict=True):
+    for number, period in enumerate(periods):
+        blend = period.job.data.blend or []
+        end = min(samples, periods[number + 1].samples) if number + 1 < len(periods) else samples
+        for entry, count in zip(blend, _between(blend, period.samples, end), strict=True):
             found[entry.path] = found.get(entry.path, 0) + count
     return found
 
@@ -159,14 +159,14 @@ def given(stretches: Sequence[Stretch], samples: int) -> dict[str, int]:
 def consumption_figure(run: RunDir) -> Figure:
     """Tokens from each source over the steps of the run so far, one above the other. Raises UserError."""
     events = run.events()
-    stretches = stretches_of(run, events)
-    iteration, samples = consumed(run, stretches, events)
-    job = stretches[-1].job
-    shown: dict[str, list[float]] = {path: [] for path in given(stretches, 0)}
+    periods = periods_of(run, events)
+    iteration, samples = consumed(run, periods, events)
+    job = periods[-1].job
+    shown: dict[str, list[float]] = {path: [] for path in given(periods, 0)}
     steps = sorted({round(iteration * number / _POINTS) for number in range(_POINTS + 1)}) if iteration else []
     for step in steps:
-        at = next((stretch for stretch in reversed(stretches) if stretch.iteration <= step), stretches[0])
-        counts = given(stretches, samples if step == iteration else min(samples, at.samples_at(step)))
+        at = next((period for period in reversed(periods) if period.iteration <= step), periods[0])
+        counts = given(periods, samples if step == iteration else min(samples, at.samples_at(step)))
         for path, values in shown.items():
             values.append(counts[path] * job.model.seq_length)
     names = path_names(list(shown)) if shown else []
@@ -227,11 +227,11 @@ def _blend_in(folder: Path, blend: Blend | None) -> Blend | None:
 
 
 def _sources(
-    job: JobSpec, report: BlendReport | None, stretches: Sequence[Stretch], samples: int
+    job: JobSpec, report: BlendReport | None, periods: Sequence[Period], samples: int
 ) -> tuple[SourceUse, ...]:
     blend = job.data.blend or []
-    counts = given(stretches, samples)
-    at_end = given(stretches, BatchSchedule.of(job).train_samples)
+    counts = given(periods, samples)
+    at_end = given(periods, BatchSchedule.of(job).train_samples)
     planned = report.train.sources if report is not None else (None,) * len(blend)
     shares = Draws([entry.weight for entry in blend]).shares
     names = dict(zip(counts, path_names(list(counts)), strict=True))

@@ -14,8 +14,8 @@ from support.training import tiny_job
 from orchestrator.data.blending import Draws
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import add_generation, create_run
+from orchestrator.planning.spec_history import Period, arranged
 from orchestrator.review.blend import blend_use, consumption_figure, given
-from orchestrator.review.stretches import Stretch, arranged
 from orchestrator.rundir import RunDir
 from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.job import JobSpec
@@ -119,17 +119,17 @@ weights = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 @cases(st.lists(st.tuples(weights, st.integers(0, 300)), min_size=1, max_size=3), st.integers(0, 900))
 def test_sources_give_all_samples_and_never_take_one_back(plan: list[tuple[list[int], int]], samples: int) -> None:
-    stretches, begin = [], 0
+    periods, begin = [], 0
     for parts, length in plan:
         blend = [BlendEntry(path=f"/{number}", weight=weight) for number, weight in enumerate(parts)]
         job = PLAIN.model_copy(update={"data": PLAIN.data.model_copy(update={"blend": blend})})
-        stretches.append(Stretch(job, begin // 8, begin))
+        periods.append(Period(job, begin // 8, begin))
         begin += length
-    counts = given(stretches, samples)
+    counts = given(periods, samples)
     assert sum(counts.values()) == samples
-    later = given(stretches, samples + 1)
+    later = given(periods, samples + 1)
     assert all(later[path] >= count for path, count in counts.items())
-    if len(stretches) == 1:
+    if len(periods) == 1:
         assert list(counts.values()) == Draws([float(part) for part in plan[0][0]]).counts(samples)
 
 
@@ -137,7 +137,7 @@ starts = st.lists(st.tuples(st.floats(0, 9), st.integers(0, 90)), max_size=6)
 
 
 @cases(starts, st.integers(1, 4))
-def test_stretches_follow_each_other(starts: list[tuple[float, int]], count: int) -> None:
+def test_periods_follow_each_other(starts: list[tuple[float, int]], count: int) -> None:
     generations = [(2.0 * number, PLAIN.model_copy(update={"name": str(number)})) for number in range(count)]
     found = arranged(generations, starts)
     assert found[0].iteration == found[0].samples == 0

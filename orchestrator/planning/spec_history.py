@@ -13,21 +13,21 @@ from orchestrator.spec.loading import load_resolved
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Steps after `iteration`, before which `samples` were consumed, up to where the next stretch begins."""
+class Period:
+    """Steps after `iteration`, before which `samples` were consumed, up to where the next period begins."""
 
     job: JobSpec
     iteration: int
     samples: int
 
     def samples_at(self, iteration: int) -> int:
-        """Samples consumed after a step of this stretch."""
+        """Samples consumed after a step of this period."""
         batch = BatchSchedule.of(self.job)
         return batch.samples_at(batch.iteration_of(self.samples) + iteration - self.iteration)
 
 
-def stretches_of(run: RunDir, events: Iterable[Mapping[str, Any]]) -> list[Stretch]:
-    """The stretches of a run that it still has, the first step's first. Raises UserError where no spec can be read.
+def periods_of(run: RunDir, events: Iterable[Mapping[str, Any]]) -> list[Period]:
+    """The periods of a run that it still has, the first step's first. Raises UserError where no spec can be read.
 
     A start follows the newest spec that was there at its time, as the files' times tell.
     """
@@ -52,17 +52,17 @@ def starts_of(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
     return found
 
 
-def arranged(generations: Sequence[tuple[float, JobSpec]], starts: Sequence[tuple[float, int]]) -> list[Stretch]:
-    """The stretches of specs (each with the time from which it was there, at least one) and starts, in their order."""
-    found: list[Stretch] = []
+def arranged(generations: Sequence[tuple[float, JobSpec]], starts: Sequence[tuple[float, int]]) -> list[Period]:
+    """The periods of specs (each with the time from which it was there, at least one) and starts, in their order."""
+    found: list[Period] = []
     for time, iteration in starts or [(0.0, 0)]:
         job = next((job for since, job in reversed(generations) if since <= time), generations[0][1])
         while found and found[-1].iteration >= iteration:
             found.pop()
         if not found:
-            found.append(Stretch(job, 0, 0))
+            found.append(Period(job, 0, 0))
         elif found[-1].job != job:
-            found.append(Stretch(job, iteration, found[-1].samples_at(iteration)))
+            found.append(Period(job, iteration, found[-1].samples_at(iteration)))
     if len(starts) == 0:
-        return [Stretch(generations[-1][1], 0, 0)]
+        return [Period(generations[-1][1], 0, 0)]
     return found
