@@ -50,6 +50,12 @@ class Commit:
         """Size of all files."""
         return sum(record.bytes for record in self.files.values())
 
+    @property
+    def consumed_tokens(self) -> int | None:
+        """Tokens that the training had read; None in checkpoints of earlier versions."""
+        tokens = self.details.get("consumed_tokens")
+        return tokens if isinstance(tokens, int) and tokens >= 0 else None
+
 
 def file_record(path: Path) -> FileRecord:
     """Size and CRC-32 of a file's content. Raises OSError when it cannot be read."""

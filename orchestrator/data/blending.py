@@ -109,6 +109,11 @@ class Draws:
             counts[behind.index(max(behind))] += 1
 
 
+def blend_counts(weights: Sequence[float], samples: int) -> list[int]:
+    """Samples that each source gives of the first `samples` of a blend."""
+    return Draws(weights).counts(samples)
+
+
 def _parts(weights: Sequence[float]) -> list[int]:
     """Whole numbers that are to each other as the weights as they are written."""
     written = [Fraction(repr(float(weight))) for weight in weights]

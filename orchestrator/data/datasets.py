@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,10 +28,12 @@ from orchestrator.data.checks import (
     split_fractions,
     split_weights,
 )
+from orchestrator.data.continuing import continued_samples
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.families.choice import dataset_family
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.locking import locked
+from orchestrator.data.position import DataPosition
 from orchestrator.data.sample_index import IndexFiles
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import DataError, UserError
@@ -66,13 +68,15 @@ def build_datasets(
     test_samples: int,
     cache_dir: Path,
     group: torch.distributed.ProcessGroup | None = None,
+    position: DataPosition | None = None,
 ) -> Datasets:
     """Build the data sets on every rank: rank 0 builds the sample indices, the others find them in `cache_dir`.
 
     Each data set holds at least as many samples as asked for; sources are repeated where they are too small. Without
     `data.validation` there is one validation set, "validation". With it there is "blend" and, of several sources, each
-    by itself under its short name. torch.distributed must be initialised; every rank must call this. Over `group`, the
-    default group otherwise, all ranks hear what the first rank of each node finds damaged.
+    by itself under its short name. The training set of a run that goes on has the samples from `position.since` on, up
+    to `train_samples`, at their numbers in the run. torch.distributed must be initialised; every rank must call this.
+    Over `group`, the default group otherwise, all ranks hear what the first rank of each node finds damaged.
 
     Raises UserError or DataError, on all ranks alike, when the data are missing or do not fit the job.
     """
@@ -101,7 +105,7 @@ def build_datasets(
                     validation[name] = build([entry], 1, validation_samples, whole=True)
         elif validation_samples:
             validation[SPLIT] = build(data.blend, 1, validation_samples)
-        train = build(data.blend, 0, train_samples) if train_samples else None
+        train = build.training(data.blend, train_samples, position) if train_samples else None
         test = None
         if test_samples:
             test = build(data.test or data.blend, 2, test_samples, whole=data.test is not None)
@@ -152,6 +156,17 @@ class _Builder:
         sizes = [samples if number == part else 0 for number in range(len(PARTS))]
         built: Samples = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()[part]
         return built
+
+    def training(self, blend: Sequence[BlendEntry], end: int, position: DataPosition | None) -> Samples:
+        """The training set. Where a run only began, and in what its order was made for, it is megatron-core's."""
+        if position is None:
+            return self(blend, 0, end)
+        if position.since == 0:
+            samples = self(blend, 0, position.samples)
+            if end <= len(cast(Sized, samples)):
+                return samples
+        entries = {entry.path: entry for entry in blend}
+        return continued_samples(position, end, lambda path, count: self([entries[path]], 0, count))
 
 
 def _blend_weights(blend: Sequence[BlendEntry]) -> list[float] | None:

@@ -17,7 +17,7 @@ from orchestrator.launch.startable import imported_from, last_launch
 from orchestrator.launch.state_words import SECONDS_TO_TAKE_THE_LEASE, State, state_after, working_state, written_end
 from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
-from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -117,11 +117,13 @@ def last_iteration(job: JobSpec, checkpoints: Sequence[Commit]) -> int:
     """Where the training of a run with these checkpoints ends: not at the schedule's number of steps, where some steps
     had a batch of another size.
     """
-    schedule = BatchSchedule.of(job)
     if not checkpoints:
-        return schedule.train_iters
+        return BatchSchedule.of(job).train_iters
     newest = checkpoints[-1]
-    return max(newest.iteration, schedule.end_from(newest.iteration, newest.consumed_samples))
+    tokens = newest.consumed_tokens
+    if tokens is None:  # an earlier version's: of a run whose sequences never changed in length
+        tokens = newest.consumed_samples * job.tokens_per_sample
+    return BatchSchedule.of(job, Progress(newest.iteration, newest.consumed_samples, tokens)).train_iters
 
 
 def status_of(run: RunDir) -> RunStatus:

@@ -6,7 +6,16 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.ramp import BatchStage, batch_sizes, batch_stages, iteration_of, samples_at, whole_steps
+from orchestrator.spec.ramp import BatchStage, batch_sizes, batch_stages, iteration_of, samples_at, steps_to
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training has come, over all its specs: steps done, sequences and tokens consumed."""
+
+    iteration: int = 0
+    samples: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -26,15 +35,22 @@ class BatchSchedule:
     """Global batch sizes, growing; the last one is the full size."""
     stages: tuple[BatchStage, ...]
     train_iters: int
+    """The iteration at which the training ends."""
     train_samples: int
+    """Samples consumed at that iteration."""
 
     @classmethod
-    def of(cls, job: JobSpec) -> BatchSchedule:
-        """The schedule of a job. A length in samples or tokens is rounded up to whole steps."""
+    def of(cls, job: JobSpec, done: Progress | None = None) -> BatchSchedule:
+        """The schedule of a job, of which `done` is done already, perhaps with other batches and sequence lengths.
+
+        A length in samples or tokens is rounded up to whole steps; one in steps is as many samples as these steps have
+        from the start with this job's batches. Where more than that is done, the training ends where it stands.
+        """
         pass_size = job.batch.micro_batch_size * job.data_parallel_size
         thresholds, sizes = batch_sizes(job.global_batch_size, pass_size, job.batch.rampup_batch_size)
         stages = batch_stages(thresholds, sizes, pass_size)
-        iterations = _train_iters(job, stages)
+        done = done or Progress()
+        steps, samples = steps_to(thresholds, sizes, done.samples, _target(job, stages, done))
         return cls(
             micro_batch_size=job.batch.micro_batch_size,
             data_parallel_size=job.data_parallel_size,
@@ -42,8 +58,8 @@ class BatchSchedule:
             thresholds=thresholds,
             sizes=sizes,
             stages=stages,
-            train_iters=iterations,
-            train_samples=samples_at(stages, iterations),
+            train_iters=done.iteration + steps,
+            train_samples=samples,
         )
 
     @property
@@ -67,22 +83,26 @@ class BatchSchedule:
         """Whole steps done after `consumed_samples`."""
         return iteration_of(self.stages, consumed_samples)
 
-    def end_from(self, iteration: int, consumed_samples: int) -> int:
-        """The iteration at which a training ends that has come so far: `train_iters`, unless it got there with batches
-        of another size, since it is over after `train_samples`. Before `iteration` where it has consumed too many.
-        """
-        return iteration + self.train_iters - self.iteration_of(consumed_samples)
+    def samples_after(self, consumed_samples: int, steps: int) -> int:
+        """Samples consumed after `steps` more steps."""
+        for index, size in enumerate(self.sizes):
+            more = steps
+            if index + 1 < len(self.sizes):
+                more = min(steps, max(0, -(-(self.thresholds[index + 1] - consumed_samples) // size)))
+            consumed_samples, steps = consumed_samples + more * size, steps - more
+        return consumed_samples
 
     def samples_at(self, iteration: int) -> int:
         """Samples consumed after `iteration` steps."""
         return samples_at(self.stages, iteration)
 
 
-def _train_iters(job: JobSpec, stages: tuple[BatchStage, ...]) -> int:
+def _target(job: JobSpec, stages: tuple[BatchStage, ...], done: Progress) -> int:
+    """Samples after which the training ends, before they are rounded up to whole steps."""
     schedule = job.schedule
     if schedule.train_iters is not None:
-        return schedule.train_iters
+        return samples_at(stages, schedule.train_iters)
     if schedule.train_samples is not None:
-        return whole_steps(stages, schedule.train_samples)
+        return schedule.train_samples
     assert schedule.train_tokens is not None, "the spec has exactly one length"
-    return whole_steps(stages, -(-schedule.train_tokens // job.tokens_per_sample))
+    return done.samples - (done.tokens - schedule.train_tokens) // job.tokens_per_sample

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
@@ -14,16 +14,33 @@ from orchestrator.spec.loading import load_resolved
 
 @dataclass(frozen=True)
 class Period:
-    """Steps after `iteration`, before which `samples` were consumed, up to where the next period begins."""
+    """Steps after `iteration`, before which `samples` and `tokens` were consumed, up to where the next one begins."""
 
     job: JobSpec
     iteration: int
     samples: int
+    tokens: int
+    blend_since: int = 0
+    """Samples that the run had consumed when the blend that it draws from came into force."""
 
-    def samples_at(self, iteration: int) -> int:
-        """Samples consumed after a step of this period."""
-        batch = BatchSchedule.of(self.job)
-        return batch.samples_at(batch.iteration_of(self.samples) + iteration - self.iteration)
+    def progress_at(self, iteration: int) -> Progress:
+        """How far the run is after a step of this period."""
+        consumed = BatchSchedule.of(self.job).samples_after(self.samples, iteration - self.iteration)
+        return Progress(iteration, consumed, self.tokens_at(consumed))
+
+    def tokens_at(self, samples: int) -> int:
+        """Tokens consumed with the first `samples` samples, the last of them in this period."""
+        return self.tokens + max(0, samples - self.samples) * self.job.tokens_per_sample
+
+
+class Start(NamedTuple):
+    """A start of a run: when, after which step, and what its event says of the data; earlier versions said nothing."""
+
+    time: float
+    iteration: int
+    samples: int | None = None
+    tokens: int | None = None
+    blend_since: int | None = None
 
 
 def periods_of(run: RunDir, events: Iterable[Mapping[str, Any]]) -> list[Period]:
@@ -42,27 +59,35 @@ def periods_of(run: RunDir, events: Iterable[Mapping[str, Any]]) -> list[Period]
     return arranged(generations, starts_of(events))
 
 
-def starts_of(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
-    """(time, the step that was done before) of each start."""
+def starts_of(events: Iterable[Mapping[str, Any]]) -> list[Start]:
+    """The starts of a run, in their order."""
     found = []
     for event in events:
         time, iteration = event.get("time"), event.get("iteration")
         if event.get("event") == "started" and isinstance(time, int | float) and isinstance(iteration, int):
-            found.append((float(time), max(0, iteration)))
+            samples, tokens, since = (_count(event.get(name)) for name in ("samples", "tokens", "blend_since"))
+            found.append(Start(float(time), max(0, iteration), samples, tokens, since))
     return found
 
 
-def arranged(generations: Sequence[tuple[float, JobSpec]], starts: Sequence[tuple[float, int]]) -> list[Period]:
+def _count(value: object) -> int | None:
+    return max(0, value) if isinstance(value, int) else None
+
+
+def arranged(generations: Sequence[tuple[float, JobSpec]], starts: Sequence[Start]) -> list[Period]:
     """The periods of specs (each with the time from which it was there, at least one) and starts, in their order."""
     found: list[Period] = []
-    for time, iteration in starts or [(0.0, 0)]:
-        job = next((job for since, job in reversed(generations) if since <= time), generations[0][1])
-        while found and found[-1].iteration >= iteration:
+    for start in starts or [Start(0.0, 0)]:
+        job = next((job for since, job in reversed(generations) if since <= start.time), generations[0][1])
+        while found and found[-1].iteration >= start.iteration:
             found.pop()
         if not found:
-            found.append(Period(job, 0, 0))
+            found.append(Period(job, 0, 0, 0))
         elif found[-1].job != job:
-            found.append(Period(job, iteration, found[-1].samples_at(iteration)))
+            reached = found[-1].progress_at(start.iteration)
+            samples = reached.samples if start.samples is None else start.samples
+            tokens = reached.tokens if start.tokens is None else start.tokens
+            found.append(Period(job, start.iteration, samples, tokens, start.blend_since or 0))
     if len(starts) == 0:
-        return [Period(generations[-1][1], 0, 0)]
+        return [Period(generations[-1][1], 0, 0, 0)]
     return found

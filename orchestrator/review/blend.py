@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.data.blending import Draws
 from orchestrator.data.checks import path_names
 from orchestrator.errors import OrchestratorError
-from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.planning.spec_history import Period, periods_of, starts_of
@@ -100,7 +100,7 @@ def blend_use(run: RunDir) -> BlendUse:
     batch = BatchSchedule.of(job)
     iteration, samples = consumed(run, periods, events)
     kind, says = _kind(job)
-    use = BlendUse(kind, says, iteration, samples, batch.train_samples, job.tokens_per_sample)
+    use = BlendUse(kind, says, iteration, samples, _samples_at_end(periods), job.tokens_per_sample)
     if kind != "blend":
         return use
     folder = next((Path(str(e["folder"])) for e in events if e.get("event") == "created" and "folder" in e), Path())
@@ -137,22 +137,32 @@ def consumed(run: RunDir, periods: Sequence[Period], events: Iterable[Mapping[st
     for metric in MetricTail(run.metrics_file, max(0, size - _TAIL_BYTES)).poll():
         last = metric
     starts = starts_of(events)
-    if starts and (last is None or starts[-1][0] > last.time):  # what was measured before may be undone
-        iteration = starts[-1][1]
-        return iteration, periods[-1].samples_at(iteration)
+    if starts and (last is None or starts[-1].time > last.time):  # what was measured before may be undone
+        iteration = starts[-1].iteration
+        return iteration, periods[-1].progress_at(iteration).samples
     return (last.iteration, last.samples) if last is not None else (0, 0)
 
 
-def given(periods: Sequence[Period], samples: int) -> dict[str, int]:
-    """Samples that each source gave of the first `samples` of a run, by path; those of a path that a blend has twice
-    are together.
+class Given(NamedTuple):
+    """What a source gave: samples, and their tokens."""
+
+    samples: int = 0
+    tokens: int = 0
+
+
+def given(periods: Sequence[Period], samples: int) -> dict[str, Given]:
+    """What each source gave of the first `samples` samples of a run, by path; that of a path that a blend has twice is
+    together.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Given] = {}
     for number, period in enumerate(periods):
         blend = period.job.data.blend or []
         end = min(samples, periods[number + 1].samples) if number + 1 < len(periods) else samples
-        for entry, count in zip(blend, _between(blend, period.samples, end), strict=True):
-            found[entry.path] = found.get(entry.path, 0) + count
+        counts = _between(blend, period.samples - period.blend_since, end - period.blend_since)
+        for entry, count in zip(blend, counts, strict=True):
+            before = found.get(entry.path, Given())
+            tokens = count * period.job.model.seq_length
+            found[entry.path] = Given(before.samples + count, before.tokens + tokens)
     return found
 
 
@@ -161,14 +171,13 @@ def consumption_figure(run: RunDir) -> Figure:
     events = run.events()
     periods = periods_of(run, events)
     iteration, samples = consumed(run, periods, events)
-    job = periods[-1].job
     shown: dict[str, list[float]] = {path: [] for path in given(periods, 0)}
     steps = sorted({round(iteration * number / _POINTS) for number in range(_POINTS + 1)}) if iteration else []
     for step in steps:
         at = next((period for period in reversed(periods) if period.iteration <= step), periods[0])
-        counts = given(periods, samples if step == iteration else min(samples, at.samples_at(step)))
+        so_far = given(periods, samples if step == iteration else min(samples, at.progress_at(step).samples))
         for path, values in shown.items():
-            values.append(counts[path] * job.model.seq_length)
+            values.append(so_far[path].tokens)
     names = path_names(list(shown)) if shown else []
     data = [
         {"type": "scatter", "mode": "lines", "name": plain(name), "stackgroup": "sources", "x": steps, "y": values}
@@ -187,6 +196,7 @@ def _between(blend: Sequence[BlendEntry], start: int, end: int) -> list[int]:
     if not blend:
         return []
     draws = Draws([entry.weight for entry in blend])
+    start = max(0, start)
     before = draws.counts(start) if start else [0] * len(blend)
     return [max(0, count - earlier) for count, earlier in zip(draws.counts(max(start, end)), before, strict=True)]
 
@@ -231,7 +241,7 @@ def _sources(
 ) -> tuple[SourceUse, ...]:
     blend = job.data.blend or []
     counts = given(periods, samples)
-    at_end = given(periods, BatchSchedule.of(job).train_samples)
+    at_end = given(periods, _samples_at_end(periods))
     planned = report.train.sources if report is not None else (None,) * len(blend)
     shares = Draws([entry.weight for entry in blend]).shares
     names = dict(zip(counts, path_names(list(counts)), strict=True))
@@ -244,22 +254,26 @@ def _sources(
             continue
         uses[entry.path] = _use(job, names[entry.path], entry, share, plan, counts[entry.path], at_end[entry.path])
     gone = [path for path in counts if path not in uses]
-    return (*uses.values(), *(_gone(names[path], path, counts[path], job) for path in gone))
+    return (*uses.values(), *(_gone(names[path], path, counts[path]) for path in gone))
+
+
+def _samples_at_end(periods: Sequence[Period]) -> int:
+    latest = periods[-1]
+    return BatchSchedule.of(latest.job, Progress(latest.iteration, latest.samples, latest.tokens)).train_samples
 
 
 def _use(
-    job: JobSpec, name: str, entry: BlendEntry, share: float, plan: SourcePlan | None, count: int, at_end: int
+    job: JobSpec, name: str, entry: BlendEntry, share: float, plan: SourcePlan | None, so_far: Given, at_end: Given
 ) -> SourceUse:
-    length = job.model.seq_length
     use = SourceUse(
         name=name,
         path=entry.path,
-        samples=count,
-        tokens=count * length,
+        samples=so_far.samples,
+        tokens=so_far.tokens,
         weight=entry.weight,
         share=share,
-        samples_at_end=at_end,
-        tokens_at_end=at_end * length,
+        samples_at_end=at_end.samples,
+        tokens_at_end=at_end.tokens,
     )
     if plan is None:
         return use
@@ -268,7 +282,7 @@ def _use(
         documents=plan.documents,
         tokens_held=plan.tokens_held,
         samples_held=plan.samples_held,
-        epochs=_epochs(job, plan, count),
+        epochs=_epochs(job, plan, so_far),
         epochs_at_end=_epochs(job, plan, at_end),
         again_from_step=plan.second_epoch_step,
         epochs_are_mixed=plan.epochs_are_mixed,
@@ -277,15 +291,15 @@ def _use(
     )
 
 
-def _epochs(job: JobSpec, plan: SourcePlan, samples: int) -> float | None:
-    """How often `samples` go through a source."""
+def _epochs(job: JobSpec, plan: SourcePlan, read: Given) -> float | None:
+    """How often what was read goes through a source."""
     if job.model.reads_sentences:
         return None
     if job.data.chat is not None:
-        return samples / plan.samples_held if plan.samples_held else None
-    return samples * job.model.seq_length / plan.tokens_held if plan.tokens_held else None
+        return read.samples / plan.samples_held if plan.samples_held else None
+    return read.tokens / plan.tokens_held if plan.tokens_held else None
 
 
-def _gone(name: str, path: str, count: int, job: JobSpec) -> SourceUse:
+def _gone(name: str, path: str, read: Given) -> SourceUse:
     """A source that only an earlier spec of the run had."""
-    return SourceUse(name, path, count, count * job.model.seq_length, note="a resume took it out of the blend")
+    return SourceUse(name, path, read.samples, read.tokens, note="a resume took it out of the blend")

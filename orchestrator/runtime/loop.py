@@ -80,11 +80,13 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
     result = update(session.optimizer, values, job)
     state.iteration += 1
     state.consumed_samples += samples
+    state.consumed_tokens += samples * job.tokens_per_sample
     state.skipped_steps += not result.applied
     state.consecutive_bad_steps = state.consecutive_bad_steps + 1 if result.reason else 0
     record = StepRecord(
         iteration=state.iteration,
         consumed_samples=state.consumed_samples,
+        consumed_tokens=state.consumed_tokens,
         samples=samples,
         learning_rate=values.lr,
         grad_norm=result.grad_norm,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import megatron.core
 import torch
 
-from orchestrator.checkpoints import passed_over
+from orchestrator.data.continuing import exact_blend_counts
 from orchestrator.data.datasets import Datasets, build_datasets
+from orchestrator.data.position import DataPosition, position_of
 from orchestrator.data.sample_index import sample_index_dir
 from orchestrator.data.tasks.dataset import examples_line, open_task
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.errors import CheckpointError, RunIsHeld, UserError
+from orchestrator.errors import RunIsHeld
 from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
@@ -58,14 +57,12 @@ from orchestrator.runtime.records.sources import record_sources
 from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.saving.layouts import layout
-from orchestrator.runtime.saving.pretrained import find_source, load_weights
-from orchestrator.runtime.saving.verification import newest_whole
+from orchestrator.runtime.saving.restoration import Restored, restore
 from orchestrator.runtime.session import Session
+from orchestrator.runtime.state import TrainState
 from orchestrator.runtime.steps.base import metrics_of
 from orchestrator.runtime.steps.custom import custom_train_step
 from orchestrator.spec.job import JobSpec
-
-logger = logging.getLogger(__name__)
 
 
 def open_session(
@@ -124,18 +121,20 @@ def open_session(
     config.grad_scale_func = optimizer.scale_loss
     captured = None if graphs is None else CapturedPasses(step, chunks[0], graphs)
     clock.ends("network")
-    schedule = BatchSchedule.of(job)
-    datasets = open_data(job, run, words, schedule, groups.control)
-    assert datasets.train is not None, "the schedule has at least one step"
-    if ranks.is_first:
-        record_sources(run, lease, job)
-    clock.ends("data")
     code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
     carried = files_to_carry(job) if ranks.is_first else {}
     checkpointer = Checkpointer(
         run, job, ranks, control, lease, records, modules, optimizer, groups.data_parallel, code, watchdog.beat, carried
     )
     closing.callback(checkpointer.close)
+    state = TrainState()
+    restored = restore(run, job, words, ranks, control, records, checkpointer, modules, optimizer, state, from_scratch)
+    clock.ends("checkpoint")
+    schedule, datasets = open_data_at(job, run, words, state, restored.position, groups.control)
+    assert datasets.train is not None, "the schedule has at least one step"
+    if ranks.is_first:
+        record_sources(run, lease, job)
+    clock.ends("data")
     session = Session(
         run=run,
         launch_id=launch_id,
@@ -162,9 +161,9 @@ def open_session(
         watchdog=watchdog,
         clock=clock,
         captured=captured,
+        state=state,
     )
-    _restore(session, from_scratch, host)
-    clock.ends("checkpoint")
+    _tell_of_the_start(session, restored, host)
     return session
 
 
@@ -208,13 +207,29 @@ def _start_watchdog(
     return watchdog
 
 
+def open_data_at(
+    job: JobSpec,
+    run: RunDir,
+    words: Vocabulary,
+    state: TrainState,
+    before: DataPosition | None,
+    group: torch.distributed.ProcessGroup | None = None,
+) -> tuple[BatchSchedule, Datasets]:
+    """The schedule and the data sets of a training that stands at `state`, in its data at `before`; on every rank."""
+    schedule = BatchSchedule.of(job, state.progress)
+    state.data = position_of(job, before, state.consumed_samples, schedule.train_samples, exact_blend_counts)
+    return schedule, open_data(job, run, words, schedule, group, state.data)
+
+
 def open_data(
     job: JobSpec,
     run: RunDir,
     words: Vocabulary,
     schedule: BatchSchedule,
     group: torch.distributed.ProcessGroup | None = None,
+    position: DataPosition | None = None,
 ) -> Datasets:
+    """The data sets of a job, on every rank; of a run that goes on, those from its `position` in the data on."""
     needed = samples_needed(job, schedule)
     if job.data.random_tokens:
         random = RandomTokens(words.size, job.model.sample_length, job.data.seed, needed.train)
@@ -235,6 +250,7 @@ def open_data(
         test_samples=needed.test,
         cache_dir=sample_index_dir(job.data, run.path.parent.parent),
         group=group,
+        position=position,
     )
     if datasets.index is not None:
         print(datasets.index, flush=True)
@@ -254,40 +270,9 @@ def _basis_of_mfu(session: Session) -> dict[str, Any]:
     }
 
 
-def _skip(session: Session, path: Path, message: str) -> None:
-    """On rank 0: tell of a checkpoint that is passed over."""
-    logger.warning("skipped a checkpoint: %s", message)
-    session.event("checkpoint_skipped", path=str(path), message=message)
-
-
-def _restore(session: Session, from_scratch: bool, host: float) -> None:
-    """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over.
-    `host`: seconds in which the slowest starts a kernel, where that was measured.
-    """
-    run, first = session.run, session.ranks.is_first
-    commit = newest_whole(run, session.control, session.ranks, lambda path, message: _skip(session, path, message))
-    events = run.events() if first else []
-    started_before = session.control.from_first(any(event["event"] == "started" for event in events))
-    if commit is not None and from_scratch:
-        raise UserError(
-            f"run {run.run_id} has a checkpoint at iteration {commit.iteration}, which starting from scratch would "
-            "throw away; resume it, or start another run with --new"
-        )
-    if commit is None and started_before and not from_scratch:
-        raise CheckpointError(
-            f"run {run.run_id} was started before, but has no checkpoint that can be read; "
-            "to begin again at iteration 0, add --from-scratch"
-        )
-    pretrained = None
-    fresh: tuple[str, ...] = ()
-    session.checkpointer.damaged = set(passed_over(events))
-    if commit is not None:
-        session.checkpointer.damaged.discard(commit.iteration)  # put right since
-        session.checkpointer.load(commit, session.state)
-    elif (text := session.job.checkpoint.pretrained) is not None:
-        pretrained = find_source(text, run, session.control, session.ranks)
-        weights = session.modules, session.optimizer, session.vocabulary
-        fresh = load_weights(pretrained, session.job, *weights, session.control)
+def _tell_of_the_start(session: Session, restored: Restored, host: float) -> None:
+    """Events and lines of a start. `host`: seconds in which the slowest starts a kernel, where that was measured."""
+    state, commit, pretrained, fresh = session.state, restored.commit, restored.pretrained, restored.fresh
     session.event(
         "started",
         launch_id=session.launch_id,
@@ -295,7 +280,10 @@ def _restore(session: Session, from_scratch: bool, host: float) -> None:
         pid=os.getpid(),
         world_size=session.ranks.world_size,
         topology=layout(session.job),
-        iteration=session.state.iteration,
+        iteration=state.iteration,
+        samples=state.consumed_samples,
+        tokens=state.consumed_tokens,
+        blend_since=None if state.data is None else state.data.since,
         device=session.device.name,
         layers=session.layers,
         attention_backend="flash" if session.modules[0].config.flash_attention else "fused",
@@ -310,8 +298,8 @@ def _restore(session: Session, from_scratch: bool, host: float) -> None:
     )
     if pretrained is not None:
         session.event("pretrained", **pretrained.record, **({"fresh": list(fresh)} if fresh else {}))
-        if first:
+        if session.ranks.is_first:
             also = f"; fresh: {', '.join(fresh)}" if fresh else ""
             print(f"weights of {pretrained.commit.path}{also}", flush=True)
     if commit is not None:
-        session.event("resumed", iteration=session.state.iteration, checkpoint=commit.path.name)
+        session.event("resumed", iteration=state.iteration, checkpoint=commit.path.name)

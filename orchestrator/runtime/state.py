@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from orchestrator.data.position import DataPosition
+from orchestrator.planning.batch import Progress
 
 
 @dataclass
@@ -14,14 +17,23 @@ class TrainState:
     """Steps done, skipped ones included."""
     consumed_samples: int = 0
     """Sequences read; the position in the data."""
+    consumed_tokens: int = 0
+    """Tokens of these sequences, each of the length that it was read with."""
+    data: DataPosition | None = None
+    """What the order of the samples follows from; None where they are random or a task's examples."""
     skipped_steps: int = 0
     """Steps whose update was left out because it was not finite."""
     consecutive_bad_steps: int = 0
     """Such steps since the last good one, in this incarnation: a resumed run has all its chances again."""
 
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return Progress(self.iteration, self.consumed_samples, self.consumed_tokens)
+
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint keeps."""
-        return {name: value for name, value in asdict(self).items() if name != "consecutive_bad_steps"}
+        """What a checkpoint keeps beside the weights; its marker has the tokens and the position in the data."""
+        return {name: getattr(self, name) for name in ("iteration", "consumed_samples", "skipped_steps")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises KeyError when something is missing."""
@@ -35,6 +47,7 @@ class StepRecord:
 
     iteration: int
     consumed_samples: int
+    consumed_tokens: int
     samples: int
     learning_rate: float
     grad_norm: float

@@ -86,6 +86,19 @@ def whole_steps(stages: tuple[BatchStage, ...], samples: int) -> int:
     return iterations if samples_at(stages, iterations) >= samples else iterations + 1
 
 
+def steps_to(thresholds: tuple[int, ...], sizes: tuple[int, ...], start: int, target: int) -> tuple[int, int]:
+    """(steps, samples consumed after them) from `start` samples on until at least `target` are consumed; (0, `start`)
+    where they are already.
+    """
+    steps, consumed = 0, start
+    for index, size in enumerate(sizes):
+        stop = min(target, thresholds[index + 1]) if index + 1 < len(sizes) else target
+        more = max(0, -(-(stop - consumed) // size))
+        steps += more
+        consumed += more * size
+    return steps, consumed
+
+
 def last_samples(stages: tuple[BatchStage, ...], samples: int, iterations: int) -> int:
     """Samples of the last `iterations` whole steps before `samples`; more than these where there are not so many."""
     last = iteration_of(stages, samples)

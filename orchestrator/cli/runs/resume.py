@@ -26,12 +26,16 @@ from orchestrator.cli.running import (
     wait_for_previous,
 )
 from orchestrator.cli.runs.submitting import cluster_of, submit_and_tell
+from orchestrator.data.blending import blend_counts
+from orchestrator.data.position import position_of, seen_again
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.runs import add_generation, find_run, written_with
 from orchestrator.launch.startable import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.states import status_of
 from orchestrator.launch.stopping import sigterm_as_ctrl_c
 from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.blend import blend_report
+from orchestrator.planning.progress import stored_progress
 from orchestrator.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.diff import Change, diff_jobs
 from orchestrator.spec.job import JobSpec
@@ -76,6 +80,8 @@ def command(
     if changed is not None and changes:
         if not as_json:
             typer.echo(describe_changes(changes))
+            if not from_scratch and (repeated := samples_again(run, changed.job)) is not None:
+                typer.echo(repeated)
         refuse(changes, allow_changes, another=lambda: _another(run, jobs or [], overrides or []))
         check_sources(plan_loaded(changed))
     wait_for_previous(run, quiet=as_json)
@@ -110,23 +116,49 @@ def command(
 
 
 def check_length(run: RunDir, job: JobSpec, *, quiet: bool) -> None:
-    """Say where the training ends, when samples that were consumed with batches of another size move that. Raises
-    UserError when it has consumed all that the spec gives it, unless it is to end exactly where it stands.
+    """Say where the training ends, when batches or sequences of another size move that. Raises UserError when it has
+    consumed all that the spec gives it, unless it is to end exactly where it stands.
     """
     newest = next(reversed(committed(run)), None)
     if newest is None:
         return
-    schedule, iteration, consumed = BatchSchedule.of(job), newest.iteration, newest.consumed_samples
-    end = schedule.end_from(iteration, consumed)
-    whole = f"{schedule.train_iters:,} steps with this spec are {schedule.train_samples:,} samples in all"
-    if end <= iteration != schedule.train_iters:
+    known = stored_progress(run, newest, run.events())
+    done, by_itself, schedule = known.progress, BatchSchedule.of(job), BatchSchedule.of(job, known.progress)
+    whole = f"{by_itself.train_iters:,} steps with this spec are {by_itself.train_samples:,} samples in all"
+    so_far, unit = f"{done.samples:,} are done at iteration {done.iteration}", "samples"
+    if job.schedule.train_tokens is not None:
+        whole = f"schedule.train_tokens is {job.schedule.train_tokens:,}"
+        so_far, unit = f"{done.tokens:,} tokens are done at iteration {done.iteration}", "tokens"
+    if schedule.train_iters == done.iteration != by_itself.train_iters:
+        step = job.global_batch_size * (job.tokens_per_sample if unit == "tokens" else 1)
         raise UserError(
-            f"nothing was started: {whole}, and {consumed:,} are done at iteration {iteration}.\n"
+            f"nothing was started: {whole}, and {so_far}.\n"
             f"      To go on from there, write a longer schedule.{length_key(job)}; each 100 steps more are "
-            f"{100 * job.global_batch_size:,} samples."
+            f"{100 * step:,} {unit}."
         )
-    if end != schedule.train_iters and not quiet:
-        typer.echo(f"it ends at iteration {end}: {whole}, and {consumed:,} are done at iteration {iteration}")
+    if schedule.train_iters != by_itself.train_iters and not quiet:
+        typer.echo(f"it ends at iteration {schedule.train_iters}: {whole}, and {so_far}")
+
+
+def samples_again(run: RunDir, job: JobSpec) -> str | None:
+    """How much of what a changed job reads the run has read in this epoch before, cut into other samples; None where
+    nothing is cut anew.
+    """
+    newest = next(reversed(committed(run)), None)
+    if newest is None:
+        return None
+    known = stored_progress(run, newest, run.events())
+    consumed, schedule = known.progress.samples, BatchSchedule.of(job, known.progress)
+    position = position_of(job, known.position, consumed, schedule.train_samples, blend_counts)
+    if position is None or position == known.position:
+        return None
+    held = {source.path: source.tokens_held for source in blend_report(job, schedule).train.sources}
+    again = seen_again(position, schedule.train_samples, held)
+    if again == 0:
+        return None
+    how_many = "an unknown number" if again is None else f"about {again:,}"
+    to_come = schedule.train_samples - consumed
+    return f"the data is cut into other samples: of the {to_come:,} to come {how_many} repeat text of this epoch"
 
 
 def changed_job(run: RunDir, old: JobSpec, files: list[Path], overrides: list[str]) -> LoadedJob | None:

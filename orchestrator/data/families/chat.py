@@ -47,6 +47,9 @@ class ChatDataset(MegatronDataset):
     what fills it up is one too), int64, and `loss_mask`, float32, each [s].
     """
 
+    is_endless = True
+    """Whether items beyond its length are there too: epochs go on."""
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._mask = IndexedDataset(str(loss_mask_prefix(Path(self.dataset_path))), multimodal=False, mmap=True)

@@ -73,7 +73,7 @@ def evaluate(session: Session) -> None:
         session.records.metrics(
             state.iteration,
             state.consumed_samples,
-            state.consumed_samples * session.job.tokens_per_sample,
+            state.consumed_tokens,
             values,
             time.time(),
         )

@@ -40,8 +40,7 @@ class MetricLogging(Callback):
         if session.device.is_cuda:
             values["memory/peak_bytes"] = torch.cuda.max_memory_allocated()
         self._seconds, self._samples = 0.0, 0
-        tokens = record.consumed_samples * session.job.tokens_per_sample
-        session.records.metrics(record.iteration, record.consumed_samples, tokens, values, record.ended)
+        session.records.metrics(record.iteration, record.consumed_samples, record.consumed_tokens, values, record.ended)
         print(
             f"iteration {record.iteration}/{session.schedule.train_iters}  loss {losses.total:.6f}  "
             f"lr {record.learning_rate:.3e}  grad norm {record.grad_norm:.3f}  {record.seconds * 1000:.0f} ms  "

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ class Checkpointer:
             return
         whole = self._state_dict(state, with_rng=True, loading=False)
         request = megatron_compat.begin_save(whole, str(path), _CONTENT, self._copies)
-        self._saving = _Save(path, TrainState(**state.state_dict()), request, started)
+        self._saving = _Save(path, replace(state), request, started)
         self._start_writing(self._saving)
 
     def finish(self) -> bool:
@@ -335,6 +335,8 @@ class Checkpointer:
                 iteration=saving.state.iteration,
                 consumed_samples=saving.state.consumed_samples,
                 files=files,
+                consumed_tokens=saving.state.consumed_tokens,
+                data=None if saving.state.data is None else saving.state.data.to_dict(),
                 layout=layout(self._job),
                 device=self._device,
                 config_hash=self._job.config_hash,

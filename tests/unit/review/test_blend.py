@@ -14,7 +14,7 @@ from support.training import tiny_job
 from orchestrator.data.blending import Draws
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import add_generation, create_run
-from orchestrator.planning.spec_history import Period, arranged
+from orchestrator.planning.spec_history import Period, Start, arranged
 from orchestrator.review.blend import blend_use, consumption_figure, given
 from orchestrator.rundir import RunDir
 from orchestrator.spec.data import BlendEntry
@@ -123,12 +123,12 @@ def test_sources_give_all_samples_and_never_take_one_back(plan: list[tuple[list[
     for parts, length in plan:
         blend = [BlendEntry(path=f"/{number}", weight=weight) for number, weight in enumerate(parts)]
         job = PLAIN.model_copy(update={"data": PLAIN.data.model_copy(update={"blend": blend})})
-        periods.append(Period(job, begin // 8, begin))
+        periods.append(Period(job, begin // 8, begin, 64 * begin))
         begin += length
-    counts = given(periods, samples)
+    counts = {path: read.samples for path, read in given(periods, samples).items()}
     assert sum(counts.values()) == samples
     later = given(periods, samples + 1)
-    assert all(later[path] >= count for path, count in counts.items())
+    assert all(later[path].samples >= count for path, count in counts.items())
     if len(periods) == 1:
         assert list(counts.values()) == Draws([float(part) for part in plan[0][0]]).counts(samples)
 
@@ -139,7 +139,7 @@ starts = st.lists(st.tuples(st.floats(0, 9), st.integers(0, 90)), max_size=6)
 @cases(starts, st.integers(1, 4))
 def test_periods_follow_each_other(starts: list[tuple[float, int]], count: int) -> None:
     generations = [(2.0 * number, PLAIN.model_copy(update={"name": str(number)})) for number in range(count)]
-    found = arranged(generations, starts)
+    found = arranged(generations, [Start(*start) for start in starts])
     assert found[0].iteration == found[0].samples == 0
     assert [each.iteration for each in found] == sorted({each.iteration for each in found})
     assert [each.samples for each in found] == [8 * each.iteration for each in found]

@@ -56,6 +56,7 @@ def test_rates_are_over_the_steps_since_the_last_line(capsys: pytest.CaptureFixt
         record = StepRecord(
             iteration=iteration,
             consumed_samples=8 * iteration,
+            consumed_tokens=8 * 64 * iteration,
             samples=8,
             learning_rate=1e-3,
             grad_norm=0.5,

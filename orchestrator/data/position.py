@@ -1,0 +1,161 @@
+"""Where a training is in its data: what it has drawn from each source, so that a changed job goes on from there. Light.
+
+A source gives its samples in one order for the whole run: first the order that megatron-core makes for the samples that
+the run was to draw when it began, or of one epoch where the run began to draw from it later; then whole epochs, one by
+one (`data/continuing.py`). A blend draws from its sources from the sample at which it came into force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from orchestrator.data.blending import asked_of_sources, surplus
+from orchestrator.spec.sections import JobSections
+
+
+@dataclass(frozen=True)
+class SourcePosition:
+    """One source, cut into samples in one way."""
+
+    path: str
+    copy: int
+    """0, or how often the blend names the same path before."""
+    cut: str
+    """The settings that decide which samples there are and how they are shuffled."""
+    tokens: int
+    """Tokens of a sample."""
+    first: int
+    """Samples that megatron-core's order was made for; it has whole epochs, which it shuffles together."""
+    drawn: int
+    """Samples drawn before the blend in force began."""
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """Equal where the same samples are meant."""
+        return self.path, self.copy, self.cut
+
+
+@dataclass(frozen=True)
+class DataPosition:
+    """What the order of a run's samples from `since` on follows from, beside `data.seed`."""
+
+    since: int
+    """Samples that the run had consumed when this blend came into force."""
+    samples: int
+    """Samples that the blend was to give then."""
+    weights: tuple[float, ...]
+    sources: tuple[SourcePosition, ...]
+    """Of the blend, in its order."""
+    others: tuple[SourcePosition, ...] = ()
+    """Drawn from earlier, by other blends or cut in another way."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a checkpoint's marker."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> DataPosition:
+        """The position that `to_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        sources, others = (tuple(_source(each) for each in record[name]) for name in ("sources", "others"))
+        weights = tuple(float(weight) for weight in record["weights"])
+        if len(weights) != len(sources) or not sources or any(weight <= 0 for weight in weights):
+            raise ValueError("a blend has a weight for each source")
+        return cls(int(record["since"]), int(record["samples"]), weights, sources, others)
+
+
+def _source(record: Mapping[str, Any]) -> SourcePosition:
+    numbers = {name: int(record[name]) for name in ("copy", "tokens", "first", "drawn")}
+    return SourcePosition(path=str(record["path"]), cut=str(record["cut"]), **numbers)
+
+
+def has_sources(job: JobSections) -> bool:
+    """Whether a training draws from sources: not where its tokens are random or a task's examples."""
+    return not job.data.random_tokens and job.task is None and bool(job.data.blend)
+
+
+def beginning(job: JobSections, samples: int, since: int = 0) -> DataPosition:
+    """That of a job that has sources and begins to draw from them, `samples` samples, after `since` of a run."""
+    return _of_blend(job, since, samples, {})
+
+
+def position_of(
+    job: JobSections,
+    before: DataPosition | None,
+    consumed: int,
+    end: int,
+    counts: Callable[[Sequence[float], int], Sequence[int]],
+) -> DataPosition | None:
+    """That of a job which goes on after `consumed` samples, the last of them drawn at `before`, and ends after `end`.
+    None where it has no sources.
+
+    The same blend goes on. Another one begins here, and each of its sources goes on behind what was drawn from it.
+    `counts` tells how many samples each source gives of the first so many of a blend, by its weights.
+    """
+    if not has_sources(job):
+        return None
+    there = beginning(job, end - consumed, consumed)
+    if before is None or consumed == 0:
+        return there
+    if (there.weights, _keys(there)) == (before.weights, _keys(before)):
+        return before
+    given = zip(before.sources, counts(before.weights, consumed - before.since), strict=True)
+    drawn = [*(replace(source, drawn=source.drawn + count) for source, count in given), *before.others]
+    return _of_blend(job, consumed, end - consumed, {source.key: source for source in drawn})
+
+
+def _keys(position: DataPosition) -> list[tuple[str, int, str]]:
+    return [source.key for source in position.sources]
+
+
+def _of_blend(
+    job: JobSections, since: int, samples: int, known: Mapping[tuple[str, int, str], SourcePosition]
+) -> DataPosition:
+    blend = job.data.blend or []
+    weights = [entry.weight for entry in blend]
+    asked = [samples] * len(blend)
+    if since > 0:
+        asked = [1] * len(blend)  # for one sample it makes one whole epoch
+    elif len(blend) > 1:
+        asked = asked_of_sources(weights, samples, surplus(weights, samples))
+    sources: list[SourcePosition] = []
+    for number, entry in enumerate(blend):
+        copy = sum(source.path == entry.path for source in sources)
+        source = SourcePosition(entry.path, copy, cut(job), job.model.sample_length, asked[number], 0)
+        sources.append(known.get(source.key, source))
+    here = {source.key for source in sources}
+    others = tuple(source for key, source in known.items() if key not in here)
+    return DataPosition(since, samples, tuple(weights), tuple(sources), others)
+
+
+def cut(job: JobSections) -> str:
+    """What decides which samples a source has and how they are shuffled, as `key=value` words."""
+    model, data = job.model, job.data
+    settings: dict[str, object] = {"seq_length": model.seq_length, "split": data.split, "seed": data.seed}
+    if model.reads_sentences:
+        settings |= {"short_seq_prob": data.short_seq_prob, "sentences": model.architecture}
+        settings["pairs"] = model.bert_binary_head
+    if data.chat is not None:
+        settings |= {"packing": data.chat.packing, "long_conversations": data.chat.long_conversations}
+    if model.vision is not None:
+        settings["images_per_sequence"] = model.vision.images_per_sequence
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def seen_again(position: DataPosition, end: int, held: Mapping[str, int | None]) -> int | None:
+    """Samples, about, of those up to `end` that repeat text of the same epoch, because the run has read their source
+    cut in another way as well. None where the tokens that a source holds (`held`, by path) are not known.
+    """
+    total = 0.0
+    for source, weight in zip(position.sources, position.weights, strict=True):
+        elsewhere = [each for each in position.others if each.path == source.path and each.cut != source.cut]
+        if not elsewhere:
+            continue
+        tokens = held.get(source.path)
+        if not tokens:
+            return None
+        seen = sum(each.drawn * each.tokens for each in elsewhere) / tokens % 1
+        to_come = weight / sum(position.weights) * (end - position.since)
+        total += seen * min(to_come, tokens / source.tokens)
+    return round(total)

@@ -1,0 +1,93 @@
+"""Restoring a training at its start: from its newest complete checkpoint, or from pretrained weights."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoints import Commit, passed_over
+from orchestrator.data.position import DataPosition
+from orchestrator.errors import CheckpointError, OrchestratorError, UserError
+from orchestrator.planning.progress import StoredProgress, stored_progress
+from orchestrator.planning.vocabulary import Vocabulary
+from orchestrator.rundir import RunDir
+from orchestrator.runtime.processes.control import Control
+from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.records.records import Records
+from orchestrator.runtime.saving.checkpointing import Checkpointer
+from orchestrator.runtime.saving.pretrained import Source, find_source, load_weights
+from orchestrator.runtime.saving.verification import newest_whole
+from orchestrator.runtime.state import TrainState
+from orchestrator.spec.job import JobSpec
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a start went on from; the same on every rank."""
+
+    commit: Commit | None
+    position: DataPosition | None
+    """In the data, as the checkpoint has it."""
+    pretrained: Source | None
+    fresh: tuple[str, ...]
+    """Weights that the pretrained ones do not have."""
+
+
+def restore(
+    run: RunDir,
+    job: JobSpec,
+    words: Vocabulary,
+    ranks: Ranks,
+    control: Control,
+    records: Records,
+    checkpointer: Checkpointer,
+    modules: list[Any],
+    optimizer: Any,
+    state: TrainState,
+    from_scratch: bool,
+) -> Restored:
+    """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over."""
+
+    def skip(path: Path, message: str) -> None:
+        logger.warning("skipped a checkpoint: %s", message)
+        records.event("checkpoint_skipped", path=str(path), message=message)
+
+    commit = newest_whole(run, control, ranks, skip)
+    events = run.events() if ranks.is_first else []
+    started_before = control.from_first(any(event["event"] == "started" for event in events))
+    if commit is not None and from_scratch:
+        raise UserError(
+            f"run {run.run_id} has a checkpoint at iteration {commit.iteration}, which starting from scratch would "
+            "throw away; resume it, or start another run with --new"
+        )
+    if commit is None and started_before and not from_scratch:
+        raise CheckpointError(
+            f"run {run.run_id} was started before, but has no checkpoint that can be read; "
+            "to begin again at iteration 0, add --from-scratch"
+        )
+    pretrained, position = None, None
+    fresh: tuple[str, ...] = ()
+    checkpointer.damaged = set(passed_over(events))
+    if commit is not None:
+        checkpointer.damaged.discard(commit.iteration)  # put right since
+        checkpointer.load(commit, state)
+        known = control.from_first(_stored(run, commit, events) if ranks.is_first else None)
+        if isinstance(known, OrchestratorError):
+            raise known
+        state.consumed_tokens, position = known.progress.tokens, known.position
+    elif (text := job.checkpoint.pretrained) is not None:
+        pretrained = find_source(text, run, control, ranks)
+        fresh = load_weights(pretrained, job, modules, optimizer, words, control)
+    return Restored(commit, position, pretrained, fresh)
+
+
+def _stored(run: RunDir, commit: Commit, events: list[dict[str, Any]]) -> StoredProgress | OrchestratorError:
+    """How far a checkpoint is, or an error that every rank is to raise."""
+    try:
+        return stored_progress(run, commit, events)
+    except OrchestratorError as error:
+        return error
