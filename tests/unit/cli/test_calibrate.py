@@ -164,6 +164,23 @@ def test_a_run_with_flash_attention_says_nothing_of_the_layers_own(
     assert record["before"] == pytest.approx(flash) != pytest.approx(own)
 
 
+def test_a_mean_with_a_step_in_it_that_does_not_count_is_left_out(
+    orchestrator: Any, home: Path, tmp_path: Path
+) -> None:
+    """With `tracking.log_interval` a record stands for several steps: of a warm-up, or of smaller batches."""
+    batch = {"global_batch_size": 8, "micro_batch_size": 2, "rampup_batch_size": [4, 4, 20]}  # full from step 6 on
+    run = run_on(tmp_path, "one", factor=1.0, batch=batch, tracking={"log_interval": 4})
+    run.append_event("started", iteration=12, device=H200, layers="torch")
+    first, second = (event["time"] for event in run.events() if event["event"] == "started")
+    means = [(first, 4, 100.0), (first, 8, 50.0), (first, 12, 0.5), (second, 16, 70.0), (second, 20, 0.5)]
+    run.metrics_file.unlink()
+    for when, iteration, seconds in means:
+        values = {"throughput/step_seconds": seconds}
+        append_line(run.metrics_file, {"time": when, "iteration": iteration, "samples": 0, "values": values})
+    [record] = orchestrator("calibrate", "--from", "runs/one/run", "--json").json["runs"]
+    assert record["measured_seconds"] == 0.5
+
+
 def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path: Path) -> None:
     home.mkdir(parents=True)
     (home / "mine.yaml").write_text("base: H200\nnetwork_bandwidth: 2.5e10\nefficiency: {network: 0.7}\n")
