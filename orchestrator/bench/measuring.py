@@ -48,7 +48,11 @@ class Measurement:
     """What was run."""
     request: Request
     result: dict[str, Any]
-    """What the ranks found, as rank 0 wrote it."""
+    """What the ranks found, as rank 0 wrote it; without a profile where they did not get to it."""
+    failure: str | None = None
+    """What ended it after its timed steps, in the profile or the trace; None when all was measured."""
+    is_stopped: bool = False
+    """It was a person who ended it."""
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -82,18 +86,21 @@ def new_run(job: JobSpec, request: Request, runs_dir: Path) -> RunDir:
 def measure(run: RunDir, job: JobSpec, request: Request, *, watcher: Watcher) -> Measurement:
     """Run it to its end.
 
-    Raises JobError when it fails, UserError when it cannot be started as asked, and KeyboardInterrupt after a clean end
-    when a person asks to stop. Of what was not even started no run directory is left.
+    Raises JobError when it fails before the last of the timed steps, UserError when it cannot be started as asked, and
+    KeyboardInterrupt after a clean end when a person asks to stop by then. Of what was not even started no run
+    directory is left.
     """
     try:
         end = launch(run, job, watcher=watcher, module=MODULE)
     except (UserError, KeyboardInterrupt):  # the latter only before it has started: then `launch` catches signals
         remove_new_run(run)
         raise
-    if end.cause in ("stopped", "cancelled"):
+    is_stopped = end.cause in ("stopped", "cancelled")
+    said = f"{cause_of(end.cause).sentence}: {end.message}" if end.message else cause_of(end.cause).sentence
+    if run.bench_result.exists():
+        result = json.loads(run.bench_result.read_bytes())
+        return Measurement(run, job, request, result, None if end.cause == "completed" else said, is_stopped)
+    if is_stopped:
         raise KeyboardInterrupt
-    if end.cause != "completed" or not run.bench_result.exists():
-        said = f"{cause_of(end.cause).sentence}: {end.message}" if end.message else cause_of(end.cause).sentence
-        error = UserError if end.cause == "user_error" else JobError
-        raise error(f"nothing was measured: {said}\n      its run: {run.path}")
-    return Measurement(run, job, request, json.loads(run.bench_result.read_bytes()))
+    error = UserError if end.cause == "user_error" else JobError
+    raise error(f"nothing was measured: {said}\n      its run: {run.path}")

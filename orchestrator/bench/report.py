@@ -109,14 +109,25 @@ class Report:
         return self.tflops_per_gpu * 1e12 / peak if peak else None
 
     @property
-    def busiest(self) -> Mapping[str, Any]:
-        """The rank that computed longest in the profiled step: the one that the others wait for."""
-        return max(self.ranks, key=lambda rank: float(rank["profile"]["compute_seconds"]))
+    def busiest(self) -> Mapping[str, Any] | None:
+        """The rank that computed longest in the profiled step: the one that the others wait for. None where no step
+        was profiled.
+        """
+        profiled = [rank for rank in self.ranks if "profile" in rank]
+        return max(profiled, key=lambda rank: float(rank["profile"]["compute_seconds"]), default=None)
+
+    @property
+    def profile(self) -> Mapping[str, Any] | None:
+        """That of the busiest rank."""
+        found: Mapping[str, Any] | None = self.busiest["profile"] if self.busiest else None
+        return found
 
     @property
     def rows(self) -> list[Row]:
         """The profiled step of the busiest rank by part; what is measured adds up to it."""
-        profile = self.busiest["profile"]
+        profile = self.profile
+        if profile is None:
+            return []
         seconds = {**profile["parts"], IDLE: profile[IDLE]}
         found = []
         for part, name, planned in _ROWS:
@@ -129,8 +140,8 @@ class Report:
 
     @property
     def largest_loss(self) -> Row | None:
-        """The part that takes most time above its roofline; None where there is no roofline."""
-        return max(self.rows, key=lambda row: row.lost) if self.least else None
+        """The part that takes most time above its roofline; None where there is no roofline, or no profile."""
+        return max(self.rows, key=lambda row: row.lost, default=None) if self.least else None
 
     def stage_memory(self) -> list[dict[str, int | None]]:
         """Bytes of the fullest rank of each pipeline stage, measured and planned; empty on the CPU."""
@@ -178,7 +189,7 @@ class Report:
             "products": result["products"],
             "flops_per_step": result["flops_per_step"],
             "formula": result["formula"],
-            "profile": {"rank": busiest["rank"], "step_seconds": busiest["profile"]["seconds"]},
+            "profile": {"rank": busiest["rank"], "step_seconds": busiest["profile"]["seconds"]} if busiest else None,
             "parts": [
                 {
                     "part": row.part,

@@ -37,6 +37,11 @@ def headline(report: Report) -> list[str]:
     return lines
 
 
+def missing(report: Report) -> str:
+    """What a measurement lacks that ended early."""
+    return "the trace" if report.profile is not None else "a step by part"
+
+
 def _beside(ratio: float) -> str:
     return f"{abs(ratio - 1):.1%} {'longer' if ratio >= 1 else 'shorter'}"
 
@@ -52,8 +57,10 @@ def _mfu(report: Report) -> str:
 
 
 def parts_table(report: Report) -> Table:
-    """The profiled step by part, beside the plan and the roofline, in ms."""
-    whole = float(report.busiest["profile"]["seconds"])
+    """The profiled step by part, beside the plan and the roofline, in ms; empty where no step was profiled."""
+    if report.profile is None:
+        return []
+    whole = float(report.profile["seconds"])
     rows: Table = [["PART", "MEASURED, ms", "OF THE STEP", "PLAN, ms", "ROOFLINE, ms", "ABOVE IT, ms"]]
     for row in report.rows:
         above = _ms(row.lost) if row.roofline is not None and row.part != RECOMPUTE else "-"
@@ -68,8 +75,9 @@ def parts_table(report: Report) -> Table:
 
 def after_the_parts(report: Report) -> list[str]:
     """What to know of the table of parts."""
-    busiest = report.busiest
-    profile = busiest["profile"]
+    busiest, profile = report.busiest, report.profile
+    if busiest is None or profile is None:
+        return []
     compute = [float(rank["profile"]["compute_seconds"]) for rank in report.ranks]
     lines = []
     if len(report.ranks) > 1:
@@ -93,16 +101,18 @@ def after_the_parts(report: Report) -> list[str]:
 
 def communication_table(report: Report) -> Table:
     """Collectives of the busiest rank; empty where there are none."""
-    kinds = report.busiest["profile"]["communication"]
+    kinds = report.profile["communication"] if report.profile is not None else {}
     rows: Table = [["COMMUNICATION", "KERNELS", "RUNNING, ms", "NOT HIDDEN, ms"]]
     rows += [[kind, str(each["kernels"]), _ms(each["seconds"]), _ms(each["exposed"])] for kind, each in kinds.items()]
     return rows if kinds else []
 
 
 def kernels_table(report: Report) -> Table:
-    """The kernels that took longest."""
+    """The kernels that took longest; empty where no step was profiled."""
+    if report.profile is None:
+        return []
     rows: Table = [["LARGEST KERNELS", "PART", "TIMES", "ms"]]
-    largest = report.busiest["profile"]["largest"]
+    largest = report.profile["largest"]
     return rows + [[_short(each["name"]), each["part"], str(each["count"]), _ms(each["seconds"])] for each in largest]
 
 
@@ -137,13 +147,12 @@ def page(report: Report, resolved: str, command: str) -> str:
         "",
         *(f"- {line}" for line in headline(report)),
         "",
-        "## The step by part",
-        *_markdown(parts_table(report)),
-        "",
-        *(f"- {line}" for line in after_the_parts(report)),
-        "",
-        *_roofline_words(report),
     ]
+    if report.measured.failure is not None:
+        lines += [f"**{missing(report).capitalize()} was not measured: the log of the run says why.**", ""]
+    if parts := parts_table(report):
+        lines += ["## The step by part", *_markdown(parts), "", *(f"- {line}" for line in after_the_parts(report)), ""]
+        lines += _roofline_words(report)
     for title, table in (
         ("Communication", communication_table(report)),
         ("Memory", memory_table(report)),

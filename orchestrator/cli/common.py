@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.errors import OrchestratorError
+
 JobFiles = Annotated[
     list[Path],
     typer.Argument(metavar="JOB.yaml...", help="Job spec; of several files, a later one wins.", show_default=False),
@@ -31,6 +33,15 @@ def print_json(value: Any) -> None:
 def warn(message: str) -> None:
     """Print a warning on standard error."""
     typer.echo(f"warning: {message}", err=True)
+
+
+def end_with(error: OrchestratorError | None) -> None:
+    """End a command whose results are printed, and of which something failed beside them: said on standard error, so
+    that what is printed stays one document. Nothing where nothing failed.
+    """
+    if error is not None:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(error.exit_code)
 
 
 def stop_printing() -> None:

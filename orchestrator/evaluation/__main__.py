@@ -59,9 +59,12 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         if not model.is_first:
             follow(model)
             return
+        paths: list[str] = []
         with Together(model) as together:
-            paths = [_measure(asked, task, together, model, arguments) for asked, task in tasks]
-        write_atomically(arguments.summary, json.dumps([str(path) for path in paths]))
+            for asked, task in tasks:
+                paths.append(str(_measure(asked, task, together, model, arguments)))
+                # At once: a task that fails takes nothing away from those before it.
+                write_atomically(arguments.summary, json.dumps(paths))
 
 
 def _measure(asked: Asked, task: Task, together: Together, model: Model, arguments: argparse.Namespace) -> Path:

@@ -222,7 +222,10 @@ _SENTENCES: dict[str, tuple[Group, Callable[[Event], str]]] = {
     "exported": ("checkpoint", _exported),
     "export_failed": ("trouble", _of("the export of checkpoint {iteration} failed: {message}")),
     "export_stopped": ("checkpoint", _of("the export of checkpoint {iteration} was interrupted")),
-    "evaluation_skipped": ("other", _of("the evaluation at iteration {iteration} was left out: a stop came")),
+    "evaluation_skipped": (
+        "other",
+        _of("the evaluation at iteration {iteration} was left to the next start: a stop came"),
+    ),
     "step_skipped": ("trouble", _of("step {iteration} was skipped: {reason}")),
     "hang": ("trouble", _of("no progress at iteration {iteration} for {seconds} s")),
 }

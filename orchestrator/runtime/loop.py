@@ -47,14 +47,21 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
     if session.finished:
         for callback in callbacks:
             callback.on_end(session)
-    # A stop can also arrive while the last evaluation runs: there is nothing left to stop then.
-    if session.finished:
+        # A stop can also arrive while the last evaluation runs: there is nothing left to stop then.
+        if session.postponed:
+            return _stopped(session)
         session.event("finished", iteration=session.state.iteration)
         return Outcome("completed")
-    session.event("stop_requested", by=session.stop.by or "another rank", iteration=session.state.iteration)
+    outcome = _stopped(session)
     for callback in callbacks:
         callback.on_stop(session)
-    return Outcome("stopped", f"stopped at iteration {session.state.iteration} of {session.schedule.train_iters}")
+    return outcome
+
+
+def _stopped(session: Session) -> Outcome:
+    iteration = session.state.iteration
+    session.event("stop_requested", by=session.stop.by or "another rank", iteration=iteration)
+    return Outcome("stopped", f"stopped at iteration {iteration} of {session.schedule.train_iters}")
 
 
 def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:

@@ -67,6 +67,8 @@ class Session:
     state: TrainState = field(default_factory=TrainState)
     stopping: bool = False
     """All ranks have agreed to stop."""
+    postponed: bool = False
+    """All ranks have agreed that a stop leaves something to the next start, though every step is done."""
     wants_save: bool = False
     """This rank finds that a checkpoint is due by the clock."""
     save_due: bool = False

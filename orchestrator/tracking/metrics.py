@@ -119,6 +119,19 @@ def read_series(run: RunDir, key: str) -> list[tuple[int, float]]:
     return [(metric.iteration, metric.values[key]) for metric in read_metrics(run) if key in metric.values]
 
 
+def is_measured(run: RunDir, key: str, iteration: int) -> bool:
+    """Whether a key was measured at an iteration. Only the lines that name the key are parsed."""
+    name = json.dumps(key).encode()
+    try:
+        with open(run.metrics_file, "rb") as file:
+            found = (_parse(line) for line in file if name in line)
+            return any(
+                metric is not None and metric.iteration == iteration and key in metric.values for metric in found
+            )
+    except FileNotFoundError:
+        return False
+
+
 def merge(metrics: Iterable[Metric]) -> list[Metric]:
     """One record per iteration, by iteration: of several, the later wins for each key."""
     merged: dict[int, Metric] = {}

@@ -22,6 +22,7 @@ from support.faults import CommandLine, Ranks, wait_until
 from support.ranks import RankStarter
 from support.training import layout, make_run, tiny_job
 
+from orchestrator.cli.main import main
 from orchestrator.results.asked import Asked, file_facts
 from orchestrator.results.record import Measure, Result
 from orchestrator.rundir import RunDir
@@ -230,3 +231,41 @@ def test_killed_and_gone_on_with(
     ]
     assert {name: (out / name).read_bytes() for name in finished} == finished
     assert list(out.glob("*.part.jsonl")) == []
+
+
+FAILING = """
+import sys
+from orchestrator.evaluation import __main__ as program
+plain = program._measure
+def failing(asked, *others):
+    if asked.kind == "lambada":
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    return plain(asked, *others)
+program._measure = failing
+sys.exit(program.main())
+"""
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_task_that_fails_takes_nothing_away_from_those_before_it(
+    tp: int,
+    ranks: Ranks,
+    trained: RunDir,
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "failing_evaluation.py").write_text(FAILING)
+    for name, value in ranks.for_commands(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("orchestrator.cli.models.evaluate.EVALUATION_MODULE", "failing_evaluation")
+    tasks = ["--text", str(files / "book.txt"), "--lambada", str(files / "lambada.jsonl")]
+    words = [*tasks, "--output", str(tmp_path / "out"), "--tensor-model-parallel-size", str(tp), "--json"]
+    assert main(["evaluate", str(trained.path), *words]) == 1
+    said = capfd.readouterr()
+    [record] = json.loads(said.out)
+    assert record["name"] == "text/book.txt"
+    assert record["counts"]["tokens"] > 100
+    assert "error: " in said.err
+    assert "an illegal memory access" in said.err

@@ -18,6 +18,7 @@ from support.training import events, largest_difference, layout, logs, losses, m
 from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.checkpoints import committed
 from orchestrator.rundir import RunDir
+from orchestrator.tracking.metrics import read_records
 
 pytestmark = [
     pytest.mark.distributed,
@@ -105,7 +106,7 @@ def test_same_numbers_at_other_layouts(ranks: Ranks, real_text: list[str], tmp_p
 
 @pytest.mark.parametrize("at_start", [True, False])
 def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) -> None:
-    """It is honoured within one batch, the step before is saved, and the resumed run goes on from there."""
+    """It is honoured within one batch, the step before is saved, and the resumed run evaluates it first."""
     endless = {"eval_interval": 3, "eval_iters": 100_000, "eval_at_start": at_start}
     sections = {"parallelism": layout(tp=2), "schedule": {"train_iters": 6}}
     job = tiny_job("stopped", evaluation=endless, **sections)
@@ -127,7 +128,26 @@ def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) ->
     short = tiny_job("stopped", evaluation={**endless, "eval_iters": 1}, **sections)
     ranks.must_train(make_run(tmp_path, short), short, launch_id="second")
     assert list(losses(run)) == list(range(1, 7))
-    assert list(values(run, "validation/loss")) == ([0, 3, 6] if at_start else [6])
+    assert list(values(run, "validation/loss")) == ([0, 3, 6] if at_start else [3, 6])
+    order = [(metric.iteration, "validation/loss" in metric.values) for metric in read_records(run.metrics_file)]
+    first_steps = [(0, True), (1, False), (2, False), (3, False)] if at_start else [(1, False), (2, False), (3, False)]
+    assert order == [*first_steps, (3, True), (4, False), (5, False), (6, False), (6, True)]
+    undisturbed = tiny_job("undisturbed", evaluation={**endless, "eval_iters": 1}, **sections)
+    whole = ranks.must_train(make_run(tmp_path, undisturbed), undisturbed)
+    assert values(run, "validation/loss") == values(whole, "validation/loss")
+    assert losses(run) == losses(whole)
+
+
+def test_what_was_measured_is_not_measured_again(ranks: Ranks, tmp_path: Path) -> None:
+    """After a stop behind the evaluation of a step, and of one at which none was due."""
+    sections = {"evaluation": {"eval_interval": 2, "eval_iters": 1}}
+    run = None
+    for steps in (4, 5, 6):
+        job = tiny_job("parts", **sections, schedule={"train_iters": steps, "lr_decay_iters": 6})
+        run = ranks.must_train(make_run(tmp_path, job), job)
+    assert run is not None
+    found = [metric.iteration for metric in read_records(run.metrics_file) if "validation/loss" in metric.values]
+    assert found == [2, 4, 5, 6]
 
 
 HELD_LAST_EVALUATION = """
@@ -159,3 +179,22 @@ def test_the_last_evaluation_is_not_stopped(ranks: Ranks, inject: Callable[[str]
     assert list(values(run, "validation/loss")) == [3, 6]
     assert [event["iteration"] for event in events(run, "finished")] == [6]
     assert events(run, "evaluation_skipped") == events(run, "stop_requested") == []
+
+
+@pytest.mark.parametrize("steps", [6, 9])
+def test_the_last_evaluation_of_a_killed_run_is_made_up_for(
+    steps: int, ranks: Ranks, inject: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Its checkpoint is there already: also where the run is made longer, and that evaluation is the last no more."""
+    evaluation = {"eval_interval": 3, "eval_iters": 5}
+    job = tiny_job("killed", evaluation=evaluation, schedule={"train_iters": 6})
+    run = make_run(tmp_path, job)
+    started = ranks.start(run, job, inject=inject(HELD_LAST_EVALUATION))
+    wait_until(lambda: [commit.iteration for commit in committed(run)][-1:] == [6], f"the end:\n{logs(run)}")
+    started.signal(signal.SIGKILL)
+    assert started.wait() == 1
+    assert list(values(run, "validation/loss")) == [3]
+    job = tiny_job("killed", evaluation=evaluation, schedule={"train_iters": steps})
+    ranks.must_train(make_run(tmp_path, job), job, launch_id="second")
+    found = [metric.iteration for metric in read_records(run.metrics_file) if "validation/loss" in metric.values]
+    assert found == list(range(3, steps + 1, 3))

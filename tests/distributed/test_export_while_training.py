@@ -151,6 +151,32 @@ def test_an_export_ends_with_its_training_and_the_next_start_makes_it(
     assert len(committed(run)) == 1, "once they are exported, keep_last holds again"
 
 
+def test_a_stop_during_the_last_export_leaves_it_to_the_next_start(
+    ranks: Ranks, stand_in: Path, tmp_path: Path
+) -> None:
+    """Every step is done, and yet the run is not complete: then nothing would ever export its last checkpoint."""
+    job = exporting_job("last", steps=2)
+    run = make_run(tmp_path / "runs", job)
+    (stand_in / "hold").touch()
+    options: dict[str, Any] = {"inject": stand_in / "inject.py", "env": {"PYTHONPATH": str(stand_in)}}
+    started = ranks.start(run, job, **options)
+    wait_until(lambda: held(stand_in) or started.poll() is not None, f"an export:\n{logs(run)}")
+    started.signal(signal.SIGTERM)
+    assert started.wait() == 0, logs(run)
+    assert exports(run) == hidden(run) == []
+    assert {record["cause"] for record in exit_records(run)} == {"stopped"}
+    assert [event["event"] for event in run.events()][-2:] == ["export_stopped", "stop_requested"]
+    (stand_in / "hold").unlink()
+    ranks.must_train(run, job, launch_id="second", **options)
+    assert exports(run) == [2]
+    assert [event["event"] for event in run.events()][-2:] == ["exported", "finished"]
+    assert {record["cause"] for record in exit_records(run, "second")} == {"completed"}
+
+
+def exit_records(run: RunDir, launch_id: str = "test") -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in (run.path / "exits" / launch_id).iterdir()]
+
+
 def test_a_failed_export_leaves_the_training_alone(ranks: Ranks, stand_in: Path, tmp_path: Path) -> None:
     """Here: there is no room for its file."""
     job = exporting_job("full", steps=2)

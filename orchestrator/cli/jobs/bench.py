@@ -17,16 +17,17 @@ from orchestrator.bench.text import (
     communication_table,
     headline,
     memory_table,
+    missing,
     page,
     parts_table,
 )
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
 from orchestrator.cli.jobs.planned import plan_loaded
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.preparing import check_sources, prepare_first
 from orchestrator.cli.running import RunsDir, aligned, check_installed
-from orchestrator.errors import SpecError, UserError
+from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.launch.local import Watcher
 from orchestrator.launch.runs import runs_dir_of
 from orchestrator.launch.watch import watcher_for
@@ -100,24 +101,44 @@ def command(
     except KeyboardInterrupt:
         typer.echo("stopped; nothing was measured", err=True)
         raise typer.Exit(130) from None
-    if trace is not None:
-        _write(trace, run.bench_trace)
-    if output is not None:
-        _write(output, page(report, run.resolved().read_text(), _typed(jobs, overrides, steps, warm_up, own_data)))
+    error = _failure(report)
+    written = []
+    try:
+        if trace is not None and run.bench_trace.exists():
+            _write(trace, run.bench_trace)
+            written.append(trace)
+        if output is not None:
+            _write(output, page(report, run.resolved().read_text(), _typed(jobs, overrides, steps, warm_up, own_data)))
+            written.append(output)
+    except UserError as refusal:
+        error = error or refusal
     if as_json:
-        print_json(report.to_json())
+        print_json({**report.to_json(), "failure": str(error) if error else None})
     else:
         _show(report, job)
-        for path in filter(None, (trace, output)):
+        for path in written:
             typer.echo(f"wrote {path}")
+    if report.measured.is_stopped:
+        typer.echo(f"stopped; {missing(report)} was not measured", err=True)
+        raise typer.Exit(130)
+    end_with(error)
+
+
+def _failure(report: Report) -> OrchestratorError | None:
+    """What kept the run from measuring all, after its timed steps."""
+    measured = report.measured
+    if measured.failure is None:
+        return None
+    return JobError(f"{missing(report)} was not measured: {measured.failure}\n      its run: {measured.run.path}")
 
 
 def _show(report: Report, job: JobSpec) -> None:
     typer.echo()
     for line in headline(report):
         typer.echo(line)
-    typer.echo()
-    typer.echo(aligned(parts_table(report)))
+    if parts := parts_table(report):
+        typer.echo()
+        typer.echo(aligned(parts))
     for line in after_the_parts(report):
         typer.echo(line)
     for table in (communication_table(report), memory_table(report)):

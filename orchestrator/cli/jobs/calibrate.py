@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.common import AsJson, end_with, print_json
 from orchestrator.cli.jobs.calibrating import MeasuredRun, measure_machine, measured_run
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, aligned
-from orchestrator.errors import UserError
+from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.planning.hardware.devices import CPU, Device, calibrated, shipped, shipped_names
 from orchestrator.planning.hardware.profile_text import profile_text
@@ -116,14 +116,22 @@ def _from_measurements(
             "measured_with": ["orchestrator calibrate"],
         }
     )
-    _write(path, profile)
+    failure = found.get("links_failure")
+    error: OrchestratorError | None = None
+    if failure is not None:
+        error = JobError(f"what the devices send to each other was not measured: {failure}")
+    written, refusal = _write(path, profile)
+    error = error or refusal
     rows = table_of(found, sheet)
     if as_json:
-        record = {"path": str(path), "name": name, "profile": profile.model_dump(mode="json"), "measured": found}
-        print_json({**record, "rows": [row._asdict() for row in rows]})
-        return
-    typer.echo(_reached(rows))
-    typer.echo(_written(path, name))
+        record = {"path": written, "name": name, "profile": profile.model_dump(mode="json"), "measured": found}
+        rest = {"rows": [row._asdict() for row in rows], "failure": str(error) if error else None}
+        print_json({**record, **rest})
+    else:
+        typer.echo(_reached(rows))
+        if written is not None:
+            typer.echo(_written(path, name))
+    end_with(error)
 
 
 def _from_runs(
@@ -149,10 +157,12 @@ def _from_runs(
             ),
         }
     )
-    _write(path, profile)
+    written, error = _write(path, profile)
     records = [_compared(run, before, after) for run in runs]
     if as_json:
-        print_json({"path": str(path), "name": name, "profile": profile.model_dump(mode="json"), "runs": records})
+        found = {"path": written, "name": name, "profile": profile.model_dump(mode="json"), "runs": records}
+        print_json({**found, "failure": str(error) if error else None})
+        end_with(error)
         return
     rows = [["RUN", "MEASURED", "PREDICTED BEFORE", "AND NOW"]]
     for record in records:
@@ -160,7 +170,9 @@ def _from_runs(
         cells = [f"{record[when]:.4g} s ({record[when] / measured - 1:+.1%})" for when in ("before", "after")]
         rows.append([record["run"], f"{measured:.4g} s", *cells])
     typer.echo(aligned(rows))
-    typer.echo(_written(path, name))
+    if written is not None:
+        typer.echo(_written(path, name))
+    end_with(error)
 
 
 def _name(gpu_name: str | None, sheet: Device) -> str:
@@ -247,12 +259,14 @@ def _written(path: Path, name: str) -> str:
     return f"wrote {path}: jobs planned for {name} use it from now on."
 
 
-def _write(path: Path, profile: GpuProfile) -> None:
+def _write(path: Path, profile: GpuProfile) -> tuple[str | None, UserError | None]:
+    """Where it was written, or why it could not be: what was measured is shown all the same."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, profile_text(profile))
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+        return None, UserError(f"{path} cannot be written: {error.strerror}")
+    return str(path), None
 
 
 def _now() -> str:

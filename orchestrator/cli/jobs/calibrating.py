@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from orchestrator.planning.time.fitting import Observation
 from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir, read_lines
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
 PROGRAM = "orchestrator.runtime.calibration"
@@ -80,21 +83,7 @@ def measured_run(run: RunDir) -> MeasuredRun:
     if not starts:
         raise UserError(f"run {label(run)} was never started: there are no step times in it")
     starts = _alike(starts)
-    schedule = BatchSchedule.of(job)
-    warm = {start["iteration"] + number for start in starts for number in range(1, _WARM_UP + 1)}
-    seconds: dict[int, float] = {}
-    for record in read_lines(run.metrics_file):
-        value = record.get("values", {}).get("throughput/step_seconds")
-        iteration = record.get("iteration", 0)
-        before = schedule.samples_at(iteration - 1) if iteration else 0
-        if (
-            record.get("time", 0.0) < starts[0]["time"]
-            or value is None
-            or iteration in warm
-            or schedule.global_batch_size(before) != job.global_batch_size
-        ):
-            continue
-        seconds[iteration] = float(value)
+    seconds = dict(_at_full_size(run, job, starts))
     if not seconds:
         raise UserError(
             f"run {label(run)} has no step time at its full batch size after its first {_WARM_UP} steps: "
@@ -104,6 +93,26 @@ def measured_run(run: RunDir) -> MeasuredRun:
     kernels = kernels_of(job, starts[-1]["layers"])
     observation = Observation(job, vocabulary(job).padded_size, kernels, statistics.median(seconds.values()))
     return MeasuredRun(label(run), starts[-1]["device"], observation)
+
+
+def _at_full_size(run: RunDir, job: JobSpec, starts: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
+    """Iteration and step time of the records of these starts. A record is a mean over the steps since the one before,
+    or since its start: it counts where all of these had the full batch size and none warmed up.
+    """
+    schedule = BatchSchedule.of(job)
+    position, following = 0, list(starts)
+    warm_until = math.inf
+    for record in read_lines(run.metrics_file):
+        while following and following[0]["time"] <= record.get("time", 0.0):
+            position = following.pop(0)["iteration"]
+            warm_until = position + _WARM_UP
+        value = record.get("values", {}).get("throughput/step_seconds")
+        iteration = record.get("iteration", 0)
+        if value is None:
+            continue
+        first, position = position + 1, iteration
+        if first > warm_until and schedule.global_batch_size(schedule.samples_at(first - 1)) == job.global_batch_size:
+            yield iteration, float(value)
 
 
 def _alike(starts: list[dict[str, Any]]) -> list[dict[str, Any]]:

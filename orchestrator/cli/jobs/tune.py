@@ -10,14 +10,14 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
 from orchestrator.cli.jobs.named import GPU_OPTION, Named, load_named
 from orchestrator.cli.jobs.planned import ClusterName, GpuName, profile_named
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.jobs.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_output
 from orchestrator.cli.running import RunsDir, check_installed
-from orchestrator.errors import JobError, SpecError, UserError
+from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.imports import staying
 from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.figures import memory_size
@@ -98,11 +98,11 @@ def command(
     with staying():
         found = _search(task, measure)
     measuring = Measuring(found.fitting, task.estimates.memory_bytes)
-    stopped = False
+    stopped, error = False, None
     if measure:
         trials = Trials(runs_dir_of(task.space.job, runs_dir), task.estimates.vocab_size, steps)
         with told_aside(path):
-            stopped = _measure(measuring, trials, best, found, quiet=as_json)
+            stopped, error = _measure(measuring, trials, best, found, quiet=as_json)
     report = Report(
         job=task.space.job,
         choice=task.choice,
@@ -114,17 +114,26 @@ def command(
         trials=measuring.trials,
         enough=_enough_for_sure(task, found),
     )
+    if error is not None and not any(each.is_measured for each in report.ranking):
+        raise error
     if not report.ranking or (measuring.trials and not stopped and not report.best.is_measured):
         raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
     words = _run_words(jobs, Path("OVERLAY.yaml") if path == PRINTED else path, overrides or [])
     text = overlay_text(report.best.candidate.layout, report.job, [*report.told(), f"Use it: {words}"], gpu)
-    write_output(path, text)
+    written = True
+    try:
+        write_output(path, text)
+    except UserError as refusal:
+        written, error = False, error or refusal
     if as_json:
-        print_json({**report.to_json(top), "path": str(path), "overlay": text})
+        failure = {"failure": str(error) if error else None}
+        print_json({**report.to_json(top), "path": str(path) if written else None, "overlay": text, **failure})
     else:
         with told_aside(path):
             report.show(top)
-            typer.echo(f"wrote {path}; use it: {words}" if path != PRINTED else f"use it: {words}")
+            if written:
+                typer.echo(f"wrote {path}; use it: {words}" if path != PRINTED else f"use it: {words}")
+    end_with(error)
     if stopped:
         raise typer.Exit(130)
 
@@ -236,8 +245,12 @@ def _run_words(jobs: Sequence[Path], path: Path, overrides: Sequence[str]) -> st
     return shlex.join([*words, *(part for each in others for part in ("--set", each))])
 
 
-def _measure(measuring: Measuring, trials: Trials, best: int, found: Found, *, quiet: bool) -> bool:
-    """Run the best few; returns whether a person stopped it, which keeps what was measured."""
+def _measure(
+    measuring: Measuring, trials: Trials, best: int, found: Found, *, quiet: bool
+) -> tuple[bool, OrchestratorError | None]:
+    """Run the best few; returns whether a person stopped it, and what kept it from trying more. What was measured by
+    then is kept.
+    """
 
     def attempt(candidate: Candidate) -> Trial:
         known = trials.known(candidate.job)
@@ -252,8 +265,10 @@ def _measure(measuring: Measuring, trials: Trials, best: int, found: Found, *, q
         measuring.run(attempt, best, found.own)
     except KeyboardInterrupt:
         typer.echo("stopped; what was measured is kept", err=True)
-        return True
-    return False
+        return True, None
+    except OrchestratorError as error:
+        return False, error
+    return False, None
 
 
 def _nothing_fits(task: _Task, found: Found) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.checkpoints import Commit, committed, read_commit
-from orchestrator.cli.common import AsJson, print_json, warn
+from orchestrator.cli.common import AsJson, end_with, print_json, warn
 from orchestrator.cli.models.evaluating import Options, asked_of
 from orchestrator.cli.models.generate import (
     PipelineParallel,
@@ -27,7 +27,7 @@ from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.cli.runs.sync import send
 from orchestrator.data.vocabulary import content_hash
-from orchestrator.errors import JobError, UserError
+from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.portable import Weights, run_of
 from orchestrator.results.asked import Asked, checkpoint_digest, dump_asked
 from orchestrator.results.record import Result, read_result, result_path
@@ -153,6 +153,7 @@ def command(
     known = [] if again else _known(asked, commit, weights.job, folder)
     if known and not as_json:
         warn(f"measured before, and shown again: {', '.join(result.name for result in known)} (--again measures anew)")
+    error: OrchestratorError | None = None
     missing = [one for one in asked if one.name not in {result.name for result in known}]
     if missing:
         _check_writable(folder)
@@ -164,15 +165,19 @@ def command(
             iteration = commit.iteration  # what is measured now belongs to the same one, whatever is newest by then
         arguments += [f"--iteration={iteration}"] if iteration is not None else []
         arguments += [*(["--again"] if again else []), *(["--quiet"] if as_json else [])]
-        known += _measured(job, missing, arguments)
-        if run is not None and output is None:
-            _send_on(run)
+        found, error = _measured(job, missing, arguments)
+        known += found
+        if error is not None and not known:
+            raise error
     order = [one.name for one in asked]
     results = sorted(known, key=lambda result: order.index(result.name))
     if as_json:
         print_json([result.to_json() for result in results])
     else:
         typer.echo(f"{weights.label}\n{table(results)}")
+    if missing and run is not None and output is None:
+        _send_on(run)
+    end_with(error)
 
 
 def _check_writable(folder: Path) -> None:
@@ -205,18 +210,24 @@ def _known(asked: Sequence[Asked], commit: Commit, job: JobSpec, folder: Path) -
     return found
 
 
-def _measured(job: JobSpec, asked: Sequence[Asked], arguments: list[str]) -> list[Result]:
-    """The results of the program. Raises what it says went wrong."""
+def _measured(
+    job: JobSpec, asked: Sequence[Asked], arguments: list[str]
+) -> tuple[list[Result], OrchestratorError | None]:
+    """The results of the program, and what it says went wrong: then these are of the tasks before."""
+    error: OrchestratorError | None = None
     with tempfile.TemporaryDirectory(prefix="orchestrator-evaluate-") as folder:
         summary = Path(folder, "results.json")
         arguments = [*arguments, f"--asked={dump_asked(asked)}", f"--summary={summary}"]
-        run_inference(job, arguments, EVALUATION_MODULE, "evaluation")
-        paths = [Path(path) for path in json.loads(summary.read_bytes())]
+        try:
+            run_inference(job, arguments, EVALUATION_MODULE, "evaluation")
+        except OrchestratorError as failure:
+            error = failure
+        paths = [Path(path) for path in json.loads(summary.read_bytes())] if summary.exists() else []
     found = [(path, read_result(path)) for path in paths]
     for path, result in found:
         if result is None:
-            raise JobError(f"{path} cannot be read any more")
-    return [result for _, result in found if result is not None]
+            error = error or JobError(f"{path} cannot be read any more")
+    return [result for _, result in found if result is not None], error
 
 
 def _send_on(run: RunDir) -> None:
@@ -224,9 +235,13 @@ def _send_on(run: RunDir) -> None:
     asked = load_resolved(run.resolved()).tracking.trackers
     if all(importlib.util.find_spec(name) is None for name in asked):
         return
-    for record in send([run]):
-        if record["state"] == "failed":
-            warn(f"not sent: {record['message']}; later: orchestrator sync {in_command(run)}")
+    later = f"later: orchestrator sync {in_command(run)}"
+    try:
+        for record in send([run]):
+            if record["state"] == "failed":
+                warn(f"not sent: {record['message']}; {later}")
+    except JobError as error:
+        warn(f"{error}; {later}")
 
 
 def table(results: Sequence[Result]) -> str:

@@ -26,7 +26,7 @@ PROFILED = 3
 
 class Benchmark(Callback):
     """Times `steps` steps after `warm_up` ones, profiles one more, and with `keep_trace` another with all that torch
-    does on the host. Rank 0 writes what all ranks found.
+    does on the host. Rank 0 writes what all ranks found as soon as they have it: what fails later takes nothing away.
     """
 
     def __init__(self, run: RunDir, warm_up: int, steps: int, *, keep_trace: bool) -> None:
@@ -53,21 +53,26 @@ class Benchmark(Callback):
         traced = profiled - PROFILED
         if profiled == 0:
             self._found = {"step_seconds": self._step_seconds(session), **_memory(session)}
+            self._write(session)
         if 0 <= profiled <= PROFILED:
             self._profile(session, profiled)
+        if profiled == PROFILED:
+            self._write(session)
         if 0 <= traced <= PROFILED and self._keep_trace and session.device.is_cuda:
             self._trace(session, traced)
 
-    def on_end(self, session: Session) -> None:
+    def on_stop(self, session: Session) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+
+    def _write(self, session: Session) -> None:
+        """What all ranks have found so far."""
+        session.settle()
         ranks = session.ranks
         own = {"rank": ranks.rank, "pp": ranks.pp, "tp": ranks.tp, "dp": ranks.dp, "cp": ranks.cp, **self._found}
         gathered = session.control.gather_to_first(own)
         if gathered is not None:
             write_atomically(self._run.bench_result, json.dumps({**_job_facts(session), "ranks": gathered}))
-
-    def on_stop(self, session: Session) -> None:
-        if self._profiler is not None:
-            self._profiler.stop()
 
     def _step_seconds(self, session: Session) -> list[float]:
         """From the end of each step's work to that of the next; on a GPU by its own clock, so that nobody waits."""

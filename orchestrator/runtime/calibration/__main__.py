@@ -25,12 +25,21 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     on_gpus = torch.cuda.is_available() and not options.cpu
     count = min(torch.cuda.device_count(), _MOST_GPUS) if on_gpus else 2
-    links = None
+    links: dict[str, Any] = {"links": None}
     if count > 1:  # first, while nothing has been computed that a fork would inherit
-        links = measure_links(count, _GPU_GATHER_BYTES if on_gpus else _CPU_GATHER_BYTES, on_gpus=on_gpus)
-    found = {**(_measure_gpu if on_gpus else _measure_cpu)(options.seconds), "links": links}
+        links = _links(count, on_gpus=on_gpus)
+    found = {**(_measure_gpu if on_gpus else _measure_cpu)(options.seconds), **links}
     write_atomically(options.output, json.dumps(found, indent=1) + "\n")
     return 0
+
+
+def _links(count: int, *, on_gpus: bool) -> dict[str, Any]:
+    """What the devices send to each other, or why that cannot be measured: each device by itself can, all the same."""
+    try:
+        return {"links": measure_links(count, _GPU_GATHER_BYTES if on_gpus else _CPU_GATHER_BYTES, on_gpus=on_gpus)}
+    except Exception as error:  # whatever a network and its libraries raise, in this process or in those that talk
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return {"links": None, "links_failure": lines[-1] if lines else type(error).__name__}
 
 
 def _measure_gpu(seconds: float) -> dict[str, Any]:

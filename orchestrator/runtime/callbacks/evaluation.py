@@ -20,16 +20,20 @@ from orchestrator.runtime.processes.process_groups import rng_state, set_rng_sta
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import metrics_of
+from orchestrator.tracking.metrics import is_measured
 
 # exp of a larger loss has no finite float.
 _LARGEST_EXPONENT = 700.0
 
 
 class Evaluation(Callback):
-    """Every `eval_interval` steps, on the same samples each time: the first `eval_iters` global batches of each set."""
+    """Every `eval_interval` steps, on the same samples each time: the first `eval_iters` global batches of each set.
+    One that a stop has put off comes before the first step of the next start.
+    """
 
     def on_start(self, session: Session) -> None:
-        if session.job.evaluation.eval_at_start and session.state.iteration == 0:
+        at_start = session.job.evaluation.eval_at_start and session.state.iteration == 0
+        if at_start or _is_owed(session):
             evaluate(session)
 
     def on_step(self, session: Session) -> None:
@@ -46,13 +50,24 @@ class FinalEvaluation(Callback):
             evaluate(session)
 
 
+def _is_owed(session: Session) -> bool:
+    """Whether these very weights were due for an evaluation that the run has no record of. All ranks agree on it."""
+    iteration = session.state.iteration
+    if iteration == 0 or session.finished or not _at_interval(session):
+        return False
+    owed = session.ranks.is_first and not is_measured(session.run, "validation/loss", iteration)
+    return session.control.any(owed)
+
+
 def _at_interval(session: Session) -> bool:
     interval = session.job.evaluation.eval_interval
     return interval is not None and session.state.iteration % interval == 0
 
 
 def evaluate(session: Session) -> None:
-    """Measure and record the loss on every validation set; a requested stop ends it early, and an event says so."""
+    """Measure and record the loss on every validation set. A requested stop ends it early, an event says so, and the
+    next start does it.
+    """
     session.settle()
     values: dict[str, float] = {}
     with evaluating(session):

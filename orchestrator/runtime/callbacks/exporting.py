@@ -13,7 +13,7 @@ class Exporting(Callback):
     """Has rank 0 export the checkpoints that `checkpoint.export` names, after they were committed.
 
     No step waits for it. A training that is complete ends when its last checkpoint is exported too; one that is asked
-    to stop ends at once, and its next start takes up what was not done.
+    to stop ends at once, stopped even where every step is done, and its next start takes up what was not done.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Exporting(Callback):
         # All ranks wait together, so that each can say that it is alive.
         while session.control.any(self._busy(session)):
             session.progress()
-        self.on_stop(session)
+        session.postponed = session.control.any(self._exports is not None and self._exports.stop())
         if session.ranks.is_first:
             session.checkpointer.thin_out(session.state.iteration)
 

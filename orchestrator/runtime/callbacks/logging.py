@@ -1,4 +1,4 @@
-"""Metrics of each step into the run directory, and one plain line of them into the rank's log."""
+"""Metrics of the steps into the run directory, and one plain line of them into the rank's log."""
 
 from __future__ import annotations
 
@@ -7,43 +7,61 @@ import torch
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.processes.control import Losses
+from orchestrator.runtime.records.interval import Interval
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
 
 
 class MetricLogging(Callback):
-    """Loss, learning rate, gradient norm and throughput, every `tracking.log_interval` steps, written by rank 0."""
+    """Loss, learning rate, gradient norm and throughput, every `tracking.log_interval` steps, written by rank 0: means
+    over the steps since the line before. What is left at the end, or at a stop, makes a line of its own.
+    """
 
     def __init__(self) -> None:
-        self._seconds = 0.0
-        self._samples = 0
+        self._interval = Interval()
+        self._last: StepRecord | None = None
 
     def on_loss(self, session: Session, record: StepRecord, losses: Losses) -> None:
         if not session.ranks.is_first:
             return
-        self._seconds += record.seconds
-        self._samples += record.samples
-        is_last = record.consumed_samples >= session.schedule.train_samples
-        if record.iteration % session.job.tracking.log_interval and not is_last:
-            return
-        values = {
+        measured = {
             **loss_metrics("train", losses),
             **{f"train/moe/{name}": value for name, value in losses.auxiliary.items()},
-            "train/lr": record.learning_rate,
             "train/grad_norm": record.grad_norm,
+        }
+        self._interval.add(record.samples, record.seconds, measured)
+        self._last = record
+        if record.iteration % session.job.tracking.log_interval == 0:
+            self._write(session)
+
+    def on_end(self, session: Session) -> None:
+        self._write(session)
+
+    def on_stop(self, session: Session) -> None:
+        self._write(session)
+
+    def _write(self, session: Session) -> None:
+        """A line of the steps since the last one, if there were any."""
+        interval, record = self._interval, self._last
+        if record is None:
+            return
+        self._interval, self._last = Interval(), None
+        step_seconds = interval.seconds / interval.steps
+        values = {
+            **interval.means,
+            "train/lr": record.learning_rate,
             "train/skipped_steps": record.skipped_steps,
-            "throughput/step_seconds": record.seconds,
-            **throughput(session, self._samples, self._seconds),
+            "throughput/step_seconds": step_seconds,
+            **throughput(session, interval.samples, interval.seconds),
         }
         if record.loss_scale is not None:
             values["train/loss_scale"] = record.loss_scale
         if session.device.is_cuda:
             values["memory/peak_bytes"] = torch.cuda.max_memory_allocated()
-        self._seconds, self._samples = 0.0, 0
         session.records.metrics(record.iteration, record.consumed_samples, record.consumed_tokens, values, record.ended)
         print(
-            f"iteration {record.iteration}/{session.schedule.train_iters}  loss {losses.total:.6f}  "
-            f"lr {record.learning_rate:.3e}  grad norm {record.grad_norm:.3f}  {record.seconds * 1000:.0f} ms  "
+            f"iteration {record.iteration}/{session.schedule.train_iters}  loss {values['train/loss']:.6f}  "
+            f"lr {record.learning_rate:.3e}  grad norm {values['train/grad_norm']:.3f}  {step_seconds * 1000:.0f} ms  "
             f"{values['throughput/tokens_per_second']:.0f} tokens/s",
             flush=True,
         )

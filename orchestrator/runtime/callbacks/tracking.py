@@ -27,7 +27,7 @@ class Tracking(Callback):
                 print(f"no metrics are sent during this start: {error}; `{later}` does", flush=True)
 
     def on_end(self, session: Session) -> None:
-        self._finish(session, "completed")
+        self._finish(session, "stopped" if session.postponed else "completed")
 
     def on_stop(self, session: Session) -> None:
         self._finish(session, "stopped")

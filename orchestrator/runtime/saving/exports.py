@@ -87,8 +87,8 @@ class Exports:
             pass
         return self._running is not None
 
-    def stop(self) -> None:
-        """End what is under way; the next start of the run takes it up again."""
+    def stop(self) -> bool:
+        """End what is under way; the next start of the run takes it up again. Whether there was anything left to do."""
         running, self._running = self._running, None
         left = [*([running.iteration] if running else []), *self._waiting]
         self._waiting.clear()
@@ -98,6 +98,7 @@ class Exports:
             _remove(running.draft)
         for iteration in left:
             self._records.event("export_stopped", iteration=iteration, format=self._policy.format)
+        return bool(left)
 
     def _start(self, iteration: int) -> bool:
         """Whether it could be started."""

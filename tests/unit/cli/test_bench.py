@@ -204,6 +204,16 @@ def test_fp8_is_held_against_the_bf16_peak_with_these_words(tmp_path: Path) -> N
     assert "MFU" not in lines[1]
 
 
+def test_a_trace_that_failed_takes_no_profile_away(tmp_path: Path) -> None:
+    whole = report_of(measurement(tmp_path))
+    report = report_of(replace(measurement(tmp_path), failure="it ran out of memory"))
+    assert text.missing(report) == "the trace"
+    assert text.parts_table(report) == text.parts_table(whole)
+    page = text.page(report, dump_resolved(report.measured.job), "orchestrator bench job.yaml")
+    assert "The trace was not measured" in page
+    assert "## The step by part" in page
+
+
 def test_an_unknown_gpu_has_no_plan(tmp_path: Path) -> None:
     report = report_of(measurement(tmp_path, device="Colossus Mark 1", peak_flops=None))
     assert all(row.predicted is None and row.roofline is None for row in report.rows)

@@ -89,6 +89,46 @@ def test_what_no_gpu_of_its_kind_reaches_is_refused(
     assert "what was measured is nothing like H200: its efficiency.gemm would be" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_what_was_measured_is_shown_though_the_profile_cannot_be_written(
+    words: tuple[str, ...], home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measured_on_an_h200(680e12)
+    monkeypatch.setattr("orchestrator.cli.jobs.calibrate.measure_machine", lambda seconds, *, cpu: found)
+    assert main(["calibrate", "-o", "/proc/mine.yaml", *words]) == 2
+    said = capsys.readouterr()
+    assert "/proc/mine.yaml cannot be written" in said.err
+    if words:
+        document = json.loads(said.out)
+        assert (document["path"], document["measured"]) == (None, found)
+        assert "/proc/mine.yaml cannot be written" in document["failure"]
+    else:
+        assert "680 TFLOP/s" in said.out
+        assert "wrote" not in said.out
+
+
+def test_devices_that_do_not_talk_are_measured_each_by_itself(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "unlinked.py").write_text(
+        "import sys\n"
+        "from orchestrator.runtime.calibration import __main__ as program\n"
+        "def refusing(*arguments, **options):\n"
+        "    raise RuntimeError('-- Process 1 terminated:\\nNCCL error: unhandled system error')\n"
+        "program.measure_links = refusing\n"
+        "sys.exit(program.main())\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("orchestrator.cli.jobs.calibrating.PROGRAM", "unlinked")
+    assert main(["calibrate", "--cpu", "--seconds", "0.01", "--json"]) == 1
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert document["path"] == str(home / "cpu.yaml")
+    assert {"gemm", "memory"} <= document["profile"]["efficiency"].keys()
+    assert "NCCL error: unhandled system error" in document["failure"]
+    assert "NCCL error: unhandled system error" in said.err
+
+
 def run_on(tmp_path: Path, name: str, *, factor: float, device: str = H200, **sections: Any) -> RunDir:
     """A run whose every step takes `factor` times what the shipped device should take, but the first two."""
     job = tiny_job(
@@ -162,6 +202,23 @@ def test_a_run_with_flash_attention_says_nothing_of_the_layers_own(
     )
     assert record["measured_seconds"] == 0.5
     assert record["before"] == pytest.approx(flash) != pytest.approx(own)
+
+
+def test_a_mean_with_a_step_in_it_that_does_not_count_is_left_out(
+    orchestrator: Any, home: Path, tmp_path: Path
+) -> None:
+    """With `tracking.log_interval` a record stands for several steps: of a warm-up, or of smaller batches."""
+    batch = {"global_batch_size": 8, "micro_batch_size": 2, "rampup_batch_size": [4, 4, 20]}  # full from step 6 on
+    run = run_on(tmp_path, "one", factor=1.0, batch=batch, tracking={"log_interval": 4})
+    run.append_event("started", iteration=12, device=H200, layers="torch")
+    first, second = (event["time"] for event in run.events() if event["event"] == "started")
+    means = [(first, 4, 100.0), (first, 8, 50.0), (first, 12, 0.5), (second, 16, 70.0), (second, 20, 0.5)]
+    run.metrics_file.unlink()
+    for when, iteration, seconds in means:
+        values = {"throughput/step_seconds": seconds}
+        append_line(run.metrics_file, {"time": when, "iteration": iteration, "samples": 0, "values": values})
+    [record] = orchestrator("calibrate", "--from", "runs/one/run", "--json").json["runs"]
+    assert record["measured_seconds"] == 0.5
 
 
 def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from orchestrator.cli.main import main
 from orchestrator.cli.models import evaluate as command
 from orchestrator.cli.models.evaluating import Options, asked_of
 from orchestrator.data.vocabulary import content_hash
-from orchestrator.errors import MissingDependency, UserError
+from orchestrator.errors import JobError, MissingDependency, UserError
 from orchestrator.results.asked import checkpoint_digest
 from orchestrator.results.record import Measure, Result, result_path, write_result
 from orchestrator.rundir import RunDir
@@ -179,6 +179,23 @@ def test_one_table_is_of_one_checkpoint(
         with pytest.raises(AssertionError):
             main(["evaluate", str(measured.path), "--text", str(text), "--text", str(other), *more])
     assert ["--iteration=7" in arguments for arguments in given] == [True, False]
+
+
+def test_what_was_measured_before_is_shown_though_the_rest_fails(
+    measured: RunDir, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*arguments: Any) -> None:
+        raise JobError("the evaluation failed")
+
+    monkeypatch.setattr(command, "run_inference", failing)
+    other = tmp_path / "other"
+    other.write_text("other text")
+    assert main(["evaluate", str(measured.path), "--text", str(text), "--text", str(other), "--json"]) == 1
+    said = capsys.readouterr()
+    assert [record["name"] for record in json.loads(said.out)] == ["text/text"]
+    assert said.err == "error: the evaluation failed\n"
+    assert main(["evaluate", str(measured.path), "--text", str(other)]) == 1, "of nothing there is no table"
+    assert capsys.readouterr().out == ""
 
 
 def test_a_file_is_no_place_for_results(measured: RunDir, text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,14 @@ def test_the_head_of_a_section_has_no_facts_of_the_curves(visitor: TestClient, t
     assert visitor.get(f"{address}/head?tab=nothing").status_code == 404
 
 
+@pytest.mark.parametrize("interval", [1, 10])
+def test_a_page_says_that_points_are_means(interval: int, visitor: TestClient, tmp_path: Path) -> None:
+    job = tiny_job("first", tracking={"log_interval": interval})
+    run = create_run(job, dump_resolved(job), tmp_path)
+    page = visitor.get(f"/runs/{run.name}/{run.run_id}").text
+    assert ("the mean of 10 steps" in page) is (interval == 10)
+
+
 def test_an_imported_run_has_no_steps_to_do(visitor: TestClient, tmp_path: Path) -> None:
     job = tiny_job("first")
     run = create_run(job, dump_resolved(job), tmp_path)

@@ -294,6 +294,9 @@ class Counted(Benchmark):
     def _trace(self, session: Any, number: int) -> None:
         self.done.append((self._count, "trace", number))
 
+    def _write(self, session: Any) -> None:
+        self.done.append((self._count, "write", 0))
+
 
 @pytest.mark.parametrize("is_captured", [False, True])
 def test_a_profile_is_prepared_where_a_graph_will_be_captured(
@@ -322,6 +325,8 @@ def test_one_profile_after_the_timed_steps_and_a_trace_after_that(
     session: Any = SimpleNamespace(device=SimpleNamespace(is_cuda=True))
     for _ in range(2 + 3 + 2 * PROFILED):
         measuring.on_step(session)
-    profiled = [(5 + number, "profile", number) for number in range(PROFILED + 1)]
+    # What is measured is written at once: before the profile, and before the trace.
+    profiled = [(5, "write", 0), *((5 + number, "profile", number) for number in range(PROFILED + 1))]
+    profiled.append((5 + PROFILED, "write", 0))
     traced = [(5 + PROFILED + number, "trace", number) for number in range(PROFILED + 1)]
     assert measuring.done == profiled + (traced if keep_trace else [])

@@ -30,6 +30,7 @@ def session(tmp_path: Path) -> Any:
         ranks=SimpleNamespace(is_first=True),
         device=SimpleNamespace(is_cuda=False),
         state=SimpleNamespace(iteration=3),
+        postponed=False,
         lease=SimpleNamespace(check=lambda: None),
         job=SimpleNamespace(tracking=TrackingSpec(system_metrics_seconds=0.1)),
     )
