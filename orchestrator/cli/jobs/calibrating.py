@@ -6,7 +6,6 @@ import importlib.util
 import json
 import statistics
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from orchestrator.planning.time.fitting import Observation
 from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir, read_lines
+from orchestrator.safe_path import module_command
 from orchestrator.spec.loading import load_resolved
 
 PROGRAM = "orchestrator.runtime.calibration"
@@ -47,7 +47,7 @@ def measure_machine(seconds: float, *, cpu: bool) -> dict[str, Any]:
         )
     with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
         output = Path(folder) / "measured.json"
-        arguments = [sys.executable, "-m", PROGRAM, "--output", str(output), f"--seconds={seconds}"]
+        arguments = module_command(PROGRAM, "--output", str(output), f"--seconds={seconds}")
         try:
             finished = subprocess.run(
                 [*arguments, *(["--cpu"] if cpu else [])],
