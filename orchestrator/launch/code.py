@@ -123,12 +123,11 @@ def _without_filters(root: Path) -> list[str] | None:
     """Options of git that leave filters of files (`filter.NAME.clean`) as this machine and its user have set them up,
     git-lfs for example, and take the repository's own away; None where these have names that no option can hold.
     """
-    names = {key.rpartition(".")[0] for key in _filters(root)}
-    if any("=" in name for name in names):
+    found = _filters(root)
+    if any("=" in key for key in found):
         return None
+    taken = {key: "false" if key.endswith(".required") else "" for key in found}
     trusted = _filters(root, "--system") | _filters(root, "--global")
-    taken = {f"{name}.{key}": "" for name in names for key in ("clean", "smudge", "process")}
-    taken |= {f"{name}.required": "false" for name in names}
     return [word for key, value in (taken | trusted).items() for word in ("-c", f"{key}={value}")]
 
 
