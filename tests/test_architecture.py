@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -109,6 +110,31 @@ def test_every_reason_for_a_long_file_is_still_needed() -> None:
     for name, reason in LONGER.items():
         assert reason
         assert len((ROOT / name).read_text().splitlines()) > MOST_LINES, f"{name} is short again: remove its exception"
+
+
+def test_programs_are_started_in_one_way() -> None:
+    """`module_command` alone says `-m`, and no list of words begins with this Python: what is started without `-P`
+    imports from the working directory.
+    """
+    found = []
+    for path in (ROOT / "orchestrator").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_option = isinstance(node, ast.Constant) and node.value == "-m"
+            first = node.elts[0] if isinstance(node, ast.List | ast.Tuple) and node.elts else None
+            if is_option or (first is not None and ast.unparse(first) == "sys.executable"):
+                found.append((path.relative_to(ROOT / "orchestrator").as_posix(), ast.unparse(node)))
+    assert {name for name, _ in found} == {"safe_path.py"}, found
+
+
+def test_templates_start_python_safely() -> None:
+    starts = [
+        line.strip()
+        for path in (ROOT / "templates").glob("*.j2")
+        for line in path.read_text().splitlines()
+        if re.search(r"(^|\s)-m\s", line)
+    ]
+    assert len(starts) == 7
+    assert [line for line in starts if not re.search(r"\}\} -P (-u )?-m ", line)] == []
 
 
 # Spelled in parts, so that this file passes its own test.

@@ -27,6 +27,7 @@ from orchestrator.launch.stopping import StopSignals, caught_signals, request_st
 from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
+from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 
 SUPERVISOR_VARIABLE = "ORCHESTRATOR_SUPERVISOR"
@@ -92,7 +93,7 @@ def _train(
         return Exit.of("held", refusal, None), None
     code: int | None = None
     if commands.health_check:
-        check = [commands.training[0], "-m", HEALTH_MODULE, str(run.path)]
+        check = module_command(HEALTH_MODULE, str(run.path), python=commands.training[0])
         code = _run_step(run, slurm, [*commands.on_each_node, *check], signals)
         if code != 0 and signals.first is None:
             return unhealthy(run, slurm.launch_id, code), code

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from orchestrator.data.preparation import Source, survey_job
 from orchestrator.errors import UserError
 from orchestrator.launch.stopping import Terminated
 from orchestrator.planning.plan import Plan
+from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 
 
@@ -50,10 +50,9 @@ def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:
     """
     if not any(source.is_to_be_made for source in survey_job(job)):
         return 0
-    python = job.launch.python or sys.executable
     options = ["--json"] if as_json else []
-    command = [python, "-m", "orchestrator.data", "prepare", *options, *what]
-    tether = [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid())]
+    command = module_command("orchestrator.data", "prepare", *options, *what, python=job.launch.python)
+    tether = module_command("orchestrator.launch.tether", str(os.getpid()))
     process = subprocess.Popen([*tether, *command], stdout=subprocess.PIPE if as_json else None, text=True)
     said = ""
     while True:

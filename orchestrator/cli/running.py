@@ -31,6 +31,7 @@ from orchestrator.lease import read_holder
 from orchestrator.planning.kernels_needed import require_libraries
 from orchestrator.process import Process
 from orchestrator.rundir import RUNS_DIR_VARIABLE, RunDir, in_command
+from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.cursor import unsent_bytes
@@ -134,7 +135,7 @@ def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module
     with open(run.launcher_log, "ab") as log:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-m", "orchestrator.launch", str(run.path), "--module", module, *options],
+            module_command("orchestrator.launch", str(run.path), "--module", module, *options),
             os.environ,
             setsid=True,
             file_actions=[

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
+from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ledger import SweepDir
 
 _MOST_SECONDS = 150.0
@@ -95,7 +95,7 @@ def _started(arguments: Sequence[str], folder: Path) -> Outcome:
     """Run a command to its end; it returns at once, whatever it starts. Its programs outlive the dashboard."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "orchestrator", *arguments],
+            module_command("orchestrator", *arguments),
             cwd=folder,
             env={**os.environ, "NO_COLOR": "1", "TERM": "dumb"},
             stdin=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
 from orchestrator.rundir import RunDir
+from orchestrator.safe_path import module_command
 from orchestrator.spec.notifications import NotificationsSpec
 
 try:
@@ -72,7 +73,7 @@ def _tokenize(request: TokenizeRequest, as_json: bool) -> int:
 def _tell(run: RunDir, notifications: NotificationsSpec) -> None:
     """A run that waits for this job in the queue never starts: tell whom its spec names, and wait for that a while."""
     if notifications.ways:
-        program = [sys.executable, "-m", "orchestrator.launch.notifications", str(run.path)]
+        program = module_command("orchestrator.launch.notifications", str(run.path))
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(program, timeout=_SECONDS_TO_START + notifications.timeout * len(notifications.ways))
 

@@ -25,6 +25,7 @@ from orchestrator.launch.startable import check_startable
 from orchestrator.launch.stopping import StopSignals, caught_signals, ended_by_force, request_stop, stop_at_once
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end
 
@@ -151,7 +152,7 @@ def command_elsewhere(run: RunDir, launch_id: str) -> str:
 
 def _start(run: RunDir, launch_id: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid()), "bash", str(run.launch_script)],
+        module_command("orchestrator.launch.tether", str(os.getpid()), "bash", str(run.launch_script)),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

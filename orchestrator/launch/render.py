@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from orchestrator.errors import UserError
 from orchestrator.resources import resource_root
@@ -115,8 +116,9 @@ def _why(error: OSError | UnicodeDecodeError) -> str:
 @lru_cache(maxsize=16)
 def _compiled(folders: tuple[str, ...], text: str) -> jinja2.Template:
     """A template ready to be rendered: compiling takes a hundred times as long, and a sweep has many cells."""
-    # What a template forgets to quote is quoted all the same: `finalize` sees every expression.
-    engine = jinja2.Environment(
+    # What a template forgets to quote is quoted all the same: `finalize` sees every expression. Whoever checks or plans
+    # a job has not asked to run what its template holds.
+    engine = ImmutableSandboxedEnvironment(
         loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
         finalize=shell_quote,

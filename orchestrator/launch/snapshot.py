@@ -64,7 +64,7 @@ def take_snapshot(run: RunDir, folder: Path | None = None) -> Snapshot:
         raise UserError(f"launch.snapshot: {root} could not be copied to {run.path / 'code'}: {error}") from error
     work = home / "repository"
     working_directory = work / folder.relative_to(root)
-    path = [working_directory, *_search_path(root, work), *([home / package] if package else [])]
+    path = [*_search_path(root, work), *([home / package] if package else [])]
     return Snapshot(working_directory, os.pathsep.join(dict.fromkeys(str(entry) for entry in path)))
 
 

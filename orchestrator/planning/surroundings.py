@@ -17,11 +17,13 @@ from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
 from orchestrator.planning.layers import demands_of_engine
 from orchestrator.planning.plan import Plan
 from orchestrator.rundir import nearest_folder
+from orchestrator.safe_path import code_folders
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.values import environment_references
 
 _STEP = "runtime.train_step"
+_SHOWN = 5
 
 
 def train_step_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
@@ -48,6 +50,40 @@ def missing_train_step(job: JobSpec) -> Iterator[Problem]:
         yield Problem(
             f"there is no {name} in {spec.origin}", (_STEP,), "write MODULE:CLASS as the class is called there"
         )
+
+
+def modules_are_hidden(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    """Modules beside a step of the user's own that it cannot import: an installed one of that name comes first."""
+    if plan.job.runtime.train_step is None or plan.job.launch.python is not None:
+        return
+    named = plan.job.runtime.train_step.partition(":")[0].partition(".")[0]
+    for folder in code_folders():
+        installed = [entry for entry in sys.path if entry and entry != folder]
+        hidden = [name for name in _modules_in(folder) if name != named and _is_elsewhere(name, installed, folder)]
+        if hidden:
+            shown = ", ".join(hidden[:_SHOWN]) + (", …" if len(hidden) > _SHOWN else "")
+            message = f"{folder} has modules of the names of installed ones, which are imported in their place: {shown}"
+            yield Problem(
+                message, (_STEP,), "give those that the step imports other names, or put them into its package"
+            )
+
+
+def _modules_in(folder: str) -> list[str]:
+    try:
+        paths = sorted(Path(folder).iterdir())
+    except OSError:
+        return []
+    return [
+        path.stem
+        for path in paths
+        if path.stem.isidentifier() and (path.suffix == ".py" or (path / "__init__.py").is_file())
+    ]
+
+
+def _is_elsewhere(name: str, path: Sequence[str], folder: str) -> bool:
+    found = PathFinder.find_spec(name, path)
+    is_other = found is not None and found.origin is not None and not Path(found.origin).is_relative_to(folder)
+    return name in sys.stdlib_module_names or is_other
 
 
 def unwritable_cache(job: JobSpec) -> Iterator[Problem]:
@@ -142,7 +178,7 @@ def _search_path(job: JobSpec) -> list[str]:
     """Where the ranks will look, as far as it is known here."""
     asked = os.path.expandvars(job.launch.env.get("PYTHONPATH", "").replace("${env:", "${"))
     entries = [*asked.split(os.pathsep), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return [os.getcwd(), *(entry for entry in entries if entry), *sys.path]
+    return [*code_folders(), *(entry for entry in entries if entry), *sys.path]
 
 
 def _found(module: str, path: Sequence[str]) -> ModuleSpec | None:

@@ -23,6 +23,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.planning.surroundings import (
     cache_is_unwritable,
     kernels_are_missing,
+    modules_are_hidden,
     nobody_can_be_told,
     python_is_missing,
     trackers_are_missing,
@@ -320,6 +321,7 @@ DOUBTS = (
     _data,
     _weights_to_start_from,
     train_step_is_missing,
+    modules_are_hidden,
     cache_is_unwritable,
     transformer_engine_is_missing,
     kernels_are_missing,

@@ -18,6 +18,7 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.review.logs import LONGEST_LINE, Line, LogFile, on_screen, shown
+from orchestrator.safe_path import module_command
 
 MOST_FOUND = 200
 _SECONDS = 6.0
@@ -76,7 +77,7 @@ def search(logs: Sequence[LogFile], wanted: Wanted, start: Place | None = None, 
         "number": start.number if start is not None else 1,
         "most": most,
     }
-    command = [sys.executable, "-m", "orchestrator.review.log_search"]
+    command = module_command("orchestrator.review.log_search")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         try:
             said, _ = program.communicate(json.dumps(request).encode(), timeout=_SECONDS + _SECONDS_OF_GRACE)

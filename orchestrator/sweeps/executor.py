@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import Any
 
@@ -30,6 +31,7 @@ from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.startable import last_launch
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
+from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.request import REQUEUE_CODE, Request, Task
@@ -80,7 +82,7 @@ class CellTask:
         run.logs.mkdir(exist_ok=True)
         before = _launches(run)
         is_starting = _is_local()
-        tether = [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid())]
+        tether = module_command("orchestrator.launch.tether", str(os.getpid()))
         with open(run.launcher_log, "ab") as log:
             child = subprocess.Popen(
                 [*tether, *self.task.command],
@@ -192,7 +194,9 @@ def submit_arrays(request: Request, say: Callable[[dict[str, object]], None]) ->
     sweep = SweepDir(Path(request.sweep_dir))
     for array in request.arrays:
         # The task becomes the batch shell itself, so that `--signal=B:` reaches it and nobody else.
-        executor = _Executor(sweep.submitit, max_num_timeout=request.max_requeues + 1, python=f"exec {request.python}")
+        executor = _Executor(
+            sweep.submitit, max_num_timeout=request.max_requeues + 1, python=f"exec {request.python} -P"
+        )
         parallel = request.max_parallel or len(array.tasks)
         executor.update_parameters(**array.parameters, use_srun=False, wckey=None, array_parallelism=parallel)
         if request.dry_run:
@@ -240,7 +244,9 @@ def run_here(request: Request) -> None:
             if sweep.cancels(task.cell) > task.cancels:
                 continue
             devices, free = free[:needed], free[needed:]
-            executor = LocalExecutor(sweep.submitit, max_num_timeout=request.max_requeues + 1)
+            executor = LocalExecutor(
+                sweep.submitit, max_num_timeout=request.max_requeues + 1, python=f"{quote(sys.executable)} -P"
+            )
             executor.update_parameters(timeout_min=_NO_TIME_LIMIT)
             cell = CellTask(request.sweep_dir, task, ",".join(devices) if devices else None)
             running.append((executor.submit(cell), devices))

@@ -21,6 +21,7 @@ from orchestrator.launch.render import RUNTIME_MODULE, render_template, shell_qu
 from orchestrator.launch.sbatch import Place, render_sbatch, sbatch_options
 from orchestrator.launch.submission import place_of
 from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.safe_path import module_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.ledger import SweepDir
@@ -140,7 +141,7 @@ def local_request(
     gpus = visible_gpus()
     tasks = []
     for start in starts:
-        command = [sys.executable, "-m", "orchestrator.launch", str(start.run.path), "--module", module]
+        command = module_command("orchestrator.launch", str(start.run.path), "--module", module)
         command += ["--from-scratch"] if needs_scratch(start.run) else []
         wanted = 0 if start.job.runtime.device == "cpu" else start.job.processes_per_node
         task = Task(start.id, start.name, str(start.run.path), command, wanted, sweep.cancels(start.id))
@@ -167,7 +168,7 @@ def visible_gpus() -> list[str]:
 def submit(request: Request) -> list[dict[str, Any]]:
     """Hand arrays to SLURM; what the program answered. Raises what it could not do."""
     done = subprocess.run(
-        [sys.executable, "-m", "orchestrator.sweeps"],
+        module_command("orchestrator.sweeps"),
         input=request.to_json(),
         capture_output=True,
         text=True,
@@ -195,7 +196,7 @@ def start_driver(sweep: SweepDir, request: Request) -> None:
         start = output.tell()
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-m", "orchestrator.sweeps"],
+            module_command("orchestrator.sweeps"),
             os.environ,
             setsid=True,
             file_actions=[

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 
 from orchestrator.rundir import RunDir
+from orchestrator.safe_path import module_command
 
 LOG_NAME = "mlflow.log"
 DRAIN_SECONDS = 15.0
@@ -47,7 +47,7 @@ def send_the_end(run: RunDir, most_seconds: float = 0.0) -> None:
 
 def _start(run: RunDir, drain_seconds: float, stdin: int) -> subprocess.Popen[bytes]:
     run.logs.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "orchestrator.tracking", str(run.path.resolve()), "--follow"]
+    command = module_command("orchestrator.tracking", str(run.path.resolve()), "--follow")
     with open(run.logs / LOG_NAME, "ab") as log:
         return subprocess.Popen(
             [*command, "--parent", str(os.getpid()), "--drain-seconds", str(drain_seconds)],

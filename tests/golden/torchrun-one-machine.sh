@@ -12,8 +12,9 @@ export NOTE='it'"'"'s $HOME; `id` "x"'
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
 
-exec /usr/bin/python3.11 -m torch.distributed.run \
+# -P and --no-python: what lies in the working directory is not imported, neither by torchrun nor by its ranks.
+exec /usr/bin/python3.11 -P -m torch.distributed.run \
   --standalone \
   --nproc-per-node 2 \
-  -m orchestrator.runtime \
+  --no-python /usr/bin/python3.11 -P -u -m orchestrator.runtime \
   '/scratch/my runs/tiny/0123abcd'

@@ -9,8 +9,9 @@ export ORCHESTRATOR_LAUNCH_ID
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export PYTHONUNBUFFERED=1
 
-exec '/opt/my python/bin/python' -m torch.distributed.run \
+# -P and --no-python: what lies in the working directory is not imported, neither by torchrun nor by its ranks.
+exec '/opt/my python/bin/python' -P -m torch.distributed.run \
   --standalone \
   --nproc-per-node 1 \
-  -m orchestrator.runtime \
+  --no-python '/opt/my python/bin/python' -P -u -m orchestrator.runtime \
   '/scratch/my runs/tiny/0123abcd'

@@ -12,12 +12,13 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
 export OMP_NUM_THREADS=6
 export PYTHONUNBUFFERED=1
 
-exec /usr/bin/python3.11 -m torch.distributed.run \
+# -P and --no-python: what lies in the working directory is not imported, neither by torchrun nor by its ranks.
+exec /usr/bin/python3.11 -P -m torch.distributed.run \
   --nnodes 2 \
   --node-rank "${NODE_RANK}" \
   --master-addr "${MASTER_ADDR}" \
   --master-port "${MASTER_PORT:-29500}" \
   --rdzv-id "${ORCHESTRATOR_LAUNCH_ID}" \
   --nproc-per-node 4 \
-  -m orchestrator.runtime \
+  --no-python /usr/bin/python3.11 -P -u -m orchestrator.runtime \
   '/scratch/my runs/tiny/0123abcd'

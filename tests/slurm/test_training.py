@@ -146,9 +146,9 @@ def submit(
     tmp_path: Path, commands: Commands, make_job: Callable[..., JobSpec], inject: Callable[[str], Path], ranks: Ranks
 ) -> Callable[..., Submitted]:
     """submit(layout, exclude, make, mlflow, start, **launch): a run of its own on the cluster `test`, whose first start
-    is held. `mlflow`: with trackers, and with somebody who is told. `start`: by torchrun; `quick`, by one that is there
-    at once, where no signal is torchrun's to pass on; `forked`, as well, and with ranks that are forked on their nodes,
-    where SLURM need not find them to end them.
+    is held. Where they work lies a torch.py that ends whoever imports it. `mlflow`: with trackers, and with somebody
+    who is told. `start`: by torchrun; `quick`, by one that is there at once, where no signal is torchrun's to pass on;
+    `forked`, as well, and with ranks that are forked on their nodes, where SLURM need not find them to end them.
     """
     holding = inject(HOLD).parent
     starts = {
@@ -167,6 +167,7 @@ def submit(
     ) -> Submitted:
         folder = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
         (folder / "clusters").mkdir(parents=True)
+        (folder / "torch.py").write_text("raise SystemExit('the working directory is searched for modules')\n")
         (folder / "clusters" / "test.yaml").write_text(f"name: test\nexclude: {list(exclude)}\n")
         command = CommandLine(folder, commands)
         job = make(name, env={**starts[start], "GO_ON": str(folder / "go_on")}, **launch)

@@ -52,9 +52,9 @@ def become(
     arguments: Sequence[str],
 ) -> NoReturn:
     """What `os.execv` does, but for a program that was imported: it goes on in the command's process."""
-    if arguments[1] != "-m" or arguments[2] not in programs:
+    if list(arguments[1:3]) != ["-P", "-m"] or arguments[3] not in programs:
         execv(path, arguments)
-    os._exit(programs[arguments[2]](arguments[3:]))
+    os._exit(programs[arguments[3]](arguments[4:]))
 
 
 def be_command(request: Mapping[str, Any], streams: Sequence[int], answer: socket.socket) -> None:
@@ -71,8 +71,7 @@ def be_command(request: Mapping[str, Any], streams: Sequence[int], answer: socke
         os.chdir(request["cwd"])
         os.environ.clear()
         os.environ.update(request["env"])
-        # As `python -m` has it.
-        sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         sys.argv = ["orchestrator", *request["arguments"]]
         code = front.main()
     except BaseException:

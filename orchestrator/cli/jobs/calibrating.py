@@ -7,7 +7,6 @@ import json
 import math
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from orchestrator.planning.time.fitting import Observation
 from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir, read_lines
+from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -50,7 +50,7 @@ def measure_machine(seconds: float, *, cpu: bool) -> dict[str, Any]:
         )
     with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
         output = Path(folder) / "measured.json"
-        arguments = [sys.executable, "-m", PROGRAM, "--output", str(output), f"--seconds={seconds}"]
+        arguments = module_command(PROGRAM, "--output", str(output), f"--seconds={seconds}")
         try:
             finished = subprocess.run(
                 [*arguments, *(["--cpu"] if cpu else [])],

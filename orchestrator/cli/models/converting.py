@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from orchestrator.data.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
 from orchestrator.planning.figures import disk_size
+from orchestrator.safe_path import module_command
 
 EXCHANGE_MODULE = "orchestrator.exchange"
 
@@ -22,7 +22,7 @@ EXCHANGE_MODULE = "orchestrator.exchange"
 def convert(*arguments: str) -> dict[str, Any]:
     """Run the program; its progress goes to our standard error. Raises what it says went wrong."""
     process = subprocess.run(
-        [sys.executable, "-m", EXCHANGE_MODULE, *arguments],
+        module_command(EXCHANGE_MODULE, *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 from orchestrator.cli.models import indexing
 from orchestrator.data.commands import Request, build_app
 from orchestrator.data.request import to_arguments
+from orchestrator.safe_path import module_command
 
 
 def run(command: str, request: Request, as_json: bool) -> int:
     """Start the program, which ends when this process is killed; returns its exit code."""
     arguments = [*(["--json"] if as_json else []), *to_arguments(request)]
-    tether = [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid())]
+    tether = module_command("orchestrator.launch.tether", str(os.getpid()))
     # What Pillow warns its programmers of in people's photographs is no news to them.
     variables = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
-    process = subprocess.Popen([*tether, sys.executable, "-m", "orchestrator.data", command, *arguments], env=variables)
+    process = subprocess.Popen([*tether, *module_command("orchestrator.data", command, *arguments)], env=variables)
     while True:
         try:
             code = process.wait()

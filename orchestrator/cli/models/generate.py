@@ -26,6 +26,7 @@ from orchestrator.launch.render import refuse_missing_python, render_program, sc
 from orchestrator.planning.replica import at_layout
 from orchestrator.portable import Weights
 from orchestrator.rundir import default_runs_dir
+from orchestrator.safe_path import module_command
 from orchestrator.spec.generation import options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import check_files, read_prompts
@@ -210,7 +211,7 @@ def run_inference(
     launch_id = f"{what}-{uuid.uuid4().hex[:8]}"
     process = subprocess.Popen(
         # Tied to this process: one that is killed, and cannot end them, leaves no ranks behind.
-        [sys.executable, "-m", "orchestrator.launch.tether", str(os.getpid()), *command],
+        module_command("orchestrator.launch.tether", str(os.getpid()), *command),
         stdin=None if reads_input else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -247,7 +248,11 @@ def _starting(
         refuse_missing_python(job)
         # Where others would be met is said by a launcher around this command: not for this process.
         own = {name: value for name, value in environment.items() if name != "MASTER_ADDR"}
-        return [python, "-m", module, *arguments], {**own, **_ALONE, **dict(script_environment(job, processes))}
+        return module_command(module, *arguments, python=python), {
+            **own,
+            **_ALONE,
+            **dict(script_environment(job, processes)),
+        }
     script = render_program(job, python=python, module=module, arguments=arguments, processes_per_node=processes)
     return ["bash", "-c", script], dict(environment)
 

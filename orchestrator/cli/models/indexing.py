@@ -18,6 +18,7 @@ from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, samples_needed
 from orchestrator.planning.blend.report import PartPlan, SourcePlan
+from orchestrator.safe_path import module_command
 from orchestrator.spec.loading import LoadedJob, load_job
 
 PROGRAM = "orchestrator.data.indexing"
@@ -79,7 +80,7 @@ def _build(request: IndexRequest) -> IndexAnswer:
     samples = request.train_samples + request.validation_samples
     print(f"indexing {samples:,} samples in {request.cache_dir}", file=sys.stderr, flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", PROGRAM],
+        module_command(PROGRAM),
         input=json.dumps(request.to_dict()),
         capture_output=True,
         text=True,

@@ -16,6 +16,7 @@ from orchestrator.cli.listening import Token, check_token, is_loopback
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.listening import TOKEN_VARIABLE, listen
 from orchestrator.rundir import RUNS_DIR_VARIABLE, default_runs_dir
+from orchestrator.safe_path import module_command
 
 _NEEDED = {
     "fastapi": "fastapi",
@@ -82,9 +83,7 @@ def command(
     if token is not None:
         os.environ[TOKEN_VARIABLE] = token
     listen(host, port).close()
-    arguments = [
-        sys.executable,
-        "-m",
+    arguments = module_command(
         "orchestrator.dashboard",
         str(folder),
         f"--host={host}",
@@ -93,6 +92,6 @@ def command(
         *(["--loopback"] if loopback else []),
         *(["--allow-actions"] if allow_actions else []),
         *(["--json"] if as_json else []),
-    ]
+    )
     sys.stdout.flush()
     os.execv(sys.executable, arguments)

@@ -17,6 +17,7 @@ from orchestrator.cli.running import RunsDir
 from orchestrator.errors import MissingDependency, RunNotFound, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.rundir import RunDir, cell_of, default_runs_dir
+from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ledger import find_sweep, sweep_dir
 
 _HTML, _MARKDOWN = (".html", ".htm"), (".md", ".markdown")
@@ -70,9 +71,7 @@ def command(
             "curves that can be moved need plotly, which this Python lacks: "
             "pip install 'megatron-orchestrator[dashboard]', or add --light"
         )
-    arguments = [
-        sys.executable,
-        "-m",
+    arguments = module_command(
         "orchestrator.dashboard.report",
         f"--output={place}",
         f"--title={title}",
@@ -81,7 +80,7 @@ def command(
         *(["--json"] if as_json else []),
         "--",
         *(str(run.path) for run in runs),
-    ]
+    )
     sys.stdout.flush()
     os.execv(sys.executable, arguments)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from orchestrator.cli.running import RunsDir, label
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.rundir import RunDir, default_runs_dir
+from orchestrator.safe_path import module_command
 
 
 def command(
@@ -56,7 +56,7 @@ def send(runs: list[RunDir]) -> Iterator[dict[str, Any]]:
     """What the program says of each run, in order. Raises JobError when it ends before it has."""
     if not runs:
         return
-    arguments = [sys.executable, "-m", "orchestrator.tracking", "--once", *(str(run.path) for run in runs)]
+    arguments = module_command("orchestrator.tracking", "--once", *(str(run.path) for run in runs))
     with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         count = 0

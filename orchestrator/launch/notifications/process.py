@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
 from orchestrator.rundir import RunDir
+from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -79,7 +79,7 @@ def _start(run: RunDir, launch_id: str, options: Sequence[str], stdin: int) -> N
 
 def start_telling(module: str, arguments: Sequence[str], folder: Path, stdin: int) -> Notifier | None:
     """Start a program that tells, with its log in the folder if that can be; None where it cannot be started."""
-    command = [sys.executable, "-m", module, *arguments]
+    command = module_command(module, *arguments)
     with contextlib.ExitStack() as opened:
         log: int | IO[bytes] = subprocess.DEVNULL
         with contextlib.suppress(OSError):  # a full disk is what is told of, among other things

@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from orchestrator.checkpoints import Commit, committed, read_commit
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, sync_folder
 from orchestrator.runtime.records.records import Records
+from orchestrator.safe_path import module_command
 from orchestrator.spec.checkpoint import CheckpointExportSpec
 
 EXCHANGE_MODULE = "orchestrator.exchange"
@@ -129,7 +129,7 @@ class Exports:
 
     def _command(self, commit: Commit, draft: Path) -> list[str]:
         return [
-            *(sys.executable, "-m", EXCHANGE_MODULE, "export", str(commit.path), str(draft)),
+            *module_command(EXCHANGE_MODULE, "export", str(commit.path), str(draft)),
             *(f"--most-bytes={_MOST_BYTES}", "--tokenizer=if-possible"),
             # The next checkpoint needs about as much room as this one, and it goes first.
             *(f"--leave-free={commit.bytes}", f"--beside={os.getpid()}"),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.runtime.steps.base import TrainStep
+from orchestrator.safe_path import code_folders
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.suggestions import closest
 
@@ -24,7 +26,8 @@ _METHODS = {"get_batch": ("samples",), "forward": ("model", "batch"), "loss": ("
 def custom_train_step(job: JobSpec) -> TrainStep:
     """An instance of the class that `runtime.train_step` names, made with `runtime.train_step_arguments`.
 
-    Its module is looked for in the working directory, then wherever Python looks (PYTHONPATH, installed packages).
+    Its module is looked for in the working directory, then wherever Python looks (PYTHONPATH, installed packages); what
+    that imports is looked for in the working directory last.
     Raises UserError for what is not there, cannot be imported, or is not a training step.
     """
     path = job.runtime.train_step
@@ -46,9 +49,12 @@ def custom_train_step(job: JobSpec) -> TrainStep:
 
 
 def _import(name: str, where: str) -> ModuleType:
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    folders = code_folders()
+    searched = [*folders, *sys.path]
+    # Last, so that a torch.py which lies there is not what anybody means by torch. The module that the spec names is
+    # meant, whatever is installed by its name.
+    sys.path += [folder for folder in folders if folder not in sys.path]
+    sys.meta_path.insert(0, _Named(name.partition(".")[0], searched))
     try:
         with _told(where, f"module {name} cannot be imported"):
             return importlib.import_module(name)
@@ -58,12 +64,24 @@ def _import(name: str, where: str) -> ModuleType:
             raise UserError(
                 f"{where}: module {name} imports {missing}, which is not installed for {sys.executable}"
             ) from error
-        searched = "\n        ".join(entry or here for entry in sys.path)
+        places = "\n        ".join(dict.fromkeys(entry or folders[0] for entry in searched))
         raise UserError(
-            f"{where}: there is no module {missing}. It was looked for in\n        {searched}\n"
+            f"{where}: there is no module {missing}. It was looked for in\n        {places}\n"
             "      Start from the folder that holds it (the working directory of the ranks is among these), or name it "
             "in launch.env: {PYTHONPATH: FOLDER}."
         ) from error
+
+
+class _Named(MetaPathFinder):
+    """Finds the module or package of one name in some places of its own."""
+
+    def __init__(self, name: str, places: Sequence[str]) -> None:
+        self._name, self._places = name, list(places)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(fullname, self._places) if fullname == self._name else None
 
 
 def _class(module: ModuleType, name: str, where: str) -> type[Any]:

@@ -231,7 +231,7 @@ def test_sigterm_while_data_are_made_ends_that_too(
 ) -> None:
     """A terminal's Ctrl-C reaches both of them; SIGTERM is sent to one."""
     pids = tmp_path / "pids"
-    program = f"import os, sys, time\nPIDS = {str(pids)!r}\nif sys.orig_argv[2] == 'orchestrator.data': {HANGS}\n"
+    program = f"import os, sys, time\nPIDS = {str(pids)!r}\nif sys.orig_argv[3] == 'orchestrator.data': {HANGS}\n"
     (tmp_path / "sitecustomize.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)

@@ -116,7 +116,7 @@ def test_hostile_values_arrive_literally(value: str, make_job: MakeJob, tmp_path
     script = render_preparation(make_job(), cluster, place, missing("books"))
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, text=True)
     words = done.stdout.split("\0")[:-1]
-    assert words == [value, "-m", "orchestrator.data", "prepare", "--workers", "4", "--", str(run.path)]
+    assert words == [value, "-P", "-m", "orchestrator.data", "prepare", "--workers", "4", "--", str(run.path)]
 
 
 def test_one_name_for_one_set_of_data_whichever_run_wants_it(

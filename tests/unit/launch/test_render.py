@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -187,3 +188,21 @@ def test_python_is_looked_for_where_the_script_does(make_job: MakeJob, tmp_path:
         refuse_missing_python(make_job(launch__python="my-python"))
     with pytest.raises(UserError, match=r"bash is not a program on this machine with the PATH of launch\.env"):
         refuse_missing_python(make_job(launch__python="bash", launch__env={"PATH": str(tmp_path)}))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "cycler.__init__.__globals__.os.system(touch)",
+        "''.__class__.__mro__[1].__subclasses__()",
+        "arguments.append('x')",
+        "'{0.__class__}'.format(python)",
+    ],
+)
+def test_a_template_runs_nothing(make_job: MakeJob, tmp_path: Path, expression: str) -> None:
+    """`validate` and `plan` render it, too."""
+    template = tmp_path / "own.sh.j2"
+    template.write_text(f"{{% set touch = 'touch {tmp_path}/touched' %}}{{{{ {expression} }}}}")
+    with pytest.raises(UserError, match=re.escape(str(template))):
+        script(make_job(launch__template=str(template)))
+    assert not (tmp_path / "touched").exists()

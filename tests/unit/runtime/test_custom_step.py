@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from orchestrator.errors import SpecError, UserError
 from orchestrator.runtime.steps.base import Part
 from orchestrator.runtime.steps.custom import custom_train_step
 from orchestrator.runtime.steps.gpt import NextToken
+from orchestrator.safe_path import leave_working_directory
 from orchestrator.spec.job import JobSpec
 
 STEPS = """
@@ -69,6 +71,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "my_package" / "hungry.py").write_text("import a_package_that_is_not_there\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     yield
     for name in [name for name in sys.modules if name.startswith("my_package")]:
         del sys.modules[name]
@@ -146,3 +149,36 @@ def test_arguments_need_a_class_and_are_plain_values() -> None:
         job_with("a:B", {"x": object()})
     with pytest.raises(ValueError, match="finite"):
         job_with("a:B", {"x": [float("inf")]})
+
+
+def test_what_is_installed_comes_first_but_for_the_module_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that is installed by the name of the user's own, and modules beside it by the names of libraries."""
+    installed = tmp_path / "installed"
+    (installed / "my_package").mkdir(parents=True)
+    (installed / "my_package" / "__init__.py").write_text("raise RuntimeError('another package of that name')\n")
+    (installed / "both_have_it.py").write_text("PLACE = 'installed'\n")
+    for name in ("both_have_it", "mine_alone", "colorsys"):
+        (tmp_path / f"{name}.py").write_text("PLACE = 'mine'\n")
+    imports = "import both_have_it, colorsys, mine_alone\nPLACES = [both_have_it.PLACE, mine_alone.PLACE]\n"
+    (tmp_path / "my_package" / "steps.py").write_text(imports + STEPS)
+    monkeypatch.setattr(sys, "path", [str(installed), *sys.path])
+    for name in ("both_have_it", "mine_alone", "colorsys"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    custom_train_step(job_with("my_package.steps:Doubled", {"factor": 2}))
+    assert sys.modules["my_package.steps"].PLACES == ["installed", "mine"]
+    assert not hasattr(sys.modules["colorsys"], "PLACE")
+    for name in ("both_have_it", "mine_alone", "colorsys"):
+        del sys.modules[name]
+
+
+def test_a_relative_entry_of_python_s_path_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`PYTHONPATH=src orchestrator run job.yaml`: the command takes the entry out for its programs."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "my_package").rename(tmp_path / "src" / "my_package")
+    monkeypatch.setenv("PYTHONPATH", "src")
+    leave_working_directory()
+    assert "PYTHONPATH" not in os.environ
+    custom_train_step(job_with("my_package.steps:Doubled", {"factor": 2}))
+    assert sys.modules["my_package.steps"].__file__ == str(tmp_path / "src" / "my_package" / "steps.py")

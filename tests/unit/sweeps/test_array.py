@@ -93,7 +93,7 @@ def test_hostile_names_reach_no_shell(name: str, tmp_path: Path) -> None:
     batch.write_text(text)
     out = tmp_path / "out"
     subprocess.run(["bash", str(batch)], check=True, cwd=tmp_path, env={"PATH": os.environ["PATH"], "OUT": str(out)})
-    expected = [str(work), "-u", "-m", "submitit.core._submit", str(work / "sweeps" / "lr" / "submitit")]
+    expected = [str(work), "-P", "-u", "-m", "submitit.core._submit", str(work / "sweeps" / "lr" / "submitit")]
     assert out.read_text().splitlines() == expected
     assert not list(tmp_path.rglob("pwned"))
     if shutil.which("shellcheck"):

@@ -48,7 +48,7 @@ class Rank(Protocol):
 
 
 def start_rank(module: Sequence[str], env: Mapping[str, str]) -> Rank:
-    return subprocess.Popen([sys.executable, "-m", *module], env=env)
+    return subprocess.Popen([sys.executable, "-P", "-m", *module], env=env)
 
 
 def main(
@@ -63,7 +63,12 @@ def main(
     for ignored in ("--master-addr", "--master-port", "--rdzv-id", "--rdzv-backend"):
         parser.add_argument(ignored)
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, required=True)
-    options = parser.parse_args()
+    words = sys.argv[1:]
+    if "--no-python" in words:  # PYTHON -P -u -m MODULE …; a template of the user's own may have -m MODULE … alone
+        at = words.index("--no-python")
+        assert words[at + 2 : at + 5] == ["-P", "-u", "-m"], words
+        del words[at : at + 4]
+    options = parser.parse_args(words)
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, frame: told.append(number))
