@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.faults import PATIENCE
-from support.training import TINY
+from support.faults import PATIENCE, wait_until
+from support.training import TINY, events
 
 import orchestrator
+from orchestrator.rundir import RunDir
 from orchestrator.safe_path import CODE_PATH_VARIABLE, code_folders, leave_working_directory, module_command
 
 PACKAGE = Path(orchestrator.__file__).parent
@@ -175,6 +176,7 @@ def test_from_text_to_texts_there(hostile: Hostile) -> None:
     torch, helper = json.loads((folder / "trained-with").read_text())
     assert Path(helper) == folder / "helper_of_mine.py"
     assert not Path(torch).is_relative_to(folder)
+    wait_until(lambda: events(RunDir(run), "notified"), "the notification")  # nobody waits for it
     told_with = json.loads((folder / "told-with").read_text())
     assert not {"PYTHONSAFEPATH", "PYTHONHOME"} & set(told_with), "what a user's own program inherits"
 
@@ -235,3 +237,16 @@ def test_nothing_is_changed_where_nothing_is_relative(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "path", list(path))
     leave_working_directory()
     assert (dict(os.environ), sys.path) == (environment, path)
+
+
+def test_a_checkout_that_is_not_installed_is_found_by_the_programs_that_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`python -m orchestrator` in its folder, or with that folder as a relative entry of PYTHONPATH."""
+    checkout = Path(orchestrator.__file__).parent.parent
+    monkeypatch.chdir(checkout)
+    monkeypatch.setenv("PYTHONPATH", "/lib:.")
+    monkeypatch.setattr(sys, "path", [str(checkout), "/lib"])
+    leave_working_directory()
+    assert os.environ["PYTHONPATH"] == f"/lib:{checkout}"
+    assert sys.path == ["/lib", str(checkout)]
