@@ -9,10 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import uvicorn
-
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
+from orchestrator.http_server import Server
 from orchestrator.listening import TOKEN_VARIABLE, listen
 
 _SWITCH_SECONDS = 0.0005
@@ -43,6 +42,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         address = f"http://{name}:{port}/" + (f"?token={token}" if token else "")
         said = json.dumps({"address": address, "runs_dir": str(settings.runs_dir)}) if asked.json else address
         print(said if asked.json else f"the dashboard of {settings.runs_dir}: {said}  (Ctrl-C ends it)", flush=True)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
-        uvicorn.Server(config).run(sockets=[listening])
+        Server(app).run(sockets=[listening])
     return 0

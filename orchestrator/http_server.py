@@ -1,0 +1,152 @@
+"""The HTTP server of `serve` and of the dashboard: uvicorn, with limits that no caller can hold it up by.
+
+uvicorn waits for ever for a request's headers, for its body, and for a caller who does not read the answer. Here each
+of these has a time limit, and where there are as many connections as there may be, a new one takes the place of the
+one that has kept the server waiting for longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import resource
+import socket
+import termios
+from array import array
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_SECONDS = 10.0
+"""How long it may take from a connection's start, or the answer before, until the headers of a request are there."""
+BODY_SECONDS = 20.0
+"""How long a body may take to begin with; each `BYTES_A_SECOND` of it have a second more."""
+READING_SECONDS = 30.0
+"""A caller reads `READING_SECONDS` times `BYTES_A_SECOND` of an answer within so long, or all that is left of it."""
+BYTES_A_SECOND = 4096
+MOST_CONNECTIONS = 1024
+_FILES = 4096
+"""Descriptors that are asked for, where the machine gives them: connections, and files that are read meanwhile."""
+_ACCEPTED_AT_ONCE = 32
+_WAITING_IN_THE_KERNEL = 2048
+_LOOK_SECONDS = 1.0
+
+
+class _Connection(H11Protocol):
+    """A connection that is ended when it keeps the server waiting.
+
+    `most`: connections of which there may be so many.
+    """
+
+    most = MOST_CONNECTIONS
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own has it
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        """When it was last the caller's turn: since its start, the last answer, or the last that was read of one."""
+        self._waited: int | None = 0
+        self._received, self._unread = 0, 0
+        self._looks = self.loop.call_later(_LOOK_SECONDS, self._look)
+        if len(self.connections) > self.most:
+            self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._looks.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self._since, self._received = self.loop.time(), 0
+        super().on_response_complete()
+
+    @property
+    def waits(self) -> int | None:
+        """What the server waits for: 0 for a request, 1 for the rest of one, 2 for an answer to be read. None where it
+        is the server's turn.
+        """
+        if self.transport.get_write_buffer_size():
+            return 2
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is None or cycle.response_complete:
+            return 0
+        return 1 if cycle.more_body and not self.flow.read_paused else None
+
+    def _look(self) -> None:
+        """Every second: end the connection where the caller has had the turn for too long."""
+        now, waits, unread = self.loop.time(), self.waits, self._bytes_unread()
+        if waits is None or waits != self._waited or (waits == 2 and self._has_read(unread)):
+            self._since, self._unread, self._waited = now, unread, waits
+        allowed = (REQUEST_SECONDS, BODY_SECONDS + self._received / BYTES_A_SECOND, READING_SECONDS)
+        if waits is not None and now - self._since > allowed[waits]:
+            self.transport.abort()
+            return
+        self._looks = self.loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _bytes_unread(self) -> int:
+        """Of an answer: what is here, and what the kernel has not got rid of. It takes megabytes at once, and of a slow
+        caller none for a long time.
+        """
+        if self.transport.is_closing():
+            return self.transport.get_write_buffer_size()
+        kept = array("i", [0])
+        fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, kept)
+        return self.transport.get_write_buffer_size() + kept[0]
+
+    def _has_read(self, unread: int) -> bool:
+        """Whether enough was read of an answer since `_since`; what was written meanwhile does not count against it."""
+        self._unread = max(self._unread, unread)
+        return self._unread - unread >= READING_SECONDS * BYTES_A_SECOND
+
+    def _make_room(self) -> None:
+        """End one that keeps the server waiting for longest, those first that have asked for nothing yet. Where all are
+        being answered, uvicorn answers 503 to this one.
+        """
+        others = [each for each in self.connections if isinstance(each, _Connection) and each is not self]
+        waiting = [(each.waits, each._since, number) for number, each in enumerate(others) if each.waits is not None]
+        if waiting:
+            _, _, number = min(waiting)
+            chosen = others[number]
+            self.connections.discard(chosen)
+            chosen.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """Answers with an application, until `should_exit` is set or a signal comes."""
+
+    def __init__(self, app: Any, **options: Any) -> None:
+        """`options`: more of uvicorn's."""
+        most = _connections()
+        config = uvicorn.Config(
+            app,
+            http=type("Connection", (_Connection,), {"most": most}),
+            ws="none",
+            limit_concurrency=most + 1,
+            # asyncio accepts so many in a row before it looks at one of them: no more than there are descriptors for.
+            backlog=_ACCEPTED_AT_ONCE,
+            # A caller's broken request is no news of the server.
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            **options,
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn has it; the kernel keeps more connections waiting than are accepted at once."""
+        await super().startup(sockets)
+        for each in sockets or []:
+            each.listen(_WAITING_IN_THE_KERNEL)
+
+
+def _connections() -> int:
+    """How many there may be, with the descriptors that this process can have; a quarter of them is for files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft * 3 // 4)
