@@ -13,7 +13,7 @@ from orchestrator.errors import MissingDependency, OrchestratorError, UserError
 from orchestrator.inference.images import Image
 from orchestrator.inference.model import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
-from orchestrator.inference.texts import Continuation
+from orchestrator.inference.texts import Continuation, finite
 from orchestrator.spec.prompts import Line, read_prompts, refuse_lines
 from orchestrator.spec.vision import MARK
 
@@ -113,13 +113,14 @@ def _stream(model: Model, prompt: str, options: dict[str, Any], images: Sequence
 
 def told(model: Model, prompt: str, written: Continuation) -> dict[str, Any]:
     """A continuation as plain data."""
+    measured = written.log_probabilities
     return {
         "prompt": prompt,
         "text": written.text,
         "finish": written.finish,
         "tokens": written.tokens,
-        **({"log_probabilities": written.log_probabilities} if written.log_probabilities is not None else {}),
-        **({"score": written.score} if written.score is not None else {}),
+        **({"log_probabilities": list(map(finite, measured))} if measured is not None else {}),
+        **({"score": finite(written.score)} if written.score is not None else {}),
         "iteration": model.commit.iteration,
     }
 

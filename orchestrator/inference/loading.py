@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from torch.distributed.distributed_c10d import Store
+
 from orchestrator.checkpoints import Commit
 from orchestrator.errors import CheckpointError
 from orchestrator.inference.network import Network
@@ -25,18 +27,22 @@ _TIMEOUT_SECONDS = 600.0
 
 
 def open_network(
-    weights: Weights, iteration: int | None = None, patience: float = _TIMEOUT_SECONDS
+    weights: Weights,
+    iteration: int | None = None,
+    patience: float = _TIMEOUT_SECONDS,
+    store: Store | None = None,
 ) -> tuple[Network, Commit]:
     """Join the processes of one replica at the job's TP and PP and load a checkpoint: the one that was named, or of a
     run the newest whole one by default.
 
     Those that are passed over are named on standard error. Raises CheckpointError, on all ranks alike, when there is
     none, or when the one of `iteration` is not whole. `patience`: seconds that ranks wait for each other.
+    `store`: see `start_process_groups`.
     """
     job, run = _without_training(weights.job), weights.run
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
     megatron_compat.apply(device)
-    ranks, groups = start_process_groups(job, device, patience)
+    ranks, groups = start_process_groups(job, device, patience, store)
     control = Control(groups.control)
     commit: Commit | None
     if run is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.distributed_c10d import Store
 
 from orchestrator.checkpoints import Commit
 from orchestrator.data.families.t5 import decoder_start
@@ -23,12 +25,12 @@ from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
-from orchestrator.inference.requests import Request
+from orchestrator.inference.requests import MOST_TOKENS, Request, token_ids
 from orchestrator.inference.texts import Continuation, Piece
 from orchestrator.planning.replica import at_layout
 from orchestrator.portable import open_weights
 from orchestrator.runtime.processes.control import Control
-from orchestrator.runtime.processes.process_groups import stop_process_groups
+from orchestrator.runtime.processes.process_groups import leave_failed_groups, stop_process_groups
 from orchestrator.spec.generation import Generation, options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import NO_TEXT, is_text
@@ -39,6 +41,7 @@ _DECODERS = ("gpt", "mamba")
 
 Prompt = str | Sequence[int]
 Options = Generation | Mapping[str, Any]
+Opening = Callable[[Store | None], tuple[Network, Commit]]
 
 
 class Model:
@@ -48,8 +51,10 @@ class Model:
     the whole answer.
     """
 
-    def __init__(self, network: Network, commit: Commit) -> None:
+    def __init__(self, network: Network, commit: Commit, opened: Opening | None = None) -> None:
+        """`opened`: what has opened the network; `reload` needs it, and says where processes meet."""
         self.network = network
+        self._opened = opened
         self.commit = commit
         """The checkpoint that was loaded."""
 
@@ -62,6 +67,22 @@ class Model:
     def close(self) -> None:
         """Leave the other processes. The model cannot be used afterwards."""
         stop_process_groups()
+
+    def reload(self) -> None:
+        """Load the network again, after an error in a call that only some of the processes may have had: the others
+        wait for them. Every process must call this; those that wait get an error, and call it, too.
+
+        Meanwhile prompts can be made requests of. Raises CheckpointError when there is no whole checkpoint any more.
+        """
+        assert self._opened is not None, "it was loaded by `load`"
+        store = leave_failed_groups()
+        self.network = self.network.emptied()
+        for cached in ("_writer", "_passes"):
+            self.__dict__.pop(cached, None)
+        gc.collect()  # groups are left, and memory is given back, once nothing refers to them
+        if self.network.device.is_cuda:
+            torch.cuda.empty_cache()
+        self.network, self.commit = self._opened(store)
 
     @property
     def job(self) -> JobSpec:
@@ -147,8 +168,10 @@ class Model:
         *,
         shows: bool,
     ) -> Iterator[Piece]:
+        if batch_size < 1:
+            raise UserError(f"batch_size {batch_size}: one prompt at least is worked on at a time")
         requests = self.requests(prompts, options, images)
-        used = self.ends if ends is None else tuple(ends)
+        used = self.ends if ends is None else tuple(token_ids(ends, "ends"))
         if not all(0 <= end < self.vocab_size for end in used):
             raise UserError(f"ends {list(used)}: the vocabulary has {self.vocab_size} tokens")
         for first in range(0, len(requests), batch_size):
@@ -183,7 +206,7 @@ class Model:
         ]
 
     def _request(self, number: int, prompt: Prompt, options: Generation, given: Sequence[Image]) -> Request:
-        tokens = self._encoded(number, prompt) if isinstance(prompt, str) else list(prompt)
+        tokens = self._encoded(number, prompt) if isinstance(prompt, str) else token_ids(prompt, f"prompt {number}")
         if options.add_bos:
             if self.tokenizer.bos is None:
                 raise UserError(f"add_bos: the {self.tokenizer.spec.type} tokenizer has no token that begins a text")
@@ -217,7 +240,11 @@ class Model:
         return found if found is not None and found < self.vocab_size else 0
 
     def _check_length(self, tokens: list[int], options: Generation, images: Images | None) -> None:
+        together = len(tokens) + options.max_new_tokens
         if self.longest is None:
+            if together > MOST_TOKENS:
+                many = f"{len(tokens)} prompt tokens + {options.max_new_tokens} new ones = {together}"
+                raise UserError(f"{many}; at most {MOST_TOKENS}")
             return
         if self.job.model.architecture == "t5":
             if max(len(tokens), 1 + options.max_new_tokens) > self.longest:
@@ -225,8 +252,7 @@ class Model:
                     f"the prompt's {len(tokens)} tokens, and 1 + {options.max_new_tokens} new ones, must each fit into "
                     f"the {self.longest} positions that the model has learned"
                 )
-        elif len(tokens) + options.max_new_tokens > self.longest:
-            together = len(tokens) + options.max_new_tokens
+        elif together > self.longest:
             patches = "" if images is None else f" (of which images take {images.tokens})"
             raise UserError(
                 f"{len(tokens)} prompt tokens{patches} + {options.max_new_tokens} new ones = {together}, but the model "
@@ -325,7 +351,10 @@ class Model:
         """The lists with tokens for the patches of their images, and these."""
         each = zip(tokens, each_with_images(len(tokens), images, "lists"), strict=True)
         vision = self.job.model.vision
-        found = [seen(row, own, vision, self._patch, f"list {number}") for number, (row, own) in enumerate(each)]
+        found = [
+            seen(token_ids(row, f"list {number}"), own, vision, self._patch, f"list {number}")
+            for number, (row, own) in enumerate(each)
+        ]
         return [row for row, _ in found], [own for _, own in found]
 
     def _check(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
@@ -376,8 +405,11 @@ def load(
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
     waiting = {} if patience is None else {"patience": patience}
-    network, commit = open_network(replace(weights, job=job), iteration, **waiting)
-    return Model(network, commit)
+
+    def opened(store: Store | None) -> tuple[Network, Commit]:
+        return open_network(replace(weights, job=job), iteration, store=store, **waiting)
+
+    return Model(*opened(None), opened)
 
 
 def _laid_out(job: JobSpec, tp: int | None, pp: int | None) -> JobSpec:

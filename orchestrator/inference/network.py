@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,10 @@ class Network:
     ranks: Ranks
     groups: Groups
     device: Device
+
+    def emptied(self) -> Network:
+        """What is known of it once it is not there any more: no weights, and no groups."""
+        return replace(self, module=None, groups=cast(Groups, None))
 
     @property
     def source(self) -> int:

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.errors import UserError
 from orchestrator.inference.images import Images
 from orchestrator.spec.generation import Generation
+
+MOST_TOKENS = 1 << 22
+"""Of a prompt and what is written after it, where a model has learned no positions: memory is taken for all of them."""
+
+
+def token_ids(given: Sequence[int], what: str) -> list[int]:
+    """Token ids as Python's own integers, of NumPy's or a tensor's too. Raises UserError, which begins with `what`, for
+    what is none.
+    """
+    try:
+        if any(isinstance(each, bool) for each in given):
+            raise TypeError("a bool is no id")
+        return [operator.index(each) for each in given]
+    except TypeError as error:
+        raise UserError(f"{what} is no list of token ids, which are whole numbers: {error}") from error
 
 
 @dataclass(frozen=True)

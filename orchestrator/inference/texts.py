@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,6 +15,11 @@ _CONTEXT = 6
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 Finish = Literal["end", "stop", "length"]
+
+
+def finite(value: float) -> float | None:
+    """A number as JSON has it, which knows no NaN: None where a network has made none."""
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

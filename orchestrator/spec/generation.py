@@ -5,20 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationError, model_validator
 
 from orchestrator.errors import UserError
 from orchestrator.spec.base import Section
 from orchestrator.spec.messages import in_words
-from orchestrator.spec.values import NonNegative, Positive, PositiveNumber, Seed, Size, refuse_bool
+from orchestrator.spec.values import Positive, Seed, Size, refuse_bool
+from orchestrator.spec.words import few, shorten
 
 MAX_BEAMS = 256
 MAX_STOPS = 32
+MAX_STOP_LENGTH = 512
+"""Of each, in characters: after every token it is looked whether the end of the text begins one of them."""
+MAX_TEMPERATURE = 1000.0
+GREEDY_BELOW = 1e-5
+"""Temperatures by which no score in fp32 can be divided; the likeliest token is all that they would draw."""
+MAX_PENALTY = 1000.0
+"""Of repetitions, and one over it the least: what fp32 can multiply scores by."""
+MAX_LENGTH_PENALTY = 10.0
+"""Either way: a length to a higher power is no float any more."""
 
 
 def _no_empty_stop(stops: tuple[str, ...]) -> tuple[str, ...]:
     if "" in stops:
         raise ValueError("an empty stop string would stop before anything is written")
+    longest = max(map(len, stops), default=0)
+    if longest > MAX_STOP_LENGTH:
+        raise ValueError(f"a stop string of {longest} characters; at most {MAX_STOP_LENGTH}")
     return stops
 
 
@@ -29,7 +42,7 @@ class Generation(Section):
     """Tokens to add at most."""
     min_new_tokens: Size = 0
     """Tokens before which the end of the text is not chosen."""
-    temperature: NonNegative = 1.0
+    temperature: Annotated[float, Field(ge=0.0, le=MAX_TEMPERATURE), BeforeValidator(refuse_bool)] = 1.0
     """0 takes the likeliest token; higher is more varied."""
     top_k: Size = 0
     """Choose among the K likeliest tokens; 0 is all."""
@@ -39,14 +52,16 @@ class Generation(Section):
     """Multiply `top_p` by this after each token (Lee et al. 2022, factual nucleus sampling; not reset at sentences)."""
     top_p_bound: Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(refuse_bool)] = 0.0
     """Below this `top_p` does not decay."""
-    repetition_penalty: PositiveNumber = 1.0
+    repetition_penalty: Annotated[float, Field(ge=1 / MAX_PENALTY, le=MAX_PENALTY), BeforeValidator(refuse_bool)] = 1.0
     """Makes tokens that occurred, in the prompt too, less likely: a score is divided by it, or multiplied where it is
     negative."""
     num_beams: Annotated[int, Field(gt=0, le=MAX_BEAMS), BeforeValidator(refuse_bool)] = 1
     """Beam search over this many sequences; 1 is none."""
-    length_penalty: float = 1.0
+    length_penalty: Annotated[
+        float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY), BeforeValidator(refuse_bool)
+    ] = 1.0
     """Beams are compared by their log-probability over their length to this power: above 0 favours long texts."""
-    stop: Annotated[tuple[str, ...], Field(max_length=MAX_STOPS), AfterValidator(_no_empty_stop)] = ()
+    stop: Annotated[tuple[str, ...], FailFast(), Field(max_length=MAX_STOPS), AfterValidator(_no_empty_stop)] = ()
     """End before any of these texts."""
     add_bos: bool = False
     """Put the tokenizer's token that begins a text before the prompt."""
@@ -77,7 +92,7 @@ class Generation(Section):
     @property
     def is_greedy(self) -> bool:
         """Whether no token is drawn."""
-        return self.temperature == 0.0 or self.num_beams > 1
+        return self.temperature < GREEDY_BELOW or self.num_beams > 1
 
 
 def options_of(given: Mapping[str, Any], where: str = "") -> Generation:
@@ -85,12 +100,12 @@ def options_of(given: Mapping[str, Any], where: str = "") -> Generation:
     try:
         return Generation.model_validate(given)
     except ValidationError as error:
-        problems = "; ".join(_sentence(found) for found in error.errors(include_url=False))
+        problems = few([_sentence(found) for found in error.errors(include_url=False)])
         raise UserError(f"{where}{problems}") from error
 
 
 def _sentence(error: Any) -> str:
-    name = ".".join(str(part) for part in error["loc"])
+    name = shorten(".".join(str(part) for part in error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"{name} is not an option; there are {', '.join(Generation.model_fields)}"
     return f"{name}: {in_words(error)}" if name else in_words(error)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
+_SHOWN = 1000
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _RESERVED = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
 
@@ -31,13 +33,22 @@ def show(value: Any) -> str:
         return "a mapping" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a number of more than 40 digits"
-    return shorten(repr(value))
+    # Of a long text its beginning alone is written out.
+    return shorten(repr(value[:_SHOWN] if isinstance(value, str | bytes) else value))
 
 
 def shorten(text: str, limit: int = 80) -> str:
     """Text of one line that fits a message."""
     line = "".join(character if character.isprintable() else " " for character in text[: limit + 1])
     return line if len(text) <= limit else line[: limit - 1] + "…"
+
+
+def few(problems: Sequence[str], most: int = 5, limit: int = 300) -> str:
+    """The first of several problems, each shortened, and how many more there are: who made a mistake a million times
+    is told of it once.
+    """
+    more = [f"… and {len(problems) - most} more"] if len(problems) > most else []
+    return "; ".join([*(shorten(each, limit) for each in problems[:most]), *more])
 
 
 def duration(seconds: int) -> str:

@@ -51,7 +51,7 @@ def rendered(template: jinja2.Template, **values: Any) -> str:
     """What a template makes of values. Raises ValueError for those that it does not take."""
     try:
         return template.render(**values)
-    except (jinja2.TemplateError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+    except (jinja2.TemplateError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(f"the chat template does not take it: {error}") from error
 
 

@@ -14,17 +14,14 @@ import sys
 import threading
 import time
 
-import uvicorn
-
 from orchestrator.errors import UserError
+from orchestrator.http_server import Server
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.serving.app import Limits, Served, build_app
 from orchestrator.inference.serving.chats import chat_of
 from orchestrator.inference.serving.engine import Engine
 from orchestrator.listening import TOKEN_VARIABLE, listen
 
-_CONNECTIONS = 1024
-"""Beyond these uvicorn answers 503 by itself."""
 _DAYS = 365 * 24 * 3600.0
 """Seconds that ranks wait for a request."""
 
@@ -71,10 +68,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 def _answer(served: Served, limits: Limits, listening: socket.socket, as_json: bool) -> None:
     """Answer HTTP in a thread, and say where."""
-    config = uvicorn.Config(
-        build_app(served, limits), log_level="error", access_log=False, lifespan="off", limit_concurrency=_CONNECTIONS
-    )
-    server = uvicorn.Server(config)
+    server = Server(build_app(served, limits), lifespan="off")
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

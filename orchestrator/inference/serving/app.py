@@ -9,23 +9,26 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from orchestrator.errors import UserError
 from orchestrator.inference.images import Image
 from orchestrator.inference.model import Model, Prompt
 from orchestrator.inference.requests import Request as WriteRequest
 from orchestrator.inference.serving.chats import Chat
-from orchestrator.inference.serving.engine import Engine, Ticket
+from orchestrator.inference.serving.engine import FAILED, Engine, Ticket
 from orchestrator.inference.serving.images import decoded
 from orchestrator.inference.serving.protocol import (
     ChatRequest,
     CompletionRequest,
+    Kind,
     RequestError,
     completion_choice,
     envelope,
@@ -36,9 +39,18 @@ from orchestrator.inference.serving.protocol import (
 from orchestrator.inference.texts import Continuation, Piece
 from orchestrator.spec.generation import Generation
 from orchestrator.spec.prompts import NO_TEXT, is_text
+from orchestrator.spec.words import shorten
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::\d*)?")
 """A Host header in lower case: a name or an address, that of IPv6 in brackets, and perhaps a port."""
+
+_CHARACTERS_A_TOKEN = 256
+"""More than tokens have, but for the few that stand for long rows of blanks."""
+_MOST_VALUES = 1_000_000
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""How JSON spells a half of a surrogate pair; most are halves of a whole one."""
+_READERS = ThreadPoolExecutor(2, "requests")
+"""However many requests come at once, so many are read: reading holds what Python shares between threads."""
 
 _PATHS = "GET /health, GET /v1/models, POST /v1/completions, POST /v1/chat/completions"
 
@@ -71,7 +83,8 @@ class Served:
 
 def build_app(served: Served, limits: Limits) -> FastAPI:
     """The application."""
-    app = FastAPI(title="orchestrator", openapi_url=None, docs_url=None, redoc_url=None)
+    # A redirect would name whatever a caller calls the server.
+    app = FastAPI(title="orchestrator", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
 
     @app.middleware("http")
     async def guard(request: Request, go_on: Callable[[Request], Any]) -> Response:
@@ -93,12 +106,21 @@ def build_app(served: Served, limits: Limits) -> FastAPI:
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
         """What the framework refuses: another path, another method."""
-        asked = f"{request.method} {request.url.path}"
+        asked = shorten(f"{request.method} {request.scope['path']}")
         allowed = (error.headers or {}).get("Allow")
         said = {404: f"there is no {asked} here: {_PATHS}", 405: f"{asked} is not answered, but {allowed} is"}
         answer = _refusal(RequestError(error.status_code, said.get(error.status_code, str(error.detail))))
         answer.headers.update(error.headers or {})
         return answer
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return _refusal(RequestError(400, "the caller has hung up"))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        """The log has it, with its traceback."""
+        return _refusal(RequestError(500, FAILED))
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -111,26 +133,28 @@ def build_app(served: Served, limits: Limits) -> FastAPI:
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        asked = parsed(CompletionRequest, await _body(request, limits))
+        asked = await _asked(CompletionRequest, request, limits)
         _check_name(asked.model, served)
-        options, prompts = asked.options(), asked.prompts()
+        options, prompts = asked.options(), asked.prompt
+        _check_length(max(map(len, prompts)), served)
         requests = await _requests(served, len(prompts), lambda: prompts, options)
         call = _Call(served, "text_completion", requests, asked.n, _as_completion(served))
-        return await call.answer(asked.stream, asked.stream_options)
+        return await call.answer(asked.stream, asked.tells_usage)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        asked = parsed(ChatRequest, await _body(request, limits))
+        asked = await _asked(ChatRequest, request, limits)
         _check_name(asked.model, served)
         if served.chat is None:
             raise RequestError(400, "the tokenizer has no chat template: this model takes /v1/completions only")
         written, images = served.chat, asked.images
         _check_room(len(images), served)
+        _check_length(asked.length, served)
         requests = await _requests(
             served, 1, lambda: [asked.prompt(written)], asked.options(written.turn_end), [images]
         )
         call = _Call(served, "chat.completion", requests, asked.n, _as_chat)
-        return await call.answer(asked.stream, asked.stream_options)
+        return await call.answer(asked.stream, asked.tells_usage)
 
     return app
 
@@ -139,8 +163,8 @@ def _admit(request: Request, limits: Limits) -> None:
     """Raises RequestError for a caller who may not ask."""
     host = request.headers.get("host", "")
     if limits.is_loopback and not _is_own_name(host):
-        raise RequestError(403, f"this server answers to localhost, 127.0.0.1 and [::1], not to {host}")
-    if limits.token is None or request.url.path == "/health":
+        raise RequestError(403, f"this server answers to localhost, 127.0.0.1 and [::1], not to {shorten(host)}")
+    if limits.token is None or request.scope["path"] == "/health":
         return
     scheme, _, shown = request.headers.get("authorization", "").partition(" ")
     # Compared in a time that does not tell how much of it is right.
@@ -160,8 +184,16 @@ def _is_own_name(host: str) -> bool:
         return name == "localhost"
 
 
-async def _body(request: Request, limits: Limits) -> Any:
-    """The JSON of a request. Raises RequestError when it is too large or is none."""
+async def _asked(kind: type[Kind], request: Request, limits: Limits) -> Kind:
+    """What a request says. Raises RequestError when it is too large or is none. Read in a thread: meanwhile others are
+    answered.
+    """
+    content = await _body(request, limits)
+    return await asyncio.get_running_loop().run_in_executor(_READERS, lambda: parsed(kind, _json(content)))
+
+
+async def _body(request: Request, limits: Limits) -> bytearray:
+    """What was sent. Raises RequestError when that is too large, or not said to be JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestError(415, "send JSON, with Content-Type: application/json")
     content = bytearray()
@@ -170,19 +202,26 @@ async def _body(request: Request, limits: Limits) -> Any:
         if len(content) > limits.max_bytes:
             way_out = "send less, or start the server with a larger --max-request-kb"
             raise RequestError(413, f"a request has at most {limits.max_bytes} bytes: {way_out}")
+    return content
+
+
+def _json(content: bytearray) -> Any:
+    """Raises RequestError for what is no JSON, or of so many values that they would take long to be made."""
+    if content.count(b",") > _MOST_VALUES:
+        raise RequestError(400, f"the request holds more than {_MOST_VALUES} commas: send fewer values")
     try:
         given = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise RequestError(400, f"the request is not JSON: {error}") from error
     # Anywhere: what is wrong with a request is told in its own words, too.
-    if not is_text(json.dumps(given, ensure_ascii=False)):
+    if _SURROGATE.search(content) and not is_text(json.dumps(given, ensure_ascii=False)):
         raise RequestError(400, f"the request {NO_TEXT}")
     return given
 
 
 def _check_name(name: str | None, served: Served) -> None:
     if name not in (None, served.name):
-        raise RequestError(404, f"there is no model {name}; this is {served.name}")
+        raise RequestError(404, f"there is no model {shorten(name or '')}; this is {served.name}")
 
 
 def _check_room(images: int, served: Served) -> None:
@@ -192,13 +231,20 @@ def _check_room(images: int, served: Served) -> None:
         raise RequestError(400, f"{images} images take {tokens} tokens; a prompt has at most {served.longest}")
 
 
+def _check_length(length: int, served: Served) -> None:
+    """Raises RequestError for a text, or a list of ids, that is longer than a prompt can be, before it is tokenized."""
+    most = served.longest * _CHARACTERS_A_TOKEN
+    if length > most:
+        raise RequestError(400, f"a prompt of {length} characters; at most {most}, for at most {served.longest} tokens")
+
+
 def _refusal(error: RequestError) -> JSONResponse:
     headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
     return JSONResponse(_record(error), status_code=error.status, headers=headers)
 
 
 def _record(error: RequestError) -> dict[str, Any]:
-    kinds = {401: "authentication_error", 429: "rate_limit_error", 503: "server_error"}
+    kinds = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
     kind = kinds.get(error.status, "invalid_request_error")
     return {"error": {"message": error.message, "type": kind, "code": error.status}}
 
@@ -265,12 +311,11 @@ class _Call:
             )
         self._read = sum(len(request.tokens) for request in self._requests[::choices])
 
-    async def answer(self, stream: bool, options: dict[str, bool] | None) -> Response:
+    async def answer(self, stream: bool, tells_usage: bool) -> Response:
         ticket = Ticket(self._requests, asyncio.get_running_loop())
         self._served.engine.submit(ticket)
         if stream:
-            told = bool((options or {}).get("include_usage"))
-            return StreamingResponse(self._events(ticket, told), media_type="text/event-stream")
+            return StreamingResponse(self._events(ticket, tells_usage), media_type="text/event-stream")
         done: dict[int, Continuation] = {}
         async for piece in self._pieces(ticket):
             if piece.done is not None:

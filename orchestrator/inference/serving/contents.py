@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.data.chat.images import IMAGE
 
+_MOST_PARTS = 4096
 _DATA_URL = re.compile(r"data:[^,;]*(;[^,;]*)*;base64,", re.IGNORECASE)
 
 
@@ -26,6 +27,8 @@ def read_content(given: object) -> Content:
         return Content(_checked(given))
     if not isinstance(given, list):
         raise ValueError("a content is a string, or a list of parts")
+    if len(given) > _MOST_PARTS:
+        raise ValueError(f"a content of {len(given)} parts; at most {_MOST_PARTS}")
     parts = list(_parts(given))
     return Content("".join(text for text, _ in parts), tuple(image for _, image in parts if image is not None))
 

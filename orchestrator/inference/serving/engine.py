@@ -16,10 +16,14 @@ from orchestrator.inference.model import Model
 from orchestrator.inference.requests import Request
 from orchestrator.inference.serving.protocol import RequestError
 from orchestrator.inference.texts import Piece
+from orchestrator.runtime.processes.process_groups import end_waiting
 
 _GATHERING_SECONDS = 0.005
 """Once a request is there, others that come with it are waited for so long."""
 _LOOK_SECONDS = 0.2
+_NO_MEMORY = "can't allocate memory"
+"""What torch says where the memory of a CPU is at its end; it has a class for GPUs only."""
+FAILED = "the server made a mistake with this request; its log says which"
 
 
 @dataclass(eq=False)
@@ -84,36 +88,55 @@ class Engine:
         self._stopping.set()
 
     def run(self) -> None:
-        """Until `stop` is called on rank 0. Every rank must call this."""
+        """Until `stop` is called on rank 0. Every rank must call this.
+
+        Whoever asked is told of an error in their batch, and the next batch is written. Several processes load the
+        model again first: an error of one of them leaves the others waiting for it.
+        """
+        is_alone = self._model.network.ranks.world_size == 1
         while True:
-            tickets = self._next() if self._model.is_first else []
-            batch = [
-                replace(request, number=number)
-                for number, request in enumerate(request for ticket in tickets for request in ticket.requests)
-            ]
-            batch = self._model.from_first(batch if tickets else None)
-            if batch is None:
+            if not is_alone:
+                end_waiting(self._model.network.device)
+            if not self._fails():
                 return
-            owners = [(ticket, request.number) for ticket in tickets for request in ticket.requests]
-            try:
-                for piece in self._model.write(batch):
-                    if owners:
-                        ticket, number = owners[piece.number]
-                        ticket.put(replace(piece, number=number))
-            except torch.OutOfMemoryError as error:
-                if self._model.network.ranks.world_size > 1:
-                    raise  # the others wait for this one: they all end
-                for ticket in tickets:
-                    ticket.put(RequestError(503, f"the GPU's memory is too small for these texts together: {error}"))
-            except Exception as error:
-                # The others may not have raised, and wait for this one: they all end. After an error of the GPU, which
-                # has a class of its own in newer torch only, nothing works any more.
-                if self._model.network.ranks.world_size > 1 or "CUDA error" in str(error):
-                    raise
-                traceback.print_exc()
-                for ticket in tickets:
-                    ticket.put(RequestError(500, "the server made a mistake with this request; its log says which"))
+            if not is_alone:
+                self._model.reload()
+
+    def _fails(self) -> bool:
+        """Work until an error, or until it is time to stop. Raises what leaves nothing to go on with."""
+        tickets: list[Ticket] = []
+        try:
+            while True:
+                tickets = self._next() if self._model.is_first else []
+                if not self._write(tickets):
+                    return False
+                self._give_back(sum(ticket.size for ticket in tickets))
+        except Exception as error:
+            traceback.print_exc()
+            refusal = _refusal(error)
+            for ticket in tickets:
+                ticket.put(refusal)
             self._give_back(sum(ticket.size for ticket in tickets))
+            # After an error of the GPU, which has a class of its own in newer torch only, nothing works any more.
+            if "CUDA error" in str(error):
+                raise
+        return True
+
+    def _write(self, tickets: Sequence[Ticket]) -> bool:
+        """Write a batch, on every rank; False when there is none any more."""
+        batch = [
+            replace(request, number=number)
+            for number, request in enumerate(request for ticket in tickets for request in ticket.requests)
+        ]
+        batch = self._model.from_first(batch if tickets else None)
+        if batch is None:
+            return False
+        owners = [(ticket, request.number) for ticket in tickets for request in ticket.requests]
+        for piece in self._model.write(batch):
+            if owners:
+                ticket, number = owners[piece.number]
+                ticket.put(replace(piece, number=number))
+        return True
 
     def _next(self) -> list[Ticket]:
         """Calls that fit into a batch together, in the order in which they came; empty when it is time to stop."""
@@ -133,3 +156,10 @@ class Engine:
             tickets.append(ticket)
             room -= ticket.size
         return []
+
+
+def _refusal(error: Exception) -> RequestError:
+    """What those are told whose batch has failed."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or _NO_MEMORY in str(error):
+        return RequestError(503, f"there is too little memory for these texts together: {error}")
+    return RequestError(500, FAILED)

@@ -7,17 +7,33 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from orchestrator.data.chat.conversations import Message, Role
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content
-from orchestrator.inference.texts import Continuation
-from orchestrator.spec.generation import Generation, options_of
+from orchestrator.inference.texts import Continuation, finite
+from orchestrator.spec.generation import MAX_STOPS, Generation, options_of
+from orchestrator.spec.values import refuse_bool
+from orchestrator.spec.words import few, shorten, show
 
 _MOST_CHOICES = 128
+_MOST_KEYS = 64
+_MOST_PROMPTS = 4096
+_MOST_MESSAGES = 4096
+_LONGEST_NAME = 1000
+_LONGEST_REFUSAL = 2000
 _SEEDS = 2**31
 _INERT: dict[str, tuple[Any, ...]] = {
     **{"presence_penalty": (0, None), "frequency_penalty": (0, None), "logit_bias": ({}, None)},
@@ -31,8 +47,63 @@ class RequestError(Exception):
     """A request that cannot be answered: HTTP status and what is wrong."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message = status, shorten(message, _LONGEST_REFUSAL)
+        super().__init__(self.message)
+
+
+def _prompts(given: object) -> list[str | list[int]]:
+    """Texts, or lists of token ids; one at least. Raises ValueError at the first that is neither: a request may hold a
+    million of them.
+    """
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, list):
+        raise ValueError(f"expects text, token ids, or a list of texts or of token ids, not {show(given)}")
+    if not given:
+        raise ValueError("the list is empty: there is no prompt to continue")
+    if len(given) > _MOST_PROMPTS and type(given[0]) is not int:
+        raise ValueError(f"{len(given)} prompts; at most {_MOST_PROMPTS}")
+    if type(given[0]) is int:
+        return [_ids(given, "")]
+    if isinstance(given[0], str):
+        wrong = next((number for number, each in enumerate(given) if not isinstance(each, str)), None)
+        if wrong is not None:
+            raise ValueError(f"the first of the list is a text, and number {wrong} is {show(given[wrong])}")
+        return given
+    return [_ids(each, f"list {number}: ") for number, each in enumerate(given)]
+
+
+def _ids(given: object, where: str) -> list[int]:
+    if not isinstance(given, list):
+        raise ValueError(f"{where}expects a list of token ids, not {show(given)}")
+    wrong = next((number for number, each in enumerate(given) if type(each) is not int), None)
+    if wrong is not None:
+        raise ValueError(f"{where}number {wrong} is no token id, but {show(given[wrong])}")
+    return given
+
+
+def _stops(given: object) -> list[str] | None:
+    """One text or several. Raises ValueError at the first that is none."""
+    if given is None or isinstance(given, str):
+        return None if given is None else [given]
+    if not isinstance(given, list):
+        raise ValueError(f"expects text, or a list of texts, not {show(given)}")
+    if len(given) > MAX_STOPS:
+        raise ValueError(f"{len(given)} texts; at most {MAX_STOPS}")
+    for each in given:
+        if not isinstance(each, str):
+            raise ValueError(f"expects texts, not {show(each)}")
+    return given
+
+
+Whole = Annotated[int, BeforeValidator(refuse_bool)]
+Number = Annotated[float, BeforeValidator(refuse_bool)]
+
+
+class _StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool = False
 
 
 class _Asked(BaseModel):
@@ -40,31 +111,39 @@ class _Asked(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    model: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    n: int = Field(default=1, ge=1, le=_MOST_CHOICES)
+    # How large numbers may be is said where all that generates has it, in `Generation`.
+    model: str | None = Field(default=None, max_length=_LONGEST_NAME)
+    temperature: Number | None = None
+    top_p: Number | None = None
+    n: Whole = Field(default=1, ge=1, le=_MOST_CHOICES)
     stream: bool = False
-    stream_options: dict[str, bool] | None = None
-    stop: str | list[str] | None = None
-    seed: int | None = None
-    user: str | None = None
+    stream_options: _StreamOptions | None = None
+    stop: Annotated[list[str] | None, PlainValidator(_stops)] = None
+    seed: Whole | None = None
+    user: str | None = Field(default=None, max_length=_LONGEST_NAME)
     # Ours.
-    top_k: int | None = None
-    top_p_decay: float | None = None
-    top_p_bound: float | None = None
-    min_tokens: int | None = None
-    repetition_penalty: float | None = None
-    num_beams: int | None = None
-    length_penalty: float | None = None
+    top_k: Whole | None = None
+    top_p_decay: Number | None = None
+    top_p_bound: Number | None = None
+    min_tokens: Whole | None = None
+    repetition_penalty: Number | None = None
+    num_beams: Whole | None = None
+    length_penalty: Number | None = None
     ignore_end: bool | None = None
     add_bos: bool | None = None
+
+    @property
+    def tells_usage(self) -> bool:
+        """Whether a stream ends with how many tokens there were."""
+        return self.stream_options is not None and self.stream_options.include_usage
 
     @model_validator(mode="before")
     @classmethod
     def _without_inert(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
+        if len(given) > _MOST_KEYS:
+            raise ValueError(f"a request of {len(given)} keys; at most {_MOST_KEYS}")
         for name, nothing in _INERT.items():
             if name in given and given[name] not in nothing:
                 raise ValueError(f"{name} is not supported")
@@ -85,7 +164,7 @@ class _Asked(BaseModel):
             "length_penalty": self.length_penalty,
             "ignore_end": self.ignore_end,
             "add_bos": self.add_bos,
-            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
+            "stop": self.stop,
             "max_new_tokens": max_tokens,
             "log_probabilities": measures,
         }
@@ -96,29 +175,15 @@ class _Asked(BaseModel):
 class CompletionRequest(_Asked):
     """POST /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] = ""
-    max_tokens: int = 16
-    logprobs: int | None = Field(default=None, ge=0, le=1)
-
-    @field_validator("prompt")
-    @classmethod
-    def _some(cls, given: Any) -> Any:
-        if isinstance(given, list) and not given:
-            raise ValueError("the list is empty: there is no prompt to continue")
-        return given
+    prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)] = Field(
+        default_factory=lambda: list[str | list[int]]([""])
+    )
+    max_tokens: Whole = 16
+    logprobs: Whole | None = Field(default=None, ge=0, le=1)
 
     def options(self) -> list[Generation]:
         """Of each choice of a prompt; they differ in their seed. Raises UserError."""
         return self._each(self.max_tokens, self.logprobs is not None)
-
-    def prompts(self) -> list[str | list[int]]:
-        """Texts, or lists of token ids; one at least."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        numbers = [part for part in self.prompt if isinstance(part, int)]
-        if numbers:
-            return [numbers]
-        return [part for part in self.prompt if isinstance(part, str | list)]
 
 
 class _Turn(BaseModel):
@@ -131,9 +196,9 @@ class _Turn(BaseModel):
 class ChatRequest(_Asked):
     """POST /v1/chat/completions."""
 
-    messages: list[_Turn] = Field(min_length=1)
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    messages: Annotated[list[_Turn], FailFast(), Field(min_length=1, max_length=_MOST_MESSAGES)]
+    max_tokens: Whole | None = None
+    max_completion_tokens: Whole | None = None
     logprobs: Literal[False] | None = None
 
     @model_validator(mode="after")
@@ -148,6 +213,11 @@ class ChatRequest(_Asked):
         if not turn_end or self.ignore_end:
             return each
         return [own.model_copy(update={"stop": (*own.stop, turn_end)}) for own in each]
+
+    @property
+    def length(self) -> int:
+        """Characters of all turns."""
+        return sum(len(turn.content.text) for turn in self.messages)
 
     @property
     def images(self) -> list[bytes]:
@@ -170,15 +240,15 @@ Kind = TypeVar("Kind", CompletionRequest, ChatRequest)
 
 
 def parsed(kind: type[Kind], given: Any) -> Kind:
-    """A request's body. Raises RequestError 400 with everything that is wrong with it."""
+    """A request's body. Raises RequestError 400 with the first of what is wrong with it."""
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in found['loc'])}: {found['msg'].removeprefix('Value error, ')}".lstrip(": ")
-            for found in error.errors(include_url=False)
-        )
-        raise RequestError(400, problems) from error
+        problems = [
+            f"{shorten('.'.join(map(str, found['loc'])))}: {found['msg'].removeprefix('Value error, ')}".lstrip(": ")
+            for found in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+        raise RequestError(400, few(problems)) from error
 
 
 def finish_reason(written: Continuation) -> str:
@@ -200,7 +270,7 @@ def completion_choice(index: int, text: str, written: Continuation | None, token
         if written.log_probabilities is not None:
             choice["logprobs"] = {
                 "tokens": [tokenizer.decode([token]) for token in written.tokens],
-                "token_logprobs": written.log_probabilities,
+                "token_logprobs": [finite(value) for value in written.log_probabilities],
                 "top_logprobs": None,
                 "text_offset": None,
             }

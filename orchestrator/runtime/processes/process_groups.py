@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,10 +16,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
+from torch.distributed import distributed_c10d
 
 from orchestrator.runtime.processes import gloo
 from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
+
+_FAILED = "failed"
+"""A key of the groups' store: a process has left them after an error."""
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -91,23 +98,30 @@ def _connected_when_used() -> Iterator[None]:
         world.bound_device_id = bound
 
 
-def start_process_groups(job: JobSpec, device: Device, timeout_seconds: float) -> tuple[Ranks, Groups]:
+def start_process_groups(
+    job: JobSpec, device: Device, timeout_seconds: float, store: distributed_c10d.Store | None = None
+) -> tuple[Ranks, Groups]:
     """Join the job's processes and split them into tensor-, pipeline- and data-parallel groups.
 
-    Reads RANK and WORLD_SIZE as torchrun sets them; alone, the process is a world of one.
+    Reads RANK and WORLD_SIZE as torchrun sets them; alone, the process is a world of one. `store`: where processes meet
+    that have left failed groups.
     """
     on_gloo = device.backend == "gloo"
     with gloo.few_threads() if on_gloo else contextlib.nullcontext():
         if on_gloo and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             gloo.wait_for_a_free_core()
-        return _start(job, device, timeout_seconds)
+        return _start(job, device, timeout_seconds, store)
 
 
-def _start(job: JobSpec, device: Device, timeout_seconds: float) -> tuple[Ranks, Groups]:
+def _start(
+    job: JobSpec, device: Device, timeout_seconds: float, store: distributed_c10d.Store | None
+) -> tuple[Ranks, Groups]:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     timeout = timedelta(seconds=timeout_seconds)
     extra: dict[str, Any] = {"device_id": device.torch_device} if device.is_cuda else {}
-    if "MASTER_ADDR" not in os.environ:
+    if store is not None:
+        extra["store"] = store
+    elif "MASTER_ADDR" not in os.environ:
         extra["store"] = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(device.backend, rank=rank, world_size=world_size, timeout=timeout, **extra)
     parallelism = job.parallelism
@@ -243,3 +257,41 @@ def stop_process_groups() -> None:
     """Leave the job's processes."""
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
+
+
+def leave_failed_groups() -> distributed_c10d.Store:
+    """Leave the job's processes after an error, while others may wait for this one in a collective. Returns where all
+    meet again.
+
+    What waits over gloo gets an error once nothing refers to this process's groups any more, and their connections are
+    closed; what waits over NCCL, by `end_waiting`.
+    """
+    store = distributed_c10d._get_default_store()
+    store.set(_FAILED, "1")
+    parallel_state.destroy_model_parallel()
+    if "nccl" in dist.get_backend():
+        distributed_c10d._abort_process_group()  # leaving in order would wait for the others
+    else:
+        dist.destroy_process_group()
+    return distributed_c10d.PrefixStore("again", store)
+
+
+def end_waiting(device: Device) -> None:
+    """From now on, end what this process does over NCCL once another one has left failed groups: of a process that is
+    gone from a collective on the same machine NCCL itself says nothing.
+    """
+    if not device.is_cuda:
+        return
+    store, groups = distributed_c10d._get_default_store(), list(distributed_c10d._world.pg_map)
+
+    def watch() -> None:
+        try:
+            while not store.check([_FAILED]):
+                time.sleep(_LOOK_SECONDS)
+        except RuntimeError:
+            return  # the store is gone, and the server with it
+        for group in groups:
+            if "nccl" in dist.get_backend(group):
+                group._get_backend(device.torch_device).abort()
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from orchestrator.inference.requests import Request
 from orchestrator.inference.serving.engine import Engine, Ticket
@@ -24,16 +25,23 @@ class Model:
 
     def __init__(self, world_size: int = 1) -> None:
         self.batches: list[int] = []
-        self.network = SimpleNamespace(ranks=SimpleNamespace(world_size=world_size))
+        self.reloads = 0
+        self.error: Exception = IndexError("tuple index out of range")
+        self.network = SimpleNamespace(
+            ranks=SimpleNamespace(world_size=world_size), device=SimpleNamespace(is_cuda=False)
+        )
 
     def from_first(self, value: Any) -> Any:
         return value
+
+    def reload(self) -> None:
+        self.reloads += 1
 
     def write(self, requests: Sequence[Request]) -> Iterator[Piece]:
         self.batches.append(len(requests))
         for request in requests:
             if request.tokens == [13]:
-                raise IndexError("tuple index out of range")
+                raise self.error
             whole = Continuation(request.tokens, request.tokens, "", "end")
             yield Piece(request.number, "", None, 0.0, whole)
 
@@ -85,13 +93,48 @@ def test_a_batch_that_fails_is_answered_and_the_next_one_is_written(capsys: pyte
     assert "IndexError: tuple index out of range" in capsys.readouterr().err
 
 
-def test_a_rank_that_fails_beside_others_ends() -> None:
+def test_ranks_load_the_model_again_after_an_error_of_one_and_go_on() -> None:
     model: Any = Model(world_size=2)
     engine, loop = Engine(model, max_batch=1, max_waiting=2), asyncio.new_event_loop()
-    engine.submit(Ticket(requests(13), loop))
-    with pytest.raises(IndexError):
-        engine.run()
+    failed, written = Ticket(requests(13), loop), Ticket(requests(5), loop)
+    engine.submit(failed)
+    engine.submit(written)
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    refusal = loop.run_until_complete(asyncio.wait_for(failed.pieces.get(), 60))
+    piece = loop.run_until_complete(asyncio.wait_for(written.pieces.get(), 60))
+    engine.stop()
+    thread.join()
     loop.close()
+    assert isinstance(refusal, RequestError)
+    assert (refusal.status, isinstance(piece, Piece), model.reloads) == (500, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), 503),
+        (MemoryError(), 503),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), 503),
+        (KeyError("x" * 100_000), 500),
+    ],
+)
+def test_what_an_error_is_answered_with(error: Exception, status: int) -> None:
+    """Too little memory may be enough for fewer texts, or later."""
+    model: Any = Model()
+    model.error = error
+    engine, loop = Engine(model, max_batch=1, max_waiting=1), asyncio.new_event_loop()
+    ticket = Ticket(requests(13), loop)
+    engine.submit(ticket)
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    found = loop.run_until_complete(asyncio.wait_for(ticket.pieces.get(), 60))
+    engine.stop()
+    thread.join()
+    loop.close()
+    assert isinstance(found, RequestError)
+    assert found.status == status
+    assert len(found.message) < 3000
 
 
 def test_too_much_is_refused() -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.training import tiny_job
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -45,6 +46,28 @@ def test_half_a_surrogate_pair_is_no_prompt(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="prompt 1 holds half of a surrogate pair"):
         model.requests(["x", "\ud800"])
     assert [request.tokens for request in model.requests([[5]])] == [[5]]
+
+
+def test_token_ids_are_whole_numbers(tmp_path: Path) -> None:
+    model = model_with(tmp_path)
+    assert [request.tokens for request in model.requests([np.array([5, 7]), (8,)])] == [[5, 7], [8]]
+    wrong: list[Any] = [[1.5], [True], ["5"], [None], [[5]], 5, None, [b"5"]]
+    for prompt in wrong:
+        with pytest.raises(UserError, match="prompt 0 is no list of token ids"):
+            model.requests([prompt])
+    for prompt in ([-1], [256], [10**400]):
+        with pytest.raises(UserError, match="ids that the vocabulary of 256 tokens has not"):
+            model.requests([prompt])
+
+
+def test_a_text_has_a_greatest_length_and_a_batch_a_least(tmp_path: Path) -> None:
+    model = model_with(tmp_path)
+    assert model.longest is None
+    with pytest.raises(UserError, match=r"1 prompt tokens \+ 2147483647 new ones = 2147483648; at most 4194304"):
+        model.requests([[5]], {"max_new_tokens": 2**31 - 1})
+    for size in (0, -1):
+        with pytest.raises(UserError, match="one prompt at least"):
+            model.generate([[5]], batch_size=size)
 
 
 def test_a_template_that_cannot_be_used_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,78 +2,25 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.faults import PATIENCE, CommandLine, Ranks
+from support.serving import Server, start, write_tokenizer
 from support.training import layout, make_run, tiny_job
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from orchestrator.launch.processes import processes_of
-from orchestrator.rundir import RunDir
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, a server of two processes, the command once")]
 
-TOKEN = "a-token-for-tests-only"
-TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}<|endoftext|>\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
+KB = ("--max-request-kb", "4")
 GREEDY = {"temperature": 0, "max_tokens": 6}
-
-
-@dataclass
-class Server:
-    """One that runs."""
-
-    process: subprocess.Popen[str]
-    port: int
-    run: RunDir
-
-    def ask(
-        self, path: str, body: Any = None, *, token: str | None = TOKEN, headers: dict[str, str] | None = None
-    ) -> tuple[int, str]:
-        """Status and content of the answer; with a body it is a POST."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        sent = {"Content-Type": "application/json", **(headers or {})}
-        if token is not None:
-            sent["Authorization"] = f"Bearer {token}"
-        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection.request("GET" if body is None else "POST", path, content, sent)
-        answer = connection.getresponse()
-        read = answer.read().decode()
-        connection.close()
-        return answer.status, read
-
-    def completion(self, **body: Any) -> dict[str, Any]:
-        status, content = self.ask("/v1/completions", body)
-        assert status == 200, content
-        answer: dict[str, Any] = json.loads(content)
-        return answer
-
-
-def write_tokenizer(folder: Path) -> Path:
-    """A tokenizer of bytes, with a chat template."""
-    alphabet = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(alphabet, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<|endoftext|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": "<|endoftext|>", "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")
@@ -86,28 +33,11 @@ def server(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         **{"parallelism": layout(pp=2), "schedule": {"train_iters": 10}},
     )
     run = ranks.must_train(make_run(folder, job), job)
-    server = start(run)
+    server = start(run, *KB)
     yield server
     if server.process.poll() is None:
         server.process.send_signal(signal.SIGINT)
     server.process.communicate(timeout=PATIENCE)
-
-
-def start(run: RunDir) -> Server:
-    limits = ("--max-batch", "4", "--max-request-kb", "4", "--max-length", "60")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "orchestrator", "serve", str(run.path), "--port", "0", "--json", *limits],
-        env={**os.environ, "ORCHESTRATOR_TOKEN": TOKEN},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    said = json.loads(line) if line else process.communicate()
-    assert said["model"] == "writer"
-    assert said["url"].startswith("http://127.0.0.1:")
-    return Server(process, int(said["url"].rpartition(":")[2]), run)
 
 
 def test_who_may_ask(server: Server) -> None:
@@ -254,7 +184,7 @@ def test_another_path_and_another_method_are_refused_in_the_same_words(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_ends_the_command_ends_every_rank(server: Server, number: signal.Signals) -> None:
     """Runs last: the first server still answers after all that it was asked, and the second one is started for this."""
-    ended = server if number == signal.SIGINT else start(server.run)
+    ended = server if number == signal.SIGINT else start(server.run, *KB)
     assert len(ended.completion(prompt="x", **GREEDY)["choices"]) == 1
     children = Path(f"/proc/{ended.process.pid}/task/{ended.process.pid}/children").read_text().split()
     variables = Path(f"/proc/{children[0]}/environ").read_bytes().split(b"\0")

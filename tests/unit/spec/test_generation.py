@@ -82,6 +82,67 @@ def test_lines_have_images_of_their_own(tmp_path: Path) -> None:
         read_prompts(path, {})
 
 
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("temperature", 0.0, 1000.0),
+        ("repetition_penalty", 0.001, 1000.0),
+        ("length_penalty", -10.0, 10.0),
+        ("num_beams", 1, 256),
+        ("max_new_tokens", 1, 2**31 - 1),
+        ("top_k", 0, 2**31 - 1),
+        ("seed", 0, 2**31 - 1),
+    ],
+)
+def test_every_number_has_bounds(name: str, least: float, most: float, tmp_path: Path) -> None:
+    """By which nothing overflows: a length of 2^31 - 1 to the power of 10 is a float, in fp32 a score over 1e-5 is."""
+    for value in (least, most):
+        assert getattr(options_of({name: value}), name) == value
+    path = tmp_path / "prompts.jsonl"
+    for wrong in (
+        least - 1,
+        most + 1,
+        -1e308,
+        1e308,
+        10**400,
+        float("nan"),
+        float("inf"),
+        True,
+        "x" * 100_000,
+        [1] * 9,
+    ):
+        with pytest.raises(UserError) as caught:
+            options_of({name: wrong})
+        assert len(str(caught.value)) < 500
+    path.write_text(f'{{"prompt": "x"}}\n{{"prompt": "x", "{name}": 1e308}}\n')
+    with pytest.raises(UserError, match=rf"^{path}:2: {name}: "):
+        read_prompts(path, {})
+
+
+def test_a_temperature_that_scores_cannot_be_divided_by_is_greedy() -> None:
+    assert [Generation(temperature=value).is_greedy for value in (0, 5e-324, 1e-45, 1e-6, 1e-4, 1)] == [True] * 4 + [
+        False
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"stop": [5] * 1_000_000},
+        {"stop": ["a"] * 1_000_000},
+        {"stop": ["a" * 1_000_000]},
+        {"stop": {"a": 1}},
+        {"x" * 1_000_000: 1},
+        {f"key {number}": 1 for number in range(100_000)},
+    ],
+    ids=["numbers", "many", "long", "mapping", "name", "names"],
+)
+def test_a_large_mistake_is_told_in_few_words(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError) as caught:
+        options_of(given)
+    assert len(str(caught.value)) < 2000
+
+
 def test_every_bad_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(

@@ -1,0 +1,87 @@
+"""A model that is served, for tests: its tokenizer, the command that serves it, and questions to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from orchestrator.rundir import RunDir
+from support.faults import PATIENCE
+from support.hostile import with_few_descriptors
+
+TOKEN = "a-token-for-tests-only"
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}<|endoftext|>\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@dataclass
+class Server:
+    """One that runs."""
+
+    process: subprocess.Popen[str]
+    port: int
+    run: RunDir
+
+    def ask(
+        self, path: str, body: Any = None, *, token: str | None = TOKEN, headers: dict[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Status and content of the answer; with a body it is a POST."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        connection.request("GET" if body is None else "POST", path, content, sent)
+        answer = connection.getresponse()
+        read = answer.read().decode()
+        connection.close()
+        return answer.status, read
+
+    def completion(self, **body: Any) -> dict[str, Any]:
+        status, content = self.ask("/v1/completions", body)
+        assert status == 200, content
+        answer: dict[str, Any] = json.loads(content)
+        return answer
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """A tokenizer of bytes, with a chat template."""
+    alphabet = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(alphabet, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|endoftext|>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder / "tokenizer.json"
+
+
+def start(run: RunDir, *options: str, env: Mapping[str, str] | None = None, few_descriptors: bool = False) -> Server:
+    """A server of a run, on a free port."""
+    limits = ("--max-batch", "4", "--max-length", "60")
+    command = [sys.executable, "-m", "orchestrator", "serve", str(run.path), "--port", "0", "--json", *limits, *options]
+    process = subprocess.Popen(
+        with_few_descriptors(command) if few_descriptors else command,
+        env={**os.environ, **(env or {}), "ORCHESTRATOR_TOKEN": TOKEN},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    said = json.loads(line) if line else process.communicate()
+    assert said["model"] == "writer"
+    assert said["url"].startswith("http://127.0.0.1:")
+    return Server(process, int(said["url"].rpartition(":")[2]), run)
