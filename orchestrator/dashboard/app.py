@@ -11,6 +11,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from orchestrator.dashboard.assets import asset, prepare_assets
 from orchestrator.dashboard.html import page
@@ -33,9 +34,11 @@ from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.errors import UserError
 from orchestrator.review.beside import Beside
 from orchestrator.review.index import RunIndex
+from orchestrator.spec.words import few, shorten
 
 _SECONDS_BEFORE_ZIPPING = 2.0
 """The first page goes before."""
+_LONGEST_PROBLEM = 1000
 _A_YEAR = 365 * 86400
 _PAGES = (runs, actions, run, run_logs, run_history, run_setting, data, machines, cluster, compare, sweeps)
 
@@ -72,20 +75,26 @@ def create_app(settings: Settings) -> FastAPI:
             return Response(found.zipped, media_type=found.type, headers={**headers, "Content-Encoding": "gzip"})
         return Response(found.content, media_type=found.type, headers=headers)
 
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
     @app.exception_handler(StarletteHTTPException)
     def say_what_is_wrong(request: Request, error: StarletteHTTPException) -> Response:
-        return page(request, "problem.html", {"status": error.status_code, "message": error.detail}, error.status_code)
+        return _problem(request, error.status_code, error.detail)
 
     @app.exception_handler(RequestValidationError)
     def say_which_parameter(request: Request, error: RequestValidationError) -> Response:
-        found = "; ".join(
-            f"{'.'.join(str(part) for part in each['loc'][1:])}: {each['msg']}" for each in error.errors()
-        )
-        return page(request, "problem.html", {"status": 400, "message": found}, 400)
+        found = [f"{shorten('.'.join(map(str, each['loc'][1:])))}: {each['msg']}" for each in error.errors()]
+        return _problem(request, 400, few(found))
 
     @app.exception_handler(UserError)
     def say_what_cannot_be_read(request: Request, error: UserError) -> Response:
-        return page(request, "problem.html", {"status": 404, "message": str(error)}, 404)
+        return _problem(request, 404, str(error))
+
+    @app.exception_handler(ClientDisconnect)
+    def say_nothing(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=400)
 
     app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=5)
 
@@ -94,3 +103,8 @@ def create_app(settings: Settings) -> FastAPI:
         return await guarded(settings, request, call_next)
 
     return app
+
+
+def _problem(request: Request, status: int, message: str) -> Response:
+    """What is wrong, of which an address may have been a part."""
+    return page(request, "problem.html", {"status": status, "message": shorten(message, _LONGEST_PROBLEM)}, status)

@@ -11,6 +11,7 @@ from fastapi import HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from orchestrator.dashboard.settings import Settings
+from orchestrator.spec.words import shorten
 
 TOKEN_PARAMETER = "token"
 FORM_MARK = "mark"
@@ -48,9 +49,9 @@ def _refusal(settings: Settings, request: Request) -> Response | None:
         return PlainTextResponse("the Host header names no server\n", status_code=400)
     if settings.hosts is not None and host not in settings.hosts:
         # A page elsewhere may have its own name point here (DNS rebinding), and read what it likes.
-        text = f"this dashboard is not called {host}: add it with --allow-host when it is\n"
+        text = f"this dashboard is not called {shorten(host)}: add it with --allow-host when it is\n"
         return PlainTextResponse(text, status_code=400)
-    if settings.token is None:
+    if settings.token is None or request.scope["path"] == "/health":
         return None
     shown = request.query_params.get(TOKEN_PARAMETER)
     if shown is not None and _same(shown, settings.token) and request.method == "GET":

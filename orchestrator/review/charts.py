@@ -11,7 +11,7 @@ from html import escape
 from typing import Any, Literal
 
 from orchestrator.planning.hardware.devices import computing_unit
-from orchestrator.review.series import Column, Series, smoothed, thinned
+from orchestrator.review.series import Column, Series, share_points, smoothed, thinned
 from orchestrator.review.timeline import Mark
 
 XAxis = Literal["steps", "tokens", "time", "clock"]
@@ -183,6 +183,7 @@ def figure_of_curves(
         for place, curve in enumerate(curves):
             label = plain(curve.key if len(runs) == 1 else f"{name} {curve.key}" if len(curves) > 1 else name)
             data += _traces(curve, label, line_of(place) if len(runs) == 1 else line_of(number, place))
+    share_points(data)
     layout: dict[str, Any] = {
         "title": {"text": "Perplexity" if perplexity and chart.name == "loss" else chart.title},
         "showlegend": sum("meta" not in trace and trace.get("showlegend", True) for trace in data) > 1,
@@ -242,7 +243,9 @@ def x_of(series: Series, iteration: int, x: XAxis) -> float | int:
 
 def _x_of_time(series: Series, moment: float, x: XAxis) -> float:
     # Of a date plotly knows no zone: what it takes for UTC is shown as it is.
-    return (moment - series.times[0]) / 3600 if x == "time" else (moment + _zone(series).tm_gmtoff) * 1000
+    if x == "time":
+        return round((moment - series.times[0]) / 3600, 6)
+    return round((moment + _zone(series).tm_gmtoff) * 1000)
 
 
 def _zone(series: Series) -> time.struct_time:

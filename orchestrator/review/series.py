@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from orchestrator.tracking.metrics import Metric, MetricTail
 
@@ -18,6 +19,12 @@ _END_OF_TIME = 1e11  # in the year 5138
 _MOST_SMOOTHING = 0.9999
 _RECORDS_AT_A_TIME = 2000
 """Records are ten times as large as the columns that are made of them."""
+_MOST_IN_A_FIGURE = 4500
+"""Points of all its curves together; as `thinned` keeps two of three these are less than 64 KB. A part of the axis that
+is asked for has as many."""
+_DIGITS = 7
+"""Significant ones of each value where there are many: a curve shows fewer."""
+_FEW = 500
 
 
 @dataclass
@@ -179,6 +186,21 @@ def thinned(values: Sequence[float], most: int) -> list[int]:
         begin, end = number * count // stretches, (number + 1) * count // stretches
         kept.update(begin + place for place in _telling(values[begin:end]))
     return sorted(kept)
+
+
+def share_points(traces: Sequence[dict[str, Any]]) -> None:
+    """Make the figure of many points small: round the values of its traces, and thin out those that have too many
+    together.
+    """
+    count = sum(len(trace["x"]) for trace in traces)
+    if count <= _FEW:
+        return
+    for trace in traces:
+        trace["y"] = [None if value is None else float(f"{value:.{_DIGITS}g}") for value in trace["y"]]
+        if count > _MOST_IN_A_FIGURE:
+            share = max(5, len(trace["x"]) * _MOST_IN_A_FIGURE // count)
+            places = thinned([math.nan if value is None else value for value in trace["y"]], share)
+            trace |= {axis: [trace[axis][place] for place in places] for axis in ("x", "y")}
 
 
 def _telling(part: Sequence[float]) -> list[int]:

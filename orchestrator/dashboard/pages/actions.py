@@ -10,12 +10,12 @@ from fastapi.responses import RedirectResponse
 
 from orchestrator.dashboard.actions import ACTIONS, Action, Outcome, act_on_run, actions_of, retry_cells
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages.asked import asked_run
+from orchestrator.dashboard.pages.asked import asked_run, asked_sweep_dir
 from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.security import checked_form, sealed
 from orchestrator.dashboard.settings import Settings, Shared, shared
 from orchestrator.review.summary import RunSummary
-from orchestrator.sweeps.ledger import SweepDir, sweep_dir
+from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.states import STARTED_BY_RETRY, cell_statuses
 
 router = APIRouter()
@@ -33,11 +33,10 @@ def asked_action(name: str, run: Annotated[RunSummary, Depends(asked_run)], acti
     return found
 
 
-def asked_sweep(name: str, its: Annotated[Shared, Depends(shared)]) -> SweepDir:
-    """The sweep of that name in the folder of the runs. Raises HTTPException (404) where there is none."""
-    found = sweep_dir(name, its.settings.runs_dir)
+def asked_sweep(found: Annotated[SweepDir, Depends(asked_sweep_dir)]) -> SweepDir:
+    """The sweep that an address names, once it is planned. Raises HTTPException (404) where there is none."""
     if not found.is_planned:
-        raise HTTPException(404, f"there is no sweep {name} in {its.settings.runs_dir}")
+        raise HTTPException(404, f"sweep {found.name} has no cells yet")
     return found
 
 

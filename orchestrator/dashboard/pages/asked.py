@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import Depends, HTTPException, Request, Response
+from fastapi import Depends, HTTPException, Query, Request, Response
 
 from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
@@ -14,8 +14,12 @@ from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
+from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 
 PREFIX = "/runs/{name}/{run_id}"
+
+Text = Annotated[str, Query(max_length=200)]
+"""A parameter as an address has it, which a page may say again in each of its links."""
 
 SECTIONS = {
     "": "Curves",
@@ -36,6 +40,18 @@ def asked_folder(name: str, run_id: str, its: Annotated[Shared, Depends(shared)]
     found = its.index.folder(name, run_id)
     if found is None:
         raise HTTPException(404, f"there is no run {name}/{run_id} in {its.settings.runs_dir}")
+    return found
+
+
+def asked_sweep_dir(name: str, its: Annotated[Shared, Depends(shared)]) -> SweepDir:
+    """The sweep of that name in the folder of the runs. Raises HTTPException (404) where there is none."""
+    found = sweep_dir(name, its.settings.runs_dir)
+    try:
+        is_there = found.ledger.is_file()
+    except (OSError, ValueError):  # no name that a folder can have
+        is_there = False
+    if not is_there:
+        raise HTTPException(404, f"there is no sweep {name} in {its.settings.runs_dir}")
     return found
 
 

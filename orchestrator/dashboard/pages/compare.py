@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages.asked import tag_of, unchanged
+from orchestrator.dashboard.pages.asked import Text, tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.charts import CHARTS, Chart, Curve, XAxis, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Facts, compare_facts, differences, labels
@@ -46,7 +46,7 @@ class Asked:
 
 
 def asked_runs(
-    its: Annotated[Shared, Depends(shared)], run: Annotated[list[str] | None, Query(max_length=1000)] = None
+    its: Annotated[Shared, Depends(shared)], run: Annotated[list[Text] | None, Query(max_length=1000)] = None
 ) -> Asked:
     """The runs of an address: `?run=NAME/ID&run=…`."""
     keys = list(dict.fromkeys(run or []))

@@ -7,7 +7,17 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from orchestrator.dashboard.pages.asked import PREFIX, SECTIONS, Asked, AskedFolder, part, section, tag_of, unchanged
+from orchestrator.dashboard.pages.asked import (
+    PREFIX,
+    SECTIONS,
+    Asked,
+    AskedFolder,
+    Text,
+    part,
+    section,
+    tag_of,
+    unchanged,
+)
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.charts import CHARTS, MEANT, SIGNS, Figure, XAxis, chart_of, charts_with, figure_of
 from orchestrator.review.damage import readable
@@ -40,7 +50,7 @@ def overview(
 
 
 @router.get("/head")
-def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)], tab: str = "") -> Response:
+def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)], tab: Text = "") -> Response:
     """What changes above the section `tab` while one looks at it, and above the curves its facts, too."""
     if tab not in SECTIONS:
         raise HTTPException(404, f"a run has no section {tab}")

@@ -32,17 +32,20 @@ _SEARCHES = BoundedSemaphore(_SEARCHES_AT_ONCE)
 """Each is a program that reads as fast as it can, and takes a thread that pages are answered by."""
 _SECONDS_OF_WAITING = 1.0
 
+Name = Annotated[str, Query(max_length=400)]
+"""Of a log: its path below the run directory."""
+
 
 @router.get("")
 def logs(
     request: Request,
     run: Asked,
-    file: str = "",
+    file: Name = "",
     line: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
     q: Annotated[str, Query(max_length=_LONGEST_QUESTION)] = "",
     regex: bool = False,
     everywhere: bool = False,
-    log: str = "",
+    log: Name = "",
     begin: Annotated[int, Query(alias="from", ge=0, lt=1 << 53)] = 0,
     number: Annotated[int, Query(ge=1, lt=1 << 53)] = 1,
 ) -> Response:
@@ -80,7 +83,7 @@ def _search(logs: list[LogFile], q: str, regex: bool, start: Place | None) -> tu
 
 
 @router.get("/new")
-def new_lines(run: AskedFolder, file: str, begin: Annotated[int, Query(alias="from", ge=0, lt=1 << 53)]) -> Response:
+def new_lines(run: AskedFolder, file: Name, begin: Annotated[int, Query(alias="from", ge=0, lt=1 << 53)]) -> Response:
     """Whole lines that were written since a byte, for whoever follows a log; `more`: there are more of them already."""
     page = page_from(_asked_log(run, file), begin)
     lines = [{"number": line.number, "text": line.text, "trouble": line.is_trouble} for line in page.lines]
@@ -89,7 +92,7 @@ def new_lines(run: AskedFolder, file: str, begin: Annotated[int, Query(alias="fr
 
 
 @router.get("/raw")
-def raw(run: AskedFolder, file: str) -> Response:
+def raw(run: AskedFolder, file: Name) -> Response:
     """A log as it is."""
     log = _asked_log(run, file)
     name = f"{run.name}-{run.run_id}-{log.path.name}"

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
+from orchestrator.dashboard.pages.asked import Text
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.query import QueryError, quoted, select
 from orchestrator.review.summary import RunSummary
@@ -65,11 +66,11 @@ class View:
 
 
 def asked_view(
-    q: str = "",
-    state: str = "",
-    sort: str = "",
-    order: str = "",
-    cells: str = "",
+    q: Text = "",
+    state: Text = "",
+    sort: Text = "",
+    order: Text = "",
+    cells: Text = "",
     number: Annotated[int, Query(alias="page", ge=1, le=1_000_000)] = 1,
 ) -> View:
     """The view that an address names."""
@@ -81,8 +82,8 @@ def runs(
     request: Request,
     view: Annotated[View, Depends(asked_view)],
     its: Annotated[Shared, Depends(shared)],
-    run: Annotated[tuple[str, ...], Query()] = (),
-    seen: str = "",
+    run: Annotated[tuple[Text, ...], Query(max_length=1000)] = (),
+    seen: Text = "",
 ) -> Response:
     """The runs of the folder, the newest first. `run`: those that are selected; `seen`: what the page shows already,
     to which the answer is 204 where nothing has changed.

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
+from orchestrator.dashboard.pages.asked import asked_sweep_dir
 from orchestrator.dashboard.pages.compare import address
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
@@ -21,7 +22,7 @@ from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_charts import How, heat_map, loss_curves, parallel, scatter
 from orchestrator.review.sweeps import SweepView, importance_of, sweep_folders, view_of
-from orchestrator.sweeps.ledger import sweep_dir
+from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.names import short_name
 from orchestrator.sweeps.states import STARTED_BY_RETRY
 
@@ -46,19 +47,18 @@ class Asked:
     is_read: bool
 
 
-def asked_sweep(name: str, its: Annotated[Shared, Depends(shared)], metric: Metric = None) -> Asked:
+def asked_sweep(
+    found: Annotated[SweepDir, Depends(asked_sweep_dir)], its: Annotated[Shared, Depends(shared)], metric: Metric = None
+) -> Asked:
     """The sweep that an address names, with its cells compared by a metric. Raises UserError where it cannot be read,
     HTTPException (404) where there is none, and for a metric that none of its cells has measured.
     """
-    found = sweep_dir(name, its.settings.runs_dir)
-    if not found.ledger.is_file():
-        raise HTTPException(404, f"there is no sweep {name} in {its.settings.runs_dir}")
     is_complete = its.index.is_complete  # asked before the runs are: it may become so meanwhile
     runs = _runs(its)
     view = view_of(found, runs, metric or None)
     is_read = is_complete or all(cell.run is not None for cell in view.cells)
     if is_read and view.metric not in view.metrics and view.metric != view_of(found, runs).metric:
-        raise HTTPException(404, f"no cell of sweep {name} has measured {metric}")
+        raise HTTPException(404, f"no cell of sweep {found.name} has measured {metric}")
     return Asked(view, is_read)
 
 

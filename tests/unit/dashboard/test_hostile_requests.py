@@ -1,0 +1,199 @@
+"""The dashboard, asked over HTTP what nobody should ask: its own parameters drawn at random, and long addresses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from fastapi.routing import APIRoute
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.faults import wait_until
+from support.hostile import LARGEST_ANSWER, NUMBERS, TEXTS, half_open, watched, with_few_descriptors
+from support.training import tiny_job
+
+from orchestrator.dashboard.app import create_app
+from orchestrator.dashboard.settings import Settings
+from orchestrator.http_server import Server
+from orchestrator.launch.runs import create_run
+from orchestrator.listening import listen
+from orchestrator.review.charts import CHARTS
+from orchestrator.review.machines import MEASURES
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import dump_resolved
+
+STEPS = 4000
+LARGE = re.compile(r"plotly\.js|/runs/[^/]*/[^/]*/(logs|code)\b")
+"""What is large by its nature: plotly's 5 MB, which browsers fetch once and keep, and what a run itself has written."""
+USUAL: dict[str, Any] = {
+    "x": st.sampled_from(["steps", "tokens", "time", "clock"]),
+    "run": st.lists(st.sampled_from(["long/0", "long/1", "long/2"]), max_size=3),
+    "sort": st.sampled_from(["name", "loss", "created"]),
+    "file": st.just("logs/rank-0.log"),
+    "period": st.sampled_from(["7d", "30d", "all"]),
+}
+IN_PATHS = {
+    "chart": st.sampled_from(sorted(CHARTS)),
+    "measure": st.sampled_from(sorted(MEASURES)),
+    "kind": st.sampled_from(["heat", "scatter", "parallel", "curves"]),
+}
+ANY = st.one_of(TEXTS, NUMBERS.map(str), st.sampled_from(["true", "false", "1e400", "nan", "-0"]))
+
+
+def long_run(folder: Path, number: int) -> RunDir:
+    """A run that has measured much."""
+    job = tiny_job("long", optimizer={"lr": 1e-3 * (1 + number)})
+    run = create_run(job, dump_resolved(job), folder)
+    values = {
+        "train/loss": 2.718281828459045,
+        "train/lr": 1.2345678901234567e-5,
+        "train/grad_norm": 0.12345678901234567,
+    }
+    with run.metrics_file.open("w") as file:
+        for step in range(1, STEPS + 1):
+            measured = {name: value * (1 + step % 97 / 1000) for name, value in values.items()}
+            record = {"time": 1.7e9 + step, "iteration": step, "samples": 8 * step, "tokens": 512 * step}
+            file.write(json.dumps({**record, "values": measured}) + "\n")
+    run.logs.mkdir(exist_ok=True)
+    (run.logs / "rank-0.log").write_text("".join(f"line {number} of a log\n" for number in range(2000)))
+    return run
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    folder = tmp_path_factory.mktemp("runs")
+    runs = [long_run(folder, number) for number in range(20)]
+    KEYS.extend(f"{run.name}/{run.run_id}" for run in runs)
+    server, listening = Server(create_app(Settings(folder, allows_actions=True))), listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    found = listening.getsockname()[1]
+    wait_until(lambda: ask(found, f"/runs/{KEYS[0]}")[0] == 200, "the dashboard")
+    yield found
+    server.should_exit = True
+    thread.join()
+
+
+KEYS: list[str] = []
+
+
+def ask(port: int, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, content
+
+
+def routes() -> list[APIRoute]:
+    """Of every page."""
+    found: list[APIRoute] = []
+    unseen = list(create_app(Settings(Path("/nowhere"))).routes)
+    while unseen:
+        route = unseen.pop()
+        if isinstance(route, APIRoute):
+            found.append(route)
+        unseen += getattr(getattr(route, "original_router", None), "routes", [])
+    return sorted(found, key=lambda route: route.path)
+
+
+def parameters(route: APIRoute) -> list[str]:
+    """The names of those that follow the question mark, of the page and of what it depends on."""
+    names, unseen = [], [route.dependant]
+    while unseen:
+        dependant = unseen.pop()
+        names += [each.alias for each in dependant.query_params]
+        unseen += dependant.dependencies
+    return sorted(set(names))
+
+
+@st.composite
+def addresses(draw: st.DrawFn) -> str:
+    route = draw(st.sampled_from(routes()))
+    path = route.path
+    if draw(st.integers(0, 3)):
+        name, run_id = draw(st.sampled_from(KEYS)).split("/")
+        path = path.replace("{name}/{run_id}", f"{name}/{run_id}")
+    for part in route.dependant.path_params:
+        value = draw(IN_PATHS[part.alias] if part.alias in IN_PATHS and draw(st.booleans()) else TEXTS)
+        path = path.replace(f"{{{part.alias}}}", quote(value, safe="", errors="replace"))
+    asked: list[tuple[str, str]] = []
+    for name in parameters(route):
+        if draw(st.booleans()):
+            value = draw(USUAL[name] if name in USUAL and draw(st.booleans()) else ANY)
+            asked += [(name, each) for each in (value if isinstance(value, list) else [value])]
+    # As a person or a proxy may write it: also bytes that are no UTF-8.
+    return f"{path}?{urlencode(asked, errors='replace')}" if asked else path
+
+
+def test_no_address_is_too_much(port: int) -> None:
+    statuses = set()
+
+    @settings(max_examples=400, suppress_health_check=list(HealthCheck))
+    @given(addresses())
+    def asks(path: str) -> None:
+        status, content = ask(port, path)
+        assert status < 500, path
+        assert len(content) <= LARGEST_ANSWER or LARGE.search(path), path
+        statuses.add(status)
+
+    with watched(port):
+        asks()
+    assert statuses >= {200, 400, 404}
+
+
+def test_pages_and_figures_of_long_runs_are_of_bounded_size(port: int) -> None:
+    run, beside = f"/runs/{KEYS[0]}", urlencode([("run", key) for key in KEYS])
+    wait_until(lambda: b"are being read" not in ask(port, "/")[1], "all runs to be read")
+    ends = ("", "/events", "/checkpoints", "/data", "/machines", "/plan", "/spec", "/time")
+    figures = [
+        f"/figure/{chart}?x={x}&smoothing=0.5" for chart in ("loss", "lr", "grad_norm") for x in ("time", "clock")
+    ]
+    pages = [*(run + end for end in (*ends, *figures)), "/", "/cluster", "/sweeps"]
+    pages += [f"/compare?{beside}&whole=true", f"/compare/figure/loss?{beside}&x=time"]
+    for page in pages:
+        status, content = ask(port, page)
+        assert (status, len(content) <= LARGEST_ANSWER) == (200, True), (page, len(content))
+    curves = json.loads(ask(port, f"/compare/figure/loss?{beside}")[1])["data"]
+    assert len(curves) == 20
+    assert all(len(curve["x"]) > 130 and curve["x"][-1] == STEPS for curve in curves)
+
+
+@pytest.mark.parametrize("long", ["a" * 12_000, "%22" * 4000, "%F0%9F%98%80" * 1000, "%ff" * 3000])
+def test_what_is_wrong_is_said_in_few_words(port: int, long: str) -> None:
+    run = f"/runs/{KEYS[0]}"
+    wrong = [f"/{long}", f"/runs/{long}/x", f"{run}/figure/{long}", f"/sweeps/{long}", f"/?q={long}", f"/?state={long}"]
+    wrong += [f"/?page={long}", f"{run}/logs?file={long}", f"{run}/logs?q={long}", f"{run}/logs/raw?file={long}"]
+    wrong += [f"{run}/spec?against={long}", f"/compare?run={long}", f"/assets/x/{long}", f"{run}/actions/{long}"]
+    for path in wrong:
+        status, content = ask(port, path)
+        assert (status in (400, 404), len(content) < 8000) == (True, True), (path[:40], status, len(content))
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PUT", "POST", "X" * 500])
+def test_other_methods_are_refused(port: int, method: str) -> None:
+    for path in ("/", "/health", f"/runs/{KEYS[0]}", f"/runs/{KEYS[0]}/actions/cancel", "/sweeps/x/actions/retry"):
+        status, content = ask(port, path, method, b"x" * 1000, **{"Content-Type": "text/odd; charset=nothing"})
+        assert (status in (403, 404, 405), len(content) < 8000) == (True, True), path
+
+
+def test_more_connections_than_descriptors_shut_nobody_out(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "orchestrator", "dashboard", "--runs-dir", str(tmp_path), "--port=0", "--json"]
+    with subprocess.Popen(with_few_descriptors(command), stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        port = int(json.loads(program.stdout.readline())["address"].rstrip("/").rpartition(":")[2])
+        try:
+            with half_open(port), watched(port):
+                assert ask(port, "/")[0] == 200
+        finally:
+            program.terminate()
