@@ -21,9 +21,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 REQUEST_SECONDS = 10.0
 """How long it may take from a connection's start, or the answer before, until the headers of a request are there."""
 BODY_SECONDS = 20.0
-"""How long a body may take to begin with; each `BYTES_A_SECOND` of it have a second more."""
+"""So much time for each `BODY_SECONDS` times `BYTES_A_SECOND` of a body, and for the rest of it."""
 READING_SECONDS = 30.0
-"""A caller reads `READING_SECONDS` times `BYTES_A_SECOND` of an answer within so long, or all that is left of it."""
+"""The same of an answer that is to be read."""
 BYTES_A_SECOND = 4096
 MOST_CONNECTIONS = 1024
 _FILES = 4096
@@ -60,7 +60,7 @@ class _Connection(H11Protocol):
         super().data_received(data)
 
     def on_response_complete(self) -> None:
-        self._since, self._received = self.loop.time(), 0
+        self._since = self.loop.time()
         super().on_response_complete()
 
     @property
@@ -78,10 +78,10 @@ class _Connection(H11Protocol):
     def _look(self) -> None:
         """Every second: end the connection where the caller has had the turn for too long."""
         now, waits, unread = self.loop.time(), self.waits, self._bytes_unread()
-        if waits is None or waits != self._waited or (waits == 2 and self._has_read(unread)):
-            self._since, self._unread, self._waited = now, unread, waits
-        allowed = (REQUEST_SECONDS, BODY_SECONDS + self._received / BYTES_A_SECOND, READING_SECONDS)
-        if waits is not None and now - self._since > allowed[waits]:
+        moved = (False, self._received >= BODY_SECONDS * BYTES_A_SECOND, self._has_read(unread))
+        if waits is None or waits != self._waited or moved[waits]:
+            self._since, self._received, self._unread, self._waited = now, 0, unread, waits
+        if waits is not None and now - self._since > (REQUEST_SECONDS, BODY_SECONDS, READING_SECONDS)[waits]:
             self.transport.abort()
             return
         self._looks = self.loop.call_later(_LOOK_SECONDS, self._look)

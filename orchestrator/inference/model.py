@@ -75,7 +75,7 @@ class Model:
         Meanwhile prompts can be made requests of. Raises CheckpointError when there is no whole checkpoint any more.
         """
         assert self._opened is not None, "it was loaded by `load`"
-        store = leave_failed_groups()
+        store = leave_failed_groups(self.network.device, self.network.groups.store)
         self.network = self.network.emptied()
         for cached in ("_writer", "_passes"):
             self.__dict__.pop(cached, None)

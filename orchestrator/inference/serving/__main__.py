@@ -44,6 +44,8 @@ def main() -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
+    # After an error of one rank its communicators are aborted, which NCCL's own watchdog would end the process for.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     token = os.environ.pop(TOKEN_VARIABLE, None) or None  # an empty one is none, as the command has it
     if token is None and not arguments.loopback:
         raise UserError(f"{arguments.host} can be reached from other machines: a token is needed")

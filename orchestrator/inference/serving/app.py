@@ -235,7 +235,7 @@ def _check_length(length: int, served: Served) -> None:
     """Raises RequestError for a text, or a list of ids, that is longer than a prompt can be, before it is tokenized."""
     most = served.longest * _CHARACTERS_A_TOKEN
     if length > most:
-        raise RequestError(400, f"a prompt of {length} characters; at most {most}, for at most {served.longest} tokens")
+        raise RequestError(400, f"a prompt of {length} characters or ids; at most {most}, for {served.longest} tokens")
 
 
 def _refusal(error: RequestError) -> JSONResponse:

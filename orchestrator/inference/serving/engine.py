@@ -96,7 +96,7 @@ class Engine:
         is_alone = self._model.network.ranks.world_size == 1
         while True:
             if not is_alone:
-                end_waiting(self._model.network.device)
+                end_waiting(self._model.network.device, self._model.network.groups.store)
             if not self._fails():
                 return
             if not is_alone:

@@ -75,6 +75,8 @@ class Groups:
     data_parallel: dist.ProcessGroup
     """Ranks that hold the same weights: of all replicas and, in each, of all parts of the sequence."""
     pipeline: dist.ProcessGroup
+    store: distributed_c10d.Store
+    """Where the job's processes have met."""
 
 
 def patience(job: JobSpec) -> float:
@@ -152,6 +154,7 @@ def _start(
         control=dist.new_group(backend="gloo", timeout=timeout),
         data_parallel=parallel_state.get_data_parallel_group(with_context_parallel=True),
         pipeline=parallel_state.get_pipeline_model_parallel_group(),
+        store=distributed_c10d._get_default_store(),
     )
     return ranks, groups
 
@@ -259,30 +262,27 @@ def stop_process_groups() -> None:
     dist.destroy_process_group()
 
 
-def leave_failed_groups() -> distributed_c10d.Store:
-    """Leave the job's processes after an error, while others may wait for this one in a collective. Returns where all
-    meet again.
+def leave_failed_groups(device: Device, store: distributed_c10d.Store) -> distributed_c10d.Store:
+    """Leave the job's processes after an error, while others may wait for this one in a collective. `store`: where they
+    have met; returns where all meet again.
 
     What waits over gloo gets an error once nothing refers to this process's groups any more, and their connections are
     closed; what waits over NCCL, by `end_waiting`.
     """
-    store = distributed_c10d._get_default_store()
     store.set(_FAILED, "1")
     parallel_state.destroy_model_parallel()
-    if "nccl" in dist.get_backend():
-        distributed_c10d._abort_process_group()  # leaving in order would wait for the others
-    else:
-        dist.destroy_process_group()
+    if dist.is_initialized():  # not where `end_waiting` was faster
+        # To leave NCCL's groups in order would be to wait for the others.
+        distributed_c10d._abort_process_group() if device.is_cuda else dist.destroy_process_group()
     return distributed_c10d.PrefixStore("again", store)
 
 
-def end_waiting(device: Device) -> None:
+def end_waiting(device: Device, store: distributed_c10d.Store) -> None:
     """From now on, end what this process does over NCCL once another one has left failed groups: of a process that is
     gone from a collective on the same machine NCCL itself says nothing.
     """
     if not device.is_cuda:
         return
-    store, groups = distributed_c10d._get_default_store(), list(distributed_c10d._world.pg_map)
 
     def watch() -> None:
         try:
@@ -290,8 +290,7 @@ def end_waiting(device: Device) -> None:
                 time.sleep(_LOOK_SECONDS)
         except RuntimeError:
             return  # the store is gone, and the server with it
-        for group in groups:
-            if "nccl" in dist.get_backend(group):
-                group._get_backend(device.torch_device).abort()
+        if dist.is_initialized():
+            distributed_c10d._abort_process_group()
 
     threading.Thread(target=watch, daemon=True).start()

@@ -28,7 +28,9 @@ class Model:
         self.reloads = 0
         self.error: Exception = IndexError("tuple index out of range")
         self.network = SimpleNamespace(
-            ranks=SimpleNamespace(world_size=world_size), device=SimpleNamespace(is_cuda=False)
+            ranks=SimpleNamespace(world_size=world_size),
+            device=SimpleNamespace(is_cuda=False),
+            groups=SimpleNamespace(store=None),
         )
 
     def from_first(self, value: Any) -> Any:

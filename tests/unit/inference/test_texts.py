@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.inference.texts import Follower, Piece
+from orchestrator.inference.__main__ import told
+from orchestrator.inference.serving.protocol import completion_choice
+from orchestrator.inference.texts import Continuation, Follower, Piece
 from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.generation import Generation
 
@@ -61,3 +68,15 @@ def test_bytes_that_are_no_text_are_shown_at_the_end() -> None:
     kept = follow([65, BYTES.eod, 66], ignore_end=True)[-1].done
     assert kept is not None
     assert (kept.tokens, kept.text, kept.finish) == ([65, BYTES.eod, 66], "AB", "length")
+
+
+def test_what_a_network_that_has_diverged_says_is_still_json() -> None:
+    """JSON has no NaN, and no infinities."""
+    measured = [math.nan, -math.inf, -1.5]
+    written = Continuation([1], [5, 6, 7], "abc", "length", measured, score=math.nan)
+    choice = completion_choice(0, "abc", written, BYTES)
+    model: Any = SimpleNamespace(commit=SimpleNamespace(iteration=3))
+    record = told(model, "x", written)
+    assert choice["logprobs"]["token_logprobs"] == record["log_probabilities"] == [None, None, -1.5]
+    assert record["score"] is None
+    json.dumps([choice, record], allow_nan=False)
