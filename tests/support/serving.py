@@ -15,14 +15,54 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 from support.faults import PATIENCE
 from support.hostile import with_few_descriptors
+from support.training import layout, tiny_job
 
 TOKEN = "a-token-for-tests-only"
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}<|endoftext|>\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
+GREEDY = {"prompt": "d", "temperature": 0, "max_tokens": 6}
+FAILING = """
+import torch
+from dataclasses import replace
+from orchestrator.inference.writing import Writer
+
+plain = Writer.write
+
+def write(self, requests, ends, *, shows):
+    seeds = {request.options.seed for request in requests}
+    for number, piece in enumerate(plain(self, requests, ends, shows=shows)):
+        if number == 2 and seeds & {7000 + RANK, 7002}:
+            raise OverflowError("a mistake of ours")
+        if number == 2 and 7010 + RANK in seeds:
+            raise torch.OutOfMemoryError("no memory")
+        yield replace(piece, number=999) if 7020 in seeds else piece
+
+Writer.write = write
+"""
+"""By the seed: an error of one rank, of both, of the memory of one, and one that rank 0 alone can have."""
+
+
+def with_mistakes(folder: Path) -> dict[str, str]:
+    """Variables of a command whose ranks make the mistakes of `FAILING`."""
+    lines = "".join(f"    {line}\n" for line in FAILING.splitlines())
+    begin = 'import os\nif "RANK" in os.environ:\n    from orchestrator import plain_megatron\n'
+    (folder / "sitecustomize.py").write_text(f'{begin}    RANK = int(os.environ["RANK"])\n{lines}')
+    return {"PYTHONPATH": str(folder)}
+
+
+def served_job(tokenizer: Path, tp: int = 1, pp: int = 1, **sections: Mapping[str, Any]) -> JobSpec:
+    """A small writer of several ranks."""
+    return tiny_job(
+        "writer",
+        model={"num_query_groups": 2, "vocab_size": 300, "seq_length": 64},
+        data={"random_tokens": True, "tokenizer": {"type": "huggingface", "path": str(tokenizer)}},
+        **{"parallelism": layout(tp=tp, pp=pp), "schedule": {"train_iters": 4}, **sections},
+    )
 
 
 @dataclass

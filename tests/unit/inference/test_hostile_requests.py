@@ -17,34 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.faults import PATIENCE, Ranks
 from support.hostile import LARGEST_ANSWER, NUMBERS, TEXTS, VALUES, as_json, bodies, half_open, watched
-from support.serving import TOKEN, Server, start, write_tokenizer
-from support.training import layout, make_run, tiny_job
+from support.serving import GREEDY, TOKEN, Server, served_job, start, with_mistakes, write_tokenizer
+from support.training import make_run
 
 from orchestrator.inference.serving.protocol import ChatRequest, CompletionRequest
 from orchestrator.rundir import RunDir
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, and servers of one process and of two")]
 
-FAILING = """
-import torch
-from dataclasses import replace
-from orchestrator.inference.writing import Writer
-
-plain = Writer.write
-
-def write(self, requests, ends, *, shows):
-    seeds = {request.options.seed for request in requests}
-    for number, piece in enumerate(plain(self, requests, ends, shows=shows)):
-        if number == 2 and seeds & {7000 + RANK, 7002}:
-            raise OverflowError("a mistake of ours")
-        if number == 2 and 7010 + RANK in seeds:
-            raise torch.OutOfMemoryError("no memory")
-        yield replace(piece, number=999) if 7020 in seeds else piece
-
-Writer.write = write
-"""
-"""By the seed: an error of one rank, of both, of the memory of one, and one that rank 0 alone can have."""
-GREEDY = {"prompt": "d", "temperature": 0, "max_tokens": 6}
 OPTIONS: dict[str, Any] = {
     "max_tokens": st.integers(1, 4) | NUMBERS,
     "temperature": st.floats(0, 2) | NUMBERS,
@@ -95,12 +75,7 @@ CHATS = bodies(
 @pytest.fixture(scope="module")
 def run(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     folder = tmp_path_factory.mktemp("served")
-    job = tiny_job(
-        "writer",
-        model={"num_query_groups": 2, "vocab_size": 300, "seq_length": 64},
-        data={"random_tokens": True, "tokenizer": {"type": "huggingface", "path": str(write_tokenizer(folder))}},
-        **{"parallelism": layout(pp=2), "schedule": {"train_iters": 4}},
-    )
+    job = served_job(write_tokenizer(folder), pp=2)
     return ranks.must_train(make_run(folder, job), job)
 
 
@@ -119,13 +94,9 @@ def alone(run: RunDir) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def pair(run: RunDir, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def pair(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Two processes, which make mistakes where they are asked to."""
-    folder = tmp_path_factory.mktemp("failing")
-    lines = "".join(f"    {line}\n" for line in FAILING.splitlines())
-    begin = 'import os\nif "RANK" in os.environ:\n    from orchestrator import plain_megatron\n'
-    (folder / "sitecustomize.py").write_text(f'{begin}    RANK = int(os.environ["RANK"])\n{lines}')
-    server = start(run, env={"PYTHONPATH": str(folder)})
+    server = start(run, env=with_mistakes(tmp_path_factory.mktemp("failing")))
     yield server
     ended(server)
 
