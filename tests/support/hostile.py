@@ -18,9 +18,7 @@ from hypothesis.strategies import SearchStrategy
 
 LARGEST_ANSWER = 64 << 10
 SLOWEST = 1.0
-"""Seconds within which `/health` answers, whatever else is asked."""
-SLOWEST_WHERE_BUSY = 3.0
-"""The same of one answer in fifty, on a machine that is busy with other tests."""
+"""Seconds within which `/health` answers, whatever else is asked. Tests that watch it run alone."""
 
 TEXTS: SearchStrategy[str] = st.one_of(
     st.text(max_size=30),
@@ -78,9 +76,7 @@ def watched(port: int, path: str = "/health") -> Iterator[Watch]:
     finally:
         stopping.set()
         thread.join()
-    seconds = sorted(watch.seconds)
-    assert seconds[-1] < SLOWEST_WHERE_BUSY
-    assert seconds[: -1 - len(seconds) // 50][-1:] < [SLOWEST]
+    assert max(watch.seconds) < SLOWEST
 
 
 @contextmanager

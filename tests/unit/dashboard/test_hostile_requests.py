@@ -31,6 +31,8 @@ from orchestrator.review.machines import MEASURES
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 
+pytestmark = pytest.mark.alone
+
 STEPS = 4000
 LARGE = re.compile(r"plotly\.js|/runs/[^/]*/[^/]*/(logs|code)\b")
 """What is large by its nature: plotly's 5 MB, which browsers fetch once and keep, and what a run itself has written."""

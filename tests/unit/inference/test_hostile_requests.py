@@ -23,7 +23,11 @@ from support.training import make_run
 from orchestrator.inference.serving.protocol import ChatRequest, CompletionRequest
 from orchestrator.rundir import RunDir
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, and servers of one process and of two")]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.alone,
+    pytest.mark.slow("a tiny training, and servers of one process and of two"),
+]
 
 OPTIONS: dict[str, Any] = {
     "max_tokens": st.integers(1, 4) | NUMBERS,
