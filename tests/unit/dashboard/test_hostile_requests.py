@@ -195,6 +195,7 @@ def test_more_connections_than_descriptors_shut_nobody_out(tmp_path: Path) -> No
         assert program.stdout is not None
         port = int(json.loads(program.stdout.readline())["address"].rstrip("/").rpartition(":")[2])
         try:
+            assert ask(port, "/health")[0] == 200, "it has started"
             with half_open(port), watched(port):
                 assert ask(port, "/")[0] == 200
         finally:
