@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.rundir import RunDir, iteration_of, meant_by_name, write_atomically
+from orchestrator.rundir import RunDir, chosen_at, iteration_of, meant_by_name, write_atomically
 
 COMMIT_FILE = "commit.json"
 MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
@@ -184,7 +184,7 @@ def find_weights(text: str, runs_dir: Path, folders: Sequence[Path] = ()) -> Pat
         runs = [RunDir(place)] if RunDir(place).resolved_generations() else _runs_in(place)
         with_checkpoints = [run for run in meant_by_name(runs) if committed(run)]
         if with_checkpoints:
-            return max(with_checkpoints, key=_created).path
+            return max(with_checkpoints, key=lambda run: chosen_at(run.events())).path
         if runs:
             raise UserError(f"checkpoint.pretrained {text}: {place} has no committed checkpoint yet")
     if any((folder / MEGATRON_TRACKER).is_file() for place in places for folder in (place, place.parent)):
@@ -203,10 +203,6 @@ def _runs_in(folder: Path) -> list[RunDir]:
     if not folder.is_dir():
         return []
     return [run for path in sorted(folder.iterdir()) if (run := RunDir(path)).resolved_generations()]
-
-
-def _created(run: RunDir) -> float:
-    return next((float(event["time"]) for event in run.events() if event.get("event") == "created"), 0.0)
 
 
 def outdated(

@@ -5,6 +5,7 @@ OrchestratorError            anything a person should read as one message, witho
 │   ├── SpecError            a job spec is wrong; carries every problem found
 │   ├── RunNotFound          no run matches what was asked for
 │   ├── RunIsHeld            another process is writing this run
+│   ├── SpecChanged          a job differs from the run that it would continue
 │   ├── DataIsHeld           another process is writing this data set
 │   ├── DataError            a data set is torn, or does not hold what the job needs
 │   └── MissingDependency    an optional part of the product is not installed
@@ -41,6 +42,10 @@ class RunNotFound(UserError):
 
 class RunIsHeld(UserError):
     """Another live process is writing this run."""
+
+
+class SpecChanged(UserError):
+    """A job differs from the run that it would continue, in more than what may be changed unasked."""
 
 
 class DataIsHeld(UserError):
@@ -103,13 +108,14 @@ class Problem:
     """One thing that is wrong with a spec.
 
     `paths` are dotted field paths ("parallelism.tensor_model_parallel_size"), the one to point at first. `hint` is the
-    way out; it may have several lines.
+    way out; it may have several lines. `code` says which warning it is, for programs; an error has none.
     """
 
     message: str
     paths: tuple[str, ...] = ()
     hint: str | None = None
     location: Location | None = None
+    code: str | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Plain data, for programs."""
@@ -119,6 +125,7 @@ class Problem:
             "path": self.paths[0] if self.paths else None,
             "paths": list(self.paths),
             "hint": self.hint,
+            "code": self.code,
             "source": location.source if location else None,
             "line": location.line if location else None,
             "column": location.column if location else None,

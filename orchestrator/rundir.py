@@ -272,6 +272,17 @@ def meant_by_name(runs: Sequence[RunDir]) -> list[RunDir]:
     return [run for run in runs if cell_of(run) is None] or list(runs)
 
 
+def chosen_at(events: Sequence[Mapping[str, Any]]) -> float:
+    """When a person last made, started or submitted a run with these events, in seconds since the epoch; 0 for none. A
+    job on a cluster starts at its own time: it was chosen when it was submitted.
+    """
+    kinds = ("created", "submitted", "launched")
+    chosen = [event for event in events if event.get("event") in kinds]
+    here = (event for event in chosen if event.get("event") != "launched" or event.get("job_id") is None)
+    times = (event.get("time") for event in here)
+    return max((float(time) for time in times if isinstance(time, int | float)), default=0.0)
+
+
 def default_runs_dir() -> Path:
     """Where runs are looked for: $ORCHESTRATOR_RUNS_DIR, or `runs` here."""
     return Path(os.environ.get(RUNS_DIR_VARIABLE) or DEFAULT_RUNS_DIR)

@@ -9,7 +9,6 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +22,7 @@ from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Watcher, command_elsewhere, for_the_others, launch
 from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.runs import changed_original, run_of_another_spec
-from orchestrator.launch.startable import begins_anew, check_startable, imported_from, last_launch
+from orchestrator.launch.startable import begins_anew, check_startable, last_launch
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder
@@ -38,7 +36,8 @@ from orchestrator.tracking.cursor import unsent_bytes
 from orchestrator.tracking.follower import LOG_NAME
 
 RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run id, the start of one, a job's name (its latest run) or a path.")
+    str,
+    typer.Argument(metavar="RUN", help="Run id, the start of one, a job's name (the run started last) or a path."),
 ]
 RunsDir = Annotated[
     Path | None,
@@ -220,27 +219,6 @@ def unsent_words(run: RunDir, unsent: int) -> str:
 def label(run: RunDir) -> str:
     """name/run_id."""
     return f"{run.name}/{run.run_id}"
-
-
-def tell_of_others(run: RunDir, job: JobSpec, is_new: bool, jobs: Sequence[Path], overrides: Sequence[str]) -> None:
-    """Say what a person may have meant by a new run: the one that this spec used to be, which a resume has changed; or
-    the job's last run, whose spec was another before it was edited.
-    """
-    if not is_new:
-        return
-    original = changed_original(run, job)
-    if original is not None:
-        typer.echo(
-            f"      (run {original.run_id} began with this spec and was changed by a resume; to go on with that one: "
-            f"orchestrator resume {in_command(original)})"
-        )
-    elif (other := run_of_another_spec(run, job)) is not None and imported_from(other.events()) is None:
-        spec = shlex.join([*map(str, jobs), *(word for each in overrides for word in ("--set", each))])
-        saved = committed(other)[-1].iteration
-        typer.echo(
-            f"      (run {other.run_id} has another spec and a checkpoint at iteration {saved}; "
-            f"to go on with that one and this spec: orchestrator resume {in_command(other)} {spec})"
-        )
 
 
 def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:

@@ -10,20 +10,18 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, takewhile
 from pathlib import Path
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
 from orchestrator.launch.code import CodeState, code_state
-from orchestrator.launch.states import last_iteration
 from orchestrator.launch.stopping import caught_signals
 from orchestrator.rundir import (
     RUNS_DIR_VARIABLE,
     RunDir,
-    cell_of,
-    default_runs_dir,
+    chosen_at,
     meant_by_name,
     membership_of,
     named_in_command,
@@ -32,15 +30,8 @@ from orchestrator.rundir import (
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
-_RUN_ID = re.compile(r"[0-9a-f]{8}(?:-\d+)?")
+RUN_ID = re.compile(r"[0-9a-f]{8}(?:-\d+)?")
 _HASH_DIGITS = 8
-
-
-def runs_dir_of(job: JobSpec, asked: Path | None) -> Path:
-    """Where the runs of a job go: what was asked for, else what the spec says, else the default."""
-    if asked is not None:
-        return asked
-    return Path(job.launch.runs_dir) if "runs_dir" in job.launch.model_fields_set else default_runs_dir()
 
 
 def all_runs(runs_dir: Path) -> list[RunDir]:
@@ -49,13 +40,14 @@ def all_runs(runs_dir: Path) -> list[RunDir]:
 
 
 def runs_named(name: str, runs_dir: Path) -> list[RunDir]:
-    """The runs of one job, oldest first."""
-    return [run for run in all_runs(runs_dir) if run.name == name]
+    """The runs of one job, the one last that a person chose last: made, started or submitted."""
+    runs = [run for run in run_folders(runs_dir) if run.name == name]
+    return sorted(runs, key=lambda run: (_time_chosen(run), run.path))
 
 
 def find_run(text: str, runs_dir: Path) -> RunDir:
-    """The run that a person means: a run id, the start of one, a job's name (its latest run; cells of sweeps count only
-    where it has no other) or a path.
+    """The run that a person means: a run id, the start of one, a job's name (the run that was chosen last; cells of
+    sweeps count only where it has no other) or a path.
 
     Raises RunNotFound, naming the nearest, and UserError when several match or the one cannot be read.
     """
@@ -78,7 +70,7 @@ def _meant(text: str, runs_dir: Path) -> RunDir:
         return RunDir(path.absolute())
     runs = all_runs(runs_dir)
     exact = [run for run in runs if text in (run.run_id, f"{run.name}/{run.run_id}")]
-    named = meant_by_name([run for run in runs if run.name == text])
+    named = meant_by_name(runs_named(text, runs_dir))
     begun = [run for run in runs if run.run_id.startswith(text)] if text else []
     for matches in (exact, named[-1:], begun):
         if len(matches) == 1:
@@ -96,11 +88,16 @@ def find_same(job: JobSpec, runs_dir: Path, warn: Callable[[str], object] = lamb
         try:
             spec = load_resolved(run.resolved())
         except UserError as error:
-            warn(f"run {run.name}/{run.run_id} is passed over: {str(error).splitlines()[0]}")
+            warn(passed_over(run, error))
             continue
         if spec.config_hash == wanted:
             return run
     return None
+
+
+def passed_over(run: RunDir, error: UserError) -> str:
+    """What to say of a run whose spec cannot be read."""
+    return f"run {run.name}/{run.run_id} is passed over: {str(error).splitlines()[0]}"
 
 
 def next_run_dir(job: JobSpec, runs_dir: Path) -> RunDir:
@@ -168,38 +165,26 @@ def refuse_lost_spec(job: JobSpec, runs_dir: Path, or_else: str) -> None:
             ) from error
 
 
-def changed_original(run: RunDir, job: JobSpec) -> RunDir | None:
-    """The run that began with this very spec and was changed by a resume since; None when there is none."""
-    first = RunDir(run.path.parent / job.config_hash[:_HASH_DIGITS])
-    return first if first.path != run.path and len(first.resolved_generations()) > 1 else None
-
-
-def run_of_another_spec(run: RunDir, job: JobSpec) -> RunDir | None:
-    """The newest run of the same job's name, but of another spec than `job`, that has a checkpoint from which `job`
-    would go on; not one that is as far as that trains already. Cells of sweeps do not count, nor what cannot be read.
-    """
-    spec = run.run_id[:_HASH_DIGITS]
-    for other in reversed(runs_named(run.name, run.path.parent.parent)):
-        if cell_of(other) is None and not other.run_id.startswith(spec):
-            with contextlib.suppress(OSError, OrchestratorError):
-                checkpoints = committed(other)
-                if checkpoints and last_iteration(job, checkpoints) > checkpoints[-1].iteration:
-                    return other
-    return None
-
-
 @contextlib.contextmanager
 def taken_back(run: RunDir, is_new: bool, *, by_ctrl_c: bool) -> Iterator[None]:
     """Around a start or a submission of a run: a new one of which nothing comes is taken back, since it would stand for
-    its job's latest. One that may be in a queue stays. `by_ctrl_c`: whether nothing comes of it after a Ctrl-C either.
+    its job's latest; and so is a spec that an older one was to go on with. What may be in a queue stays. `by_ctrl_c`:
+    whether nothing comes of it after a Ctrl-C either.
     """
+    known, starts = run.resolved_generations(), _starts(run)
     try:
         yield
     except (OrchestratorError, OSError, KeyboardInterrupt) as error:
         may_be_there = isinstance(error, PerhapsSubmitted) or (isinstance(error, KeyboardInterrupt) and not by_ctrl_c)
         if is_new and not may_be_there:
             remove_new_run(run)
+        elif not may_be_there and _starts(run) == starts:
+            withdraw_generations(path for path in run.resolved_generations() if path not in known)
         raise
+
+
+def _starts(run: RunDir) -> int:
+    return sum(event.get("event") in ("launched", "submitted") for event in run.events())
 
 
 def remove_new_run(run: RunDir) -> None:
@@ -267,18 +252,32 @@ def _in_folder(folder: Path) -> Iterator[None]:
         raise
 
 
-def add_generation(run: RunDir, job: JobSpec, written: str) -> None:
-    """Make `job` the run's current spec; what it was before stays."""
+def add_generation(run: RunDir, job: JobSpec, written: str) -> Path:
+    """Make `job` the run's current spec; what it was before stays. Returns its file."""
     path = run.next_resolved()
     write_atomically(_written(path), written)
     write_atomically(path, dump_resolved(job))
+    return path
+
+
+def withdraw_generations(generations: Iterable[Path]) -> None:
+    """Take back specs with which nothing was started: their runs have again those that they had."""
+    for path in generations:
+        for each in (path, _written(path)):
+            each.unlink(missing_ok=True)
 
 
 def written_with(run: RunDir, overrides: Sequence[str]) -> str:
     """What a person wrote of a run's spec, with the fields that are set now before it."""
-    path = _written(run.resolved())
-    before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return "".join(f"# --set {' '.join(each.split())}\n" for each in overrides) + before
+    return "".join(f"# --set {' '.join(each.split())}\n" for each in overrides) + written_of(run)
+
+
+def written_of(run: RunDir) -> str:
+    """A run's spec as a person wrote it; empty where that is not kept, or cannot be read."""
+    try:
+        return _written(run.resolved()).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _written(resolved: Path) -> Path:
@@ -306,7 +305,7 @@ def run_folders(runs_dir: Path) -> Iterator[RunDir]:
         folder = runs_dir.absolute() / name
         for run_id in _listed(folder):
             # Unlike Path.exists(), this one is False also where asking fails: another user's folder, a lost disk.
-            if _RUN_ID.fullmatch(run_id) and os.path.exists(folder / run_id / "resolved.json"):
+            if RUN_ID.fullmatch(run_id) and os.path.exists(folder / run_id / "resolved.json"):
                 yield RunDir(folder / run_id)
 
 
@@ -317,11 +316,19 @@ def _listed(folder: Path) -> list[str]:
         return []
 
 
+def _time_chosen(run: RunDir) -> float:
+    """When a person last made, started or submitted it. What a cluster starts was chosen when it was submitted."""
+    try:
+        return chosen_at(run.events())
+    except OSError:
+        return 0.0  # one that cannot be read must not stand for its job's latest
+
+
 def _creation_time(run: RunDir) -> float:
     try:
         events = run.events()
     except OSError:
-        return 0.0  # one that cannot be read must not stand for its job's latest
+        return 0.0
     return next((event["time"] for event in events if event.get("event") == "created"), time.time())
 
 

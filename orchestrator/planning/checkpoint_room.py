@@ -13,6 +13,7 @@ from orchestrator.errors import Problem
 from orchestrator.planning.figures import disk_size
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 
@@ -41,15 +42,21 @@ class _Writing:
         return self.exports if keep_last is None else min(self.exports, keep_last + 1)
 
 
-def room_for_checkpoints(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    """A doubt, where the folder of runs has less free than what is kept at once."""
-    folder = Path(plan.job.launch.runs_dir).absolute()
-    # os.path.exists: a folder that may not be looked into is none, where Path.exists raises.
-    there = next((parent for parent in (folder, *folder.parents) if os.path.exists(parent)), None)
+CHECKPOINT_ROOM = "checkpoint_room"
+"""The code of that warning."""
+
+
+def room_for_checkpoints(
+    plan: Plan, forecast: Forecast, cluster: ClusterSpec | None, runs_dir: Path | None = None, held: int = 0
+) -> Iterator[Problem]:
+    """A warning, where the folder of runs has less free than what is kept at once. `held`: bytes of checkpoints that
+    the run has already, which later ones take the place of.
+    """
+    there = _folder_there(runs_dir_of(plan.job, runs_dir))
     if there is None:
         return
     saving, writing = plan.job.checkpoint, _writing(plan, forecast)
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(there).free + held
     kept = writing.kept(saving.keep_last, saving.keep_every)
     exports = writing.exports_kept(_exports_wanted(plan))
     if kept * writing.checkpoint_bytes + exports * writing.export_bytes <= free:
@@ -58,10 +65,37 @@ def room_for_checkpoints(plan: Plan, forecast: Forecast, cluster: ClusterSpec | 
     exported = f" and {exports} exports of {disk_size(writing.export_bytes)}" if exports else ""
     message = (
         f"{several} of {disk_size(writing.checkpoint_bytes)}{exported} "
-        f"{'are kept at once' if kept > 1 or exports else 'is kept'}, and {there} has {disk_size(free)} free"
+        f"{'are kept at once' if kept > 1 or exports else 'is kept'}, and {there} has {disk_size(free - held)} free"
+        + (f" beside {disk_size(held)} of this run's" if held else "")
     )
     paths = (_LAST, _EVERY, *((_EXPORTS,) if exports else ()), "launch.runs_dir")
-    yield Problem(message, paths, _way_out(plan, writing, free))
+    yield Problem(message, paths, _way_out(plan, writing, free), code=CHECKPOINT_ROOM)
+
+
+def bytes_kept(plan: Plan, forecast: Forecast) -> int:
+    """What a job keeps at once of its checkpoints and exports."""
+    saving, writing = plan.job.checkpoint, _writing(plan, forecast)
+    exports = writing.exports_kept(_exports_wanted(plan))
+    kept = writing.kept(saving.keep_last, saving.keep_every)
+    return kept * writing.checkpoint_bytes + exports * writing.export_bytes
+
+
+def room_for_all(runs: int, wanted: int, runs_dir: Path) -> Iterator[Problem]:
+    """The same warning of several runs together, which want so many bytes more."""
+    there = _folder_there(runs_dir)
+    if there is None or wanted <= (free := shutil.disk_usage(there).free):
+        return
+    message = f"{runs} runs keep {disk_size(wanted)} of checkpoints and exports, and {there} has {disk_size(free)} free"
+    hint = "keep fewer of each, or write to another disk with launch.runs_dir"
+    yield Problem(message, (_LAST, "launch.runs_dir"), hint, code=CHECKPOINT_ROOM)
+
+
+def _folder_there(folder: Path) -> Path | None:
+    """The folder, or the first above it that is there. os.path.exists: one that may not be looked into is none, where
+    Path.exists raises.
+    """
+    folder = folder.absolute()
+    return next((parent for parent in (folder, *folder.parents) if os.path.exists(parent)), None)
 
 
 def _exports_wanted(plan: Plan) -> int | None:

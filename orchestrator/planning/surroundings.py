@@ -16,7 +16,7 @@ from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
 from orchestrator.planning.layers import demands_of_engine
 from orchestrator.planning.plan import Plan
-from orchestrator.rundir import nearest_folder
+from orchestrator.rundir import default_runs_dir, nearest_folder
 from orchestrator.safe_path import code_folders
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -24,6 +24,13 @@ from orchestrator.spec.values import environment_references
 
 _STEP = "runtime.train_step"
 _SHOWN = 5
+
+
+def runs_dir_of(job: JobSpec, asked: Path | None) -> Path:
+    """Where the runs of a job go: what was asked for, else what the spec says, else the default."""
+    if asked is not None:
+        return asked
+    return Path(job.launch.runs_dir) if "runs_dir" in job.launch.model_fields_set else default_runs_dir()
 
 
 def train_step_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:

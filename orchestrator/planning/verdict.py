@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoints import find_weights
+from orchestrator.checkpoints import Commit, find_weights
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, UserError
 from orchestrator.planning.checkpoint_room import room_for_checkpoints
@@ -26,6 +26,7 @@ from orchestrator.planning.surroundings import (
     modules_are_hidden,
     nobody_can_be_told,
     python_is_missing,
+    runs_dir_of,
     trackers_are_missing,
     train_step_is_missing,
     transformer_engine_is_missing,
@@ -56,6 +57,8 @@ _LAYOUT = ("parallelism.tensor_model_parallel_size", "launch.gpus_per_node", "la
 _MEMORY = ("batch.micro_batch_size", "runtime.recompute_granularity", *_LAYOUT)
 _SAVING = ("checkpoint.save_interval", "checkpoint.save_seconds")
 _DATA = ("data.blend",)
+NO_WEIGHTS = "no_weights"
+"""The code of what ends a run at its start that has no checkpoint of its own."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,24 @@ class Verdict:
         }
 
 
-def judge(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None, stops: Iterable[Problem] = ()) -> Verdict:
-    """The verdict on a job. `stops`: what was found against it elsewhere, in its cluster's limits and its data."""
+def judge(
+    plan: Plan,
+    forecast: Forecast,
+    cluster: ClusterSpec | None,
+    stops: Iterable[Problem] = (),
+    runs_dir: Path | None = None,
+    saved: Sequence[Commit] = (),
+) -> Verdict:
+    """The verdict on a job. `stops`: what was found against it elsewhere, in its cluster's limits and its data;
+    `runs_dir`: where its runs go, if not where it says; `saved`: the checkpoints of the run that it continues.
+    """
     found = list(stops)
     said = {each.message for each in found}
-    doubts = [doubt for check in DOUBTS for doubt in check(plan, forecast, cluster)]
+    doubts = [
+        *_coded((code, check(plan, forecast, cluster)) for code, check in DOUBTS.items()),
+        *room_for_checkpoints(plan, forecast, cluster, runs_dir, sum(each.bytes for each in saved)),
+        *(_weights_to_start_from(plan, runs_dir_of(plan.job, runs_dir)) if not saved else ()),
+    ]
     return Verdict(
         stops=(
             *found,
@@ -91,6 +107,13 @@ def judge(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None, stops: It
         doubts=tuple(each for each in doubts if each.message not in said),
         fine=tuple(_fine(plan, forecast, cluster)),
     )
+
+
+def _coded(found: Iterable[tuple[str, Iterable[Problem]]]) -> Iterator[Problem]:
+    """Each warning with its code: its own, or that of the check."""
+    for code, problems in found:
+        for each in problems:
+            yield replace(each, code=each.code or code)
 
 
 def _data_stops(plan: Plan, said: Container[str]) -> Iterator[Problem]:
@@ -193,7 +216,7 @@ def _tight_or_unsure(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None
             on_cpu = plan.job.runtime.device == "auto"
             told += f"; this machine has none, and `run` {'trains on its CPU' if on_cpu else 'is refused'} here"
             hint += "; for this machine write runtime.device: cpu"
-        yield Problem(told, ("launch.gpu",), hint)
+        yield Problem(told, ("launch.gpu",), hint, code="gpu_assumed")
     elif forecast.fit == "tight":
         yield Problem(_memory_line(forecast), _MEMORY, _ways(plan, forecast, cluster))
 
@@ -285,51 +308,53 @@ def _data(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterat
     yield from plan.doubts
 
 
-def _weights_to_start_from(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+def _weights_to_start_from(plan: Plan, runs_dir: Path) -> Iterator[Problem]:
     """No more than a doubt: a run that has checkpoints of its own does not need them, and the nodes may see others."""
     text, job = plan.job.checkpoint.pretrained, plan.job
     if text is None:
         return
     paths, ends = ("checkpoint.pretrained",), "without them the run ends at its start"
     try:
-        theirs = open_weights(find_weights(text, Path(job.launch.runs_dir))).job
+        theirs = open_weights(find_weights(text, runs_dir)).job
     except UserError as error:
-        yield Problem(str(error).removeprefix("checkpoint.pretrained "), paths, ends)
+        yield Problem(str(error).removeprefix("checkpoint.pretrained "), paths, ends, code=NO_WEIGHTS)
         return
     if other := other_network(theirs, job):
         message = f"{text} has the weights of another network: {in_words(other)}"
-        yield Problem(message, paths, "the run ends at its start: write the model that they are of, or name another")
+        hint = "the run ends at its start: write the model that they are of, or name another"
+        yield Problem(message, paths, hint, code=NO_WEIGHTS)
     elif job.model.vision is not None and theirs.model.vision is None:
         message = f"{text} sees no images, and what encodes them begins at random"
         if job.model.vision.freeze:
-            yield Problem(f"{message} and stays so", (*paths, "model.vision.freeze"), "the run ends at its start")
+            frozen = (*paths, "model.vision.freeze")
+            yield Problem(f"{message} and stays so", frozen, "the run ends at its start", code=NO_WEIGHTS)
         else:
-            yield Problem(message, paths, "a model that sees, or more training than tuning takes")
+            hint = "a model that sees, or more training than tuning takes"
+            yield Problem(message, paths, hint, code="weights_without_vision")
 
 
-DOUBTS = (
-    _tight_or_unsure,
-    _tensor_groups_cross_nodes,
-    pipeline_idles,
-    _communication,
-    _copies_to_the_host,
-    _work_at_risk,
-    _saved_at_the_end_only,
-    _end_in_time,
-    room_for_checkpoints,
-    _arithmetic,
-    _data,
-    _weights_to_start_from,
-    train_step_is_missing,
-    modules_are_hidden,
-    cache_is_unwritable,
-    transformer_engine_is_missing,
-    kernels_are_missing,
-    nobody_can_be_told,
-    python_is_missing,
-    variables_are_unset,
-    trackers_are_missing,
-)
+DOUBTS: Mapping[str, Callable[[Plan, Forecast, ClusterSpec | None], Iterable[Problem]]] = {
+    "gpu_memory": _tight_or_unsure,
+    "tensor_parallel_across_nodes": _tensor_groups_cross_nodes,
+    "pipeline_bubble": pipeline_idles,
+    "communication": _communication,
+    "host_copies": _copies_to_the_host,
+    "work_at_risk": _work_at_risk,
+    "saved_at_the_end_only": _saved_at_the_end_only,
+    "time_limit": _end_in_time,
+    "dtype": _arithmetic,
+    "data": _data,
+    "train_step_missing": train_step_is_missing,
+    "modules_hidden": modules_are_hidden,
+    "cache_unwritable": cache_is_unwritable,
+    "transformer_engine_missing": transformer_engine_is_missing,
+    "kernels_missing": kernels_are_missing,
+    "notification": nobody_can_be_told,
+    "python_missing": python_is_missing,
+    "variable_unset": variables_are_unset,
+    "tracker_missing": trackers_are_missing,
+}
+"""What looks for each warning, by its code."""
 
 
 def _fine(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[str]:

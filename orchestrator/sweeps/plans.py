@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.launch.code import code_state
-from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run
+from orchestrator.launch.continuation import Continuation, is_settled, with_unwritten
+from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run, written_of
+from orchestrator.launch.states import RunStatus, readable_statuses
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.canonical import config_hash
+from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
 from orchestrator.sweeps.cells import Cell
 from orchestrator.sweeps.ledger import Entry, Planned, SweepDir, same_cells
 from orchestrator.sweeps.loading import LoadedSweep
@@ -39,27 +44,93 @@ def _spec_hash(run: RunDir) -> str | None:
         return None
 
 
-def planned_run(job: JobSpec, runs_dir: Path) -> RunDir:
-    """The run directory of a cell: the one it has, or the one it would get."""
-    return run_of(job, runs_dir) or next_run_dir(job, runs_dir)
+@dataclass(frozen=True)
+class CellRun:
+    """A cell, and the run that it has; None for one that is new. `id`: that of its entry in the ledger, which a cell
+    keeps that goes on with changes.
+    """
+
+    cell: Cell
+    id: str
+    found: Continuation | None
+
+    @property
+    def job(self) -> JobSpec:
+        """What it trains."""
+        return self.cell.job if self.found is None else self.found.job
+
+    def place(self, runs_dir: Path) -> RunDir:
+        """Its run directory: the one it has, or the one it would get."""
+        return next_run_dir(self.cell.job, runs_dir) if self.found is None else self.found.run
 
 
-def write_plan(sweep: SweepDir, loaded: LoadedSweep) -> tuple[Planned, list[RunDir]]:
+def match_cells(sweep: SweepDir, loaded: LoadedSweep, *, new: bool = False) -> list[CellRun]:
+    """The run that each cell has: one of its very spec, or that of the cell with the same values when the sweep was
+    started last. With `new`, the first only. Raises UserError where a run has checkpoints and has lost its spec.
+    """
+    earlier = (
+        {} if new or not sweep.is_planned else {_key(e.values): e for e in (*sweep.left(), *sweep.planned().cells)}
+    )
+    matched, open_ = [], dict[str, Entry]()
+    for cell in loaded.cells.cells:
+        same = run_of(cell.job, sweep.runs_dir)
+        matched.append(CellRun(cell, cell.id, None if same is None else Continuation(same, cell.job)))
+        if same is None and (entry := earlier.get(_key(cell.values))) is not None:
+            open_[cell.id] = entry
+    statuses = {status.run: status for status in readable_statuses([sweep.run(entry) for entry in open_.values()])[0]}
+    return [
+        _continued(each, open_[each.id], statuses.get(sweep.run(open_[each.id]))) if each.id in open_ else each
+        for each in matched
+    ]
+
+
+def _key(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(values.items()))
+
+
+def _continued(matched: CellRun, entry: Entry, status: RunStatus | None) -> CellRun:
+    """The cell with the run of an earlier entry, where that has something to go on with."""
+    if status is None or not status.run.path.exists():
+        return matched
+    cell = matched.cell
+    try:
+        spec = load_resolved(status.run.resolved())
+    except UserError as error:
+        if not status.checkpoints:
+            return matched
+        raise UserError(
+            f"cell {cell.name}: run {status.run.path} has checkpoints up to iteration "
+            f"{status.checkpoints[-1].iteration}, but its spec cannot be read: {str(error).splitlines()[0]}.\n"
+            "      Put that file back to continue it, or start another run, at iteration 0, with --new."
+        ) from error
+    job = with_unwritten(spec, cell.job, written_of(status.run), cell.loaded.text)
+    changes = tuple(diff_jobs(spec, job))
+    settled = is_settled(changes, spec, job, status)
+    if not settled and not status.checkpoints and not status.is_active:
+        return matched
+    return CellRun(cell, entry.id, Continuation(status.run, job, changes, settled))
+
+
+def write_plan(
+    sweep: SweepDir, loaded: LoadedSweep, matched: Sequence[CellRun] | None = None
+) -> tuple[Planned, list[RunDir]]:
     """Give every cell a run directory and write down what the sweep is now; also the runs that are new. The same sweep
     again changes nothing, and neither does one that is refused.
     """
     code = None
     entries, new = [], []
-    before = [run_of(cell.job, sweep.runs_dir) for cell in loaded.cells.cells]
-    for cell, found in zip(loaded.cells.cells, before, strict=True):
-        run = found
-        if run is None:
+    matched = match_cells(sweep, loaded) if matched is None else matched
+    for each in matched:
+        cell = each.cell
+        if each.found is None:
             sweep.path.mkdir(parents=True, exist_ok=True)
             code = code or code_state(Path.cwd(), apart_from=sweep.runs_dir, scratch=sweep.path)
             run = create_run(cell.job, cell.loaded.text, sweep.runs_dir, code)
             new.append(run)
-        _join(run, sweep, cell, is_new=found is None)
-        entries.append(Entry(cell.id, cell.name, cell.values, str(run.path.relative_to(sweep.runs_dir))))
+        else:
+            run = each.found.run
+        _join(run, sweep, cell, is_new=each.found is None)
+        entries.append(Entry(each.id, cell.name, cell.values, str(run.path.relative_to(sweep.runs_dir))))
     planned = Planned(
         generation=sweep.next_generation(),
         metric=loaded.spec.metric,
@@ -69,7 +140,8 @@ def write_plan(sweep: SweepDir, loaded: LoadedSweep) -> tuple[Planned, list[RunD
         filtered=loaded.cells.filtered,
         repeated=loaded.cells.repeated,
     )
-    if not sweep.is_planned or not same_cells(sweep.planned(), planned):
+    changed = any(each.found is not None and each.found.changes for each in matched)
+    if changed or not sweep.is_planned or not same_cells(sweep.planned(), planned):
         sweep.plan(planned, loaded.text)
     return planned, new
 

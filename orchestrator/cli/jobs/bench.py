@@ -23,15 +23,16 @@ from orchestrator.bench.text import (
 )
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
 from orchestrator.cli.jobs.planned import plan_loaded
+from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.preparing import check_sources, prepare_first
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.launch.local import Watcher
-from orchestrator.launch.runs import runs_dir_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.hardware import device_of
+from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import write_atomically
 from orchestrator.spec.job import JobSpec
@@ -92,6 +93,7 @@ def command(
         check_sources(plan_loaded(loaded))
         prepare_first(jobs, overrides or [], loaded.job, as_json)
     job = bench_job(loaded.job, request, None if own_data else _vocabulary(loaded))
+    tell_of_measurement(job, folder)
     run = new_run(job, request, folder)
     if not as_json:
         typer.echo(f"measuring {steps} steps after {warm_up}, in {run.path}")

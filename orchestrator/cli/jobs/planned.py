@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.checkpoints import Commit
 from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.named import GPU_OPTION, Named, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey_job
@@ -68,10 +69,17 @@ def judge_files(files: Sequence[Path], overrides: Sequence[str] | None, cluster:
     return judge_loaded(load_named(files, overrides or [], named), named, starting=False)
 
 
-def judge_loaded(loaded: LoadedJob, named: Named, *, starting: bool = True) -> Judged:
+def judge_loaded(
+    loaded: LoadedJob,
+    named: Named,
+    *,
+    starting: bool = True,
+    runs_dir: Path | None = None,
+    saved: Sequence[Commit] = (),
+) -> Judged:
     """Judge a job that is loaded. Raises SpecError when it cannot be planned at all, or not for what is named.
 
-    Where the job is `starting`, data and a tokenizer that are not here stop it.
+    Where the job is `starting`, data and a tokenizer that are not here stop it. `runs_dir` and `saved` as for `judge`.
     """
     profile, misnamed = profile_of(loaded.job, named)
     misnamed += gpu_problems(loaded.job, named, profile)
@@ -82,9 +90,17 @@ def judge_loaded(loaded: LoadedJob, named: Named, *, starting: bool = True) -> J
     taken = forecast(plan, cluster)
     if named.gpu is not None:
         taken = replace(taken, device_from=GPU_OPTION)
-    verdict = judge(plan, taken, cluster, problems)
-    placed = replace(verdict, stops=_in_order(loaded, verdict.stops), doubts=_in_order(loaded, verdict.doubts))
-    return Judged(plan, taken, placed, cluster)
+    verdict = judge(plan, taken, cluster, problems, runs_dir, saved)
+    return Judged(plan, taken, _placed_verdict(loaded, verdict), cluster)
+
+
+def judge_here(loaded: LoadedJob, plan: Plan, runs_dir: Path, saved: Sequence[Commit] = ()) -> Verdict:
+    """The verdict on a job that is about to start on this machine, whatever cluster it names."""
+    return _placed_verdict(loaded, judge(plan, forecast(plan), None, (), runs_dir, saved))
+
+
+def _placed_verdict(loaded: LoadedJob, verdict: Verdict) -> Verdict:
+    return replace(verdict, stops=_in_order(loaded, verdict.stops), doubts=_in_order(loaded, verdict.doubts))
 
 
 def profile_named(loaded: LoadedJob, named: Named) -> ClusterSpec | None:

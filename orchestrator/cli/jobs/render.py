@@ -10,10 +10,12 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.running import RunsDir
+from orchestrator.launch.continuation import find_continuation
 from orchestrator.launch.render import render, render_template
-from orchestrator.launch.runs import next_run_dir, run_to_continue, runs_dir_of
+from orchestrator.launch.runs import next_run_dir
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.migration.writing_flags import Unsaid
+from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.spec.base import Section
 from orchestrator.spec.connections import CONNECTIONS, device_connections
 from orchestrator.spec.job import JobSpec
@@ -50,12 +52,14 @@ def command(
       orchestrator render job.yaml --set launch.python=/opt/venv/bin/python > launch.sh
       orchestrator render job.yaml --as megatron-lm > pretrain_gpt.sh
     """
-    job = load_job(jobs, overrides or []).job
+    loaded = load_job(jobs, overrides or [])
+    job = loaded.job
     if form is Form.MEGATRON_LM:
         _print_megatron(job, as_json)
         return
     folder = runs_dir_of(job, runs_dir)
-    run = (None if new else run_to_continue(job, folder, warn)) or next_run_dir(job, folder)
+    found = None if new else find_continuation(job, loaded.text, folder, warn=warn)
+    run = found.run if found is not None and found.is_settled else next_run_dir(job, folder)
     script = render(job, run_dir=run.path, python=sys.executable)
     if as_json:
         print_json({"run_dir": str(run.path), "script": script})

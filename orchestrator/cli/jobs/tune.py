@@ -13,19 +13,20 @@ import typer
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
 from orchestrator.cli.jobs.named import GPU_OPTION, Named, load_named
 from orchestrator.cli.jobs.planned import ClusterName, GpuName, profile_named
+from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.jobs.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_output
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.imports import staying
-from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, device_of
 from orchestrator.planning.layers import layers_there
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.memory import capacity
 from orchestrator.planning.memory.fit import TIGHT
+from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -36,7 +37,7 @@ from orchestrator.tuning.measuring import Measuring
 from orchestrator.tuning.overlay import MARK, WRITTEN, overlay_text
 from orchestrator.tuning.search import NEARLY, WHOLE, Found, search
 from orchestrator.tuning.space import Space
-from orchestrator.tuning.trial import Trial, Trials
+from orchestrator.tuning.trial import Trial, Trials, trial_job
 from orchestrator.tuning.worlds import enough, spread
 
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="Tune for that many GPUs.")]
@@ -101,6 +102,7 @@ def command(
     stopped, error = False, None
     if measure:
         trials = Trials(runs_dir_of(task.space.job, runs_dir), task.estimates.vocab_size, steps)
+        tell_of_measurement(trial_job(task.space.job, trials.vocab_size, steps), trials.runs_dir, layout_is_open=True)
         with told_aside(path):
             stopped, error = _measure(measuring, trials, best, found, quiet=as_json)
     report = Report(

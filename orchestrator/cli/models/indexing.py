@@ -14,10 +14,10 @@ from orchestrator.cli.running import RunsDir
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.sample_index import IndexAnswer, IndexedSet, IndexedSource, IndexRequest, sample_index_dir
 from orchestrator.errors import JobError, SpecError, UserError
-from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, samples_needed
 from orchestrator.planning.blend.report import PartPlan, SourcePlan
+from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.safe_path import module_command
 from orchestrator.spec.loading import LoadedJob, load_job
 

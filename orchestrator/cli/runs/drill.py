@@ -8,12 +8,13 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.jobs.planned import plan_loaded
+from orchestrator.cli.jobs.preflight import HERE, AllowWarnings, check_start, verdict_on_all
 from orchestrator.cli.preparing import check_sources, prepare_first
 from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.errors import UserError
 from orchestrator.launch.drill import Drill, drill, shortened
-from orchestrator.launch.runs import runs_dir_of
 from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.spec.loading import load_job
 
 
@@ -22,6 +23,7 @@ def command(
     overrides: Overrides = None,
     iterations: Annotated[int, typer.Option("--iters", min=2, help="Steps of the shortened job.")] = 8,
     kill_at: Annotated[int, typer.Option("--kill-at", min=2, help="Step after which every rank is killed.")] = 5,
+    allow_warnings: AllowWarnings = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -43,6 +45,8 @@ def command(
     length = BatchSchedule.of(job).train_iters
     if kill_at >= length:
         raise UserError(f"--kill-at {kill_at} must be before the end: the job has only {length} steps")
+    twice = [(job, ())] * 2  # both trainings are there until their losses are compared
+    check_start(verdict_on_all(twice, None, folder), HERE, allowed=allow_warnings)
     prepare_first(jobs, overrides or [], loaded.job, as_json)
     tell = (lambda line: None) if as_json else typer.echo
     try:

@@ -12,6 +12,7 @@ import typer
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, Overrides
 from orchestrator.cli.jobs.planned import plan_loaded
+from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, AllowWarnings, check_start, verdict_on
 from orchestrator.cli.preparing import check_sources
 from orchestrator.cli.running import (
     Detach,
@@ -58,6 +59,7 @@ def command(
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="Accept changes that alter the course of the training.")
     ] = False,
+    allow_warnings: AllowWarnings = False,
     from_scratch: FromScratch = False,
     detach: Detach = False,
     runs_dir: RunsDir = None,
@@ -100,14 +102,18 @@ def command(
         check_startable(run, job, from_scratch=from_scratch)
     else:
         refuse_without_checkpoint(run, from_scratch=from_scratch)
+    saved = () if from_scratch else status.checkpoints
+    cluster = None if status.job is None else cluster_of(job)
+    verdict = verdict_on(job, cluster, run.path.parent.parent, saved)
+    check_start(verdict, HERE if cluster is None else ON_A_CLUSTER, allowed=allow_warnings)
     if changed is not None and changes:  # what was refused has changed nothing
         if not from_scratch:
             check_length(run, changed.job, quiet=as_json)
         add_generation(run, changed.job, changed.text if jobs else written_with(run, overrides or []))
     if not as_json:
         typer.echo(f"resuming run {label(run)} in {run.path} ({status.describe()})")
-    if status.job is not None:  # where it ran before
-        submit_and_tell(run, job, cluster_of(job), from_scratch=from_scratch, after=(), as_json=as_json)
+    if cluster is not None:  # where it ran before
+        submit_and_tell(run, job, cluster, from_scratch=from_scratch, after=(), as_json=as_json)
         return
     check_installed(job)
     with sigterm_as_ctrl_c():

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from orchestrator.checkpoints import find_weights
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, warn
-from orchestrator.cli.jobs.planned import plan_loaded
+from orchestrator.checkpoints import committed, find_weights
+from orchestrator.cli.common import AsJson, JobFiles, Overrides
+from orchestrator.cli.jobs.planned import judge_here, plan_loaded
+from orchestrator.cli.jobs.preflight import HERE, AllowWarnings, check_start
 from orchestrator.cli.preparing import check_sources, prepare_first
 from orchestrator.cli.running import (
     Detach,
     FromScratch,
     RunsDir,
     check_installed,
-    describe_completed,
     label,
     start,
-    tell_of_others,
     wait_for_previous,
 )
+from orchestrator.cli.runs.continuing import AllowChanges, New, run_continued, take_changes, tell_completed
 from orchestrator.cli.runs.submitting import describe_active
-from orchestrator.launch.runs import attach_or_create, create_run, run_to_continue, runs_dir_of, taken_back
+from orchestrator.launch.continuation import Continuation, has_steps_left
+from orchestrator.launch.runs import attach_or_create, create_run, taken_back
 from orchestrator.launch.startable import check_startable, refuse_missing
 from orchestrator.launch.states import status_of
 from orchestrator.launch.stopping import sigterm_as_ctrl_c
+from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.spec.loading import load_job
 
 
@@ -33,13 +33,16 @@ from orchestrator.spec.loading import load_job
 def command(
     jobs: JobFiles,
     overrides: Overrides = None,
-    new: Annotated[bool, typer.Option("--new", help="Start another run although this very spec has one.")] = False,
+    new: New = False,
+    allow_changes: AllowChanges = False,
+    allow_warnings: AllowWarnings = False,
     from_scratch: FromScratch = False,
     detach: Detach = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job here, under torchrun. The same spec again continues its run. Ctrl-C saves and stops cleanly. Data
+    """Train a job here, under torchrun. The same spec again continues its run, and so does one in which safe keys were
+    edited; where others were, nothing starts without --new or --allow-changes. Ctrl-C saves and stops cleanly. Data
     sets that are not there are made first, from the text that the spec names.
 
     \b
@@ -55,14 +58,19 @@ def command(
     refuse_missing(job)
     check_sources(plan)
     folder = runs_dir_of(job, runs_dir)
-    if new or run_to_continue(job, folder) is None:
+    found = run_continued(
+        loaded, folder, new=new, allow_changes=allow_changes, from_scratch=from_scratch, as_json=as_json
+    )
+    if found is None:
         if job.checkpoint.pretrained is not None:
             find_weights(job.checkpoint.pretrained, folder)
+        check_start(judge_here(loaded, plan, folder), HERE, allowed=allow_warnings)
         prepare_first(jobs, overrides or [], job, as_json)
-    if new:
-        run, is_new = create_run(job, loaded.text, folder), True
+        created = (create_run(job, loaded.text, folder), True) if new else attach_or_create(job, loaded.text, folder)
+        found, is_new = Continuation(created[0], job), created[1]
     else:
-        run, is_new = attach_or_create(job, loaded.text, folder, warn)
+        is_new = False
+    run, job = found.run, found.job
     said = f"new run {label(run)} in {run.path}"
     if not is_new:
         wait_for_previous(run, quiet=as_json)
@@ -70,16 +78,19 @@ def command(
         if status.is_active and status.job is not None:
             describe_active(status, as_json)
             return
-        if status.state == "completed" and not from_scratch:
-            describe_completed(run, status, as_json)
+        if status.state == "completed" and not from_scratch and not has_steps_left(found, status.checkpoints):
+            tell_completed(found, status, as_json)
             return
         said = f"continuing run {label(run)} in {run.path} ({status.describe()})"
     try:
         with taken_back(run, is_new, by_ctrl_c=True):
             check_startable(run, job, from_scratch=from_scratch)
+            if not is_new:
+                saved = () if from_scratch else committed(run)
+                check_start(judge_here(loaded, plan, folder, saved), HERE, allowed=allow_warnings)
+                take_changes(found, loaded.text, from_scratch=from_scratch, as_json=as_json)
             if not as_json:
                 typer.echo(said)
-                tell_of_others(run, job, is_new, jobs, overrides or [])
             code = start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json)
     except KeyboardInterrupt:
         if not run.path.exists():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
+from orchestrator.checkpoints import committed
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.jobs.named import Named, load_named
 from orchestrator.cli.jobs.planned import Strict, judge_loaded, layout_line
+from orchestrator.cli.jobs.preflight import ON_A_CLUSTER, AllowWarnings, check_start
 from orchestrator.cli.preparing import check_sources
-from orchestrator.cli.running import FromScratch, RunsDir, describe_completed, label, tell_of_others
+from orchestrator.cli.running import FromScratch, RunsDir, label
+from orchestrator.cli.runs.continuing import AllowChanges, New, run_continued, take_changes, tell_completed
 from orchestrator.cli.runs.submitting import (
     ID_OF_THE_DATA_JOB,
     describe_active,
@@ -20,20 +24,16 @@ from orchestrator.cli.runs.submitting import (
     only_cluster,
     submit_and_tell,
 )
-from orchestrator.cli.runs.sweep import start_sweep
+from orchestrator.cli.runs.sweep import Asked, start_sweep
 from orchestrator.errors import UserError
+from orchestrator.launch.continuation import Continuation, has_steps_left
 from orchestrator.launch.preparation import render_preparation
-from orchestrator.launch.runs import (
-    attach_or_create,
-    create_run,
-    next_run_dir,
-    run_to_continue,
-    runs_dir_of,
-    taken_back,
-)
+from orchestrator.launch.runs import attach_or_create, create_run, next_run_dir, taken_back
 from orchestrator.launch.sbatch import render_sbatch
+from orchestrator.launch.startable import refuse_without_checkpoint
 from orchestrator.launch.states import status_of
 from orchestrator.launch.submission import place_of
+from orchestrator.planning.surroundings import runs_dir_of
 
 
 def command(
@@ -42,7 +42,9 @@ def command(
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NAME", help="Cluster profile, instead of launch.cluster.")
     ] = None,
-    new: Annotated[bool, typer.Option("--new", help="Start another run although this very spec has one.")] = False,
+    new: New = False,
+    allow_changes: AllowChanges = False,
+    allow_warnings: AllowWarnings = False,
     from_scratch: FromScratch = False,
     after: Annotated[
         list[str] | None,
@@ -63,8 +65,9 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it when it has ended. Data
-    sets that are not there are made by a job of their own, for which the training waits.
+    """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it when it has ended, and
+    so does one in which safe keys were edited; where others were, nothing starts without --new or --allow-changes.
+    Data sets that are not there are made by a job of their own, for which the training waits.
 
     \b
     Example:
@@ -74,22 +77,30 @@ def command(
       orchestrator submit job.yaml --array runtime.seed=1,2,3
     """
     if array:
-        if new or from_scratch or after or strict:
-            raise UserError("--array starts a sweep, which knows no --new, --from-scratch, --after or --strict")
-        start_sweep(jobs, overrides, array, dry_run, None, False, cluster, False, runs_dir, as_json)
+        if from_scratch or after or strict:
+            raise UserError("--array starts a sweep, which knows no --from-scratch, --after or --strict")
+        asked = Asked(dry_run=dry_run, cluster=cluster, new=new, allow_changes=allow_changes)
+        start_sweep(jobs, overrides, array, replace(asked, allow_warnings=allow_warnings), runs_dir, as_json)
         return
     named = Named(cluster)
     loaded = load_named(jobs, overrides or [], named)
     job = loaded.job
-    judged = judge_loaded(loaded, named if job.launch.cluster is not None else Named(only_cluster()))
+    folder = runs_dir_of(job, runs_dir)
+    named = named if job.launch.cluster is not None else Named(only_cluster())
+    judge_loaded(loaded, named, runs_dir=folder).require(strict=False)  # before anybody is asked anything
+    found = run_continued(
+        loaded, folder, new=new, allow_changes=allow_changes, from_scratch=from_scratch, as_json=as_json or dry_run
+    )
+    saved = () if found is None or from_scratch else committed(found.run)
+    judged = judge_loaded(loaded, named, runs_dir=folder, saved=saved)
     judged.require(strict=strict)
     plan, profile = judged.plan, judged.cluster
     assert profile is not None, "without a name it is the only one there is"
     missing = check_sources(plan)
-    folder = runs_dir_of(job, runs_dir)
     before = jobs_before(after or [], folder)
     if dry_run:
-        run = (None if new else run_to_continue(job, folder, warn)) or next_run_dir(job, folder)
+        check_start(judged.verdict, ON_A_CLUSTER, allowed=True)
+        run = next_run_dir(job, folder) if found is None else found.run
         place = place_of(run, job, copy=False)
         data_script = render_preparation(job, profile, place, missing) if missing else None
         before = (*before, *([ID_OF_THE_DATA_JOB] if missing else []))
@@ -102,19 +113,25 @@ def command(
                 typer.echo(describe_preparation(run, job, profile, missing), err=True)
             typer.echo(f"{layout_line(plan)}\n{describe_request(run, job, profile, before)}", err=True)
         return
-    if new:
-        run, is_new = create_run(job, loaded.text, folder), True
+    if found is None:
+        check_start(judged.verdict, ON_A_CLUSTER, allowed=allow_warnings)
+        created = (create_run(job, loaded.text, folder), True) if new else attach_or_create(job, loaded.text, folder)
+        found, is_new = Continuation(created[0], job), created[1]
     else:
-        run, is_new = attach_or_create(job, loaded.text, folder, warn)
+        is_new = False
+    run, job = found.run, found.job
     status = status_of(run)
     if status.is_active:
         describe_active(status, as_json)
         return
-    if status.state == "completed" and not from_scratch:
-        describe_completed(run, status, as_json)
+    if status.state == "completed" and not from_scratch and not has_steps_left(found, status.checkpoints):
+        tell_completed(found, status, as_json)
         return
-    if not as_json:
-        typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(plan)}")
-        tell_of_others(run, job, is_new, jobs, overrides or [])
+    if not is_new:
+        check_start(judged.verdict, ON_A_CLUSTER, allowed=allow_warnings)
+        refuse_without_checkpoint(run, from_scratch=from_scratch)
     with taken_back(run, is_new, by_ctrl_c=False):
+        take_changes(found, loaded.text, from_scratch=from_scratch, as_json=as_json)
+        if not as_json:
+            typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(plan)}")
         submit_and_tell(run, job, profile, from_scratch=from_scratch, after=before, as_json=as_json)

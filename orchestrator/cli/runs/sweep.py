@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,9 @@ import typer
 
 from orchestrator.cli.common import AsJson, Overrides, print_json
 from orchestrator.cli.jobs.named import Named, known_part_problems
+from orchestrator.cli.jobs.preflight import AllowWarnings
 from orchestrator.cli.running import RunsDir, aligned
+from orchestrator.cli.runs.continuing import AllowChanges, New
 from orchestrator.cli.runs.sweep_preview import show_dry_run
 from orchestrator.cli.runs.sweep_tables import (
     csv_text,
@@ -28,19 +31,24 @@ from orchestrator.cli.runs.sweeping import (
     as_record,
     begin,
     cancel_cells,
+    cells_continued,
     check_cells,
+    check_room,
     cluster_of,
     conclude,
     interrupts_of_a_start,
     last_submission,
     refusals,
     start_of,
+    starts_of,
+    take_changes_of,
     warn_of_data,
     warn_of_dropped,
 )
 from orchestrator.cluster.profiles import load_profile
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import runs_dir_of
+from orchestrator.launch.runs import withdraw_generations
+from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.suggestions import closest
@@ -49,7 +57,6 @@ from orchestrator.sweeps.loading import load_sweep
 from orchestrator.sweeps.plans import withdraw_plan, write_plan
 from orchestrator.sweeps.states import (
     STARTED_BY_RETRY,
-    STARTED_BY_RUN,
     CellStatus,
     cell_statuses,
     check_scheduler,
@@ -92,11 +99,15 @@ def run_(
     local: Local = False,
     cluster: ClusterName = None,
     detach: Detach = False,
+    new: New = False,
+    allow_changes: AllowChanges = False,
+    allow_warnings: AllowWarnings = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Start every cell of a sweep that is not done, has not failed and is not on its way: as one SLURM array, or here.
-    Run it again after adding a value, and only the new cells start.
+    Run it again after adding a value, and only the new cells start. Where safe keys of its job were edited, its cells
+    go on with them; where others were, nothing starts without --new or --allow-changes.
 
     \b
     Example:
@@ -104,59 +115,79 @@ def run_(
       orchestrator sweep run lr.yaml --dry-run
       orchestrator sweep run lr.yaml --local
     """
-    start_sweep(files, overrides, (), dry_run, max_parallel, local, cluster, detach, runs_dir, as_json)
+    asked = Asked(dry_run, max_parallel, local, cluster, detach, new, allow_changes, allow_warnings)
+    start_sweep(files, overrides, (), asked, runs_dir, as_json)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of `sweep run`."""
+
+    dry_run: bool = False
+    max_parallel: int | None = None
+    local: bool = False
+    cluster: str | None = None
+    detach: bool = False
+    new: bool = False
+    allow_changes: bool = False
+    allow_warnings: bool = False
 
 
 def start_sweep(
     files: list[Path],
     overrides: list[str] | None,
     arrays: Sequence[str],
-    dry_run: bool,
-    max_parallel: int | None,
-    local: bool,
-    cluster: str | None,
-    detach: bool,
+    asked: Asked,
     runs_dir: Path | None,
     as_json: bool,
 ) -> None:
     """Start what there is to start of a sweep. `arrays`: values of fields from the command line."""
-    words = [*(overrides or []), *([f"launch.cluster={cluster}"] if cluster else [])]
-    if local:
+    words = [*(overrides or []), *([f"launch.cluster={asked.cluster}"] if asked.cluster else [])]
+    if asked.local:
         loaded = load_sweep(files, words, arrays=arrays)
     else:
-        check, also = refusals(dry_run=dry_run), partial(known_part_problems, Named())
+        check, also = refusals(dry_run=asked.dry_run), partial(known_part_problems, Named())
         loaded = load_sweep(files, words, check, arrays, also)
     cells = loaded.cells.cells
     if not cells:
         raise UserError(why_no_cell(loaded.cells))
-    profile = None if local else cluster_of(cells[0].job, dry_run=dry_run)
+    profile = None if asked.local else cluster_of(cells[0].job, dry_run=asked.dry_run)
     folder = runs_dir_of(cells[0].job, runs_dir).absolute()
     sweep = sweep_dir(loaded.name, folder)
-    parallel = max_parallel or loaded.spec.max_parallel
-    jobs = {cell.id: cell.job for cell in cells}
-    if dry_run:
-        warn_of_data(list(jobs.values()))
-        warn_of_dropped(sweep, jobs)
-        show_dry_run(loaded, sweep, profile, parallel, local=local, as_json=as_json)
+    parallel = asked.max_parallel or loaded.spec.max_parallel
+    jobs = [cell.job for cell in cells]
+    continued = partial(
+        cells_continued, sweep, loaded, new=asked.new, allow_changes=asked.allow_changes, as_json=as_json
+    )
+    if asked.dry_run:
+        matched = continued(dry_run=True)
+        warn_of_data(jobs)
+        warn_of_dropped(sweep, [each.id for each in matched])
+        show_dry_run(loaded, sweep, matched, profile, parallel, local=asked.local, as_json=as_json)
         return
-    check_cells(list(jobs.values()), local=local)
+    check_cells(jobs, local=asked.local)
     with interrupts_of_a_start() as interrupts:
         with sweep.alone():
-            warn_of_dropped(sweep, jobs)
-            planned, new = write_plan(sweep, loaded)
+            matched = continued()
+            warn_of_dropped(sweep, [each.id for each in matched])
+            planned, new = write_plan(sweep, loaded, matched)
             before = len(sweep.submissions_made())
+            taken: list[Path] = []
             try:
                 found = cell_statuses(sweep, planned)
                 check_scheduler(found)
-                starts = [start_of(status, jobs[status.entry.id]) for status in found if status.state in STARTED_BY_RUN]
+                starts = starts_of(matched, found)
+                check_room(starts, profile, folder, allowed=asked.allow_warnings)
+                taken = take_changes_of(matched, found, as_json=as_json)
                 if not as_json:
                     typer.echo(describe_cells(loaded))
                 begin(sweep, starts, profile, parallel, interrupts, as_json=as_json)
             except UserError:  # refused for certain; of other errors, some cells may be in the queue
                 if len(sweep.submissions_made()) == before:
                     withdraw_plan(sweep, planned, new)
+                    withdraw_generations(taken)
                 raise
-        conclude(sweep, starts, interrupts, wait=local and not detach, as_json=as_json)
+        conclude(sweep, starts, interrupts, wait=asked.local and not asked.detach, as_json=as_json)
 
 
 @app.command("retry")
@@ -166,6 +197,7 @@ def retry_(
     local: Local = False,
     cluster: ClusterName = None,
     detach: Detach = False,
+    allow_warnings: AllowWarnings = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -190,6 +222,7 @@ def retry_(
                 profile = load_profile(named) if named is not None else cluster_of(starts[0].job)
             if starts:
                 check_cells([start.job for start in starts], local=here)
+                check_room(starts, profile, sweep.runs_dir, allowed=allow_warnings)
             parallel = max_parallel or (last.max_parallel if last is not None else None)
             begin(sweep, starts, profile, parallel, interrupts, as_json=as_json)
         conclude(sweep, starts, interrupts, wait=here and not detach, as_json=as_json)

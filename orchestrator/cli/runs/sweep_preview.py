@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -14,13 +15,14 @@ from orchestrator.planning.hardware.choice import device_of
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
-from orchestrator.sweeps.plans import planned_run
+from orchestrator.sweeps.plans import CellRun
 from orchestrator.sweeps.submission import Start, cluster_request, submit
 
 
 def show_dry_run(
     loaded: LoadedSweep,
     sweep: SweepDir,
+    matched: Sequence[CellRun],
     profile: ClusterSpec | None,
     parallel: int | None,
     *,
@@ -28,7 +30,7 @@ def show_dry_run(
     as_json: bool,
 ) -> None:
     """Print the cells, and with a profile the text of each array and the batch script of the first cell."""
-    starts = [Start(cell.id, cell.name, cell.job, planned_run(cell.job, sweep.runs_dir)) for cell in loaded.cells.cells]
+    starts = [Start(each.id, each.cell.name, each.job, each.place(sweep.runs_dir)) for each in matched]
     arrays: list[dict[str, Any]] = []
     script = None
     if profile is not None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import typer
 
+from orchestrator.checkpoints import committed
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.jobs.named import Named, gpu_problems, profile_of
+from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
 from orchestrator.cli.preparing import check_data
 from orchestrator.cli.running import check_installed
+from orchestrator.cli.runs.continuing import all_changes, choose
 from orchestrator.cli.runs.interrupting import Interrupts
 from orchestrator.cli.runs.sweep_tables import follow, summary, what_is_retried
 from orchestrator.cluster.profiles import known_profiles, load_profile
@@ -17,7 +21,9 @@ from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.exchange.wanted import export_problems
+from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
+from orchestrator.launch.runs import add_generation
 from orchestrator.launch.stopping import request_stop
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.limits import what_is_refused
@@ -30,7 +36,9 @@ from orchestrator.spec.loading import Loaded
 from orchestrator.sweeps.cells import Check
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import Submission, SweepDir
-from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, left_statuses
+from orchestrator.sweeps.loading import LoadedSweep
+from orchestrator.sweeps.plans import CellRun, match_cells
+from orchestrator.sweeps.states import STARTED_BY_RUN, UNDER_WAY, CellStatus, cell_statuses, counts, left_statuses
 from orchestrator.sweeps.submission import Start, cluster_request, local_request, start_driver, submit
 
 
@@ -141,6 +149,62 @@ def warn_of_dropped(sweep: SweepDir, cells: Collection[str]) -> None:
         if status.state in UNDER_WAY:
             run = in_command(status.status.run)
             warn(f"cell {status.entry.name} left the sweep and is {status.state}: orchestrator cancel {run} stops it")
+
+
+def cells_continued(
+    sweep: SweepDir, loaded: LoadedSweep, *, new: bool, allow_changes: bool, as_json: bool, dry_run: bool = False
+) -> list[CellRun]:
+    """The run of each cell, after a person was asked about those whose base was changed in more than safe keys. Raises
+    SpecChanged where nobody can be asked.
+    """
+    if new and allow_changes:
+        raise UserError("--new starts other runs, and --allow-changes continues those there are: choose one")
+    matched = match_cells(sweep, loaded, new=new)
+    unsettled = [each.found for each in matched if each.found is not None and not each.found.is_settled]
+    if unsettled and (not allow_changes or any(each.is_forbidden for each in unsettled)):
+        what = f"{len(unsettled)} of the {len(matched)} cells of sweep {sweep.name} have runs of another spec"
+        if choose(unsettled, what, as_json=as_json or dry_run) == "new":
+            return match_cells(sweep, loaded, new=True)
+    return matched
+
+
+def starts_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus]) -> list[Start]:
+    """The cells that `sweep run` starts: those that wait for it, and those that are done and were made longer."""
+    cells = {each.id: each for each in matched}
+    starts = []
+    for status in statuses:
+        cell = cells[status.entry.id]
+        is_longer = cell.found is not None and has_steps_left(cell.found, status.status.checkpoints)
+        if status.state in STARTED_BY_RUN or (status.state == "completed" and is_longer):
+            starts.append(start_of(status, cell.job))
+    return starts
+
+
+def take_changes_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus], *, as_json: bool) -> list[Path]:
+    """Make what the sweep says now the specs of its cells, and say so: of those under way nothing changes. Returns the
+    files of these specs.
+    """
+    state = {status.entry.id: status.state for status in statuses}
+    changed = [each for each in matched if each.found is not None and each.found.changes]
+    live = [each for each in changed if state[each.id] in UNDER_WAY]
+    taking = [each for each in changed if each not in live]
+    taken = [
+        add_generation(each.found.run, each.job, each.cell.loaded.text) for each in taking if each.found is not None
+    ]
+    for these, what in ((taking, "go on with"), (live, "are under way, and do not get")):
+        if these:
+            changes = all_changes([each.found for each in these if each.found is not None])
+            typer.echo(f"{len(these)} cells {what} these changes:\n{changes}", err=as_json)
+    if live:
+        typer.echo("      `sweep cancel` lets them save and stop, and `sweep run` goes on with them", err=as_json)
+    return taken
+
+
+def check_room(starts: Sequence[Start], profile: ClusterSpec | None, folder: Path, *, allowed: bool) -> None:
+    """Print the warnings of the cells that are about to start. Raises SpecError for what stops them."""
+    jobs = [(start.job, committed(start.run)) for start in starts]
+    verdict = verdict_on_all(jobs, profile, folder)
+    check_start(verdict, HERE if profile is None else ON_A_CLUSTER, allowed=allowed)
 
 
 def start_of(status: CellStatus, job: JobSpec) -> Start:

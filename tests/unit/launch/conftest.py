@@ -40,6 +40,7 @@ def _make_job(**changes: Any) -> JobSpec:
         "precision": {"dtype": "fp32"},
         "checkpoint": {"save_interval": 5},
         "tracking": {"mlflow": False},
+        "runtime": {"device": "cpu"},
     }
     for key, value in changes.items():
         section, _, name = key.partition("__")

@@ -28,7 +28,7 @@ def test_gpus_are_named_by_their_driver(driver: Path, make_job: Callable[..., Jo
         (driver / "gpus" / f"0000:0{number}" / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
     assert here.gpus_here() == ["NVIDIA H200", "NVIDIA H200"]
     assert here.gpus_counted() == 2
-    assert machine.machine_for(make_job()) == "NVIDIA H200"
+    assert machine.machine_for(make_job(runtime={})) == "NVIDIA H200"
     assert machine.machine_for(make_job(runtime={"device": "cpu"})) != "NVIDIA H200"
 
 

@@ -52,7 +52,7 @@ def test_a_run_that_was_there_before_stays(
     assert all_runs(runs_dir) == [run]
 
 
-@pytest.mark.parametrize("moment", ["orchestrator.cli.runs.run.tell_of_others", "orchestrator.cli.running.launch"])
+@pytest.mark.parametrize("moment", ["orchestrator.cli.runs.run.start", "orchestrator.cli.running.launch"])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_run_that_is_stopped_before_it_is_launched(
     orchestrator: Orchestrator,
@@ -97,7 +97,7 @@ sys.exit(main(sys.argv[1:]))
     ("moment", "said"),
     [
         ("runs, 'code_state'", ""),
-        ("run, 'tell_of_others'", "stopped before it started; run tiny/{} is gone again\n"),
+        ("run, 'start'", "stopped before it started; run tiny/{} is gone again\n"),
         ("running, 'launch'", "stopped before it started; run tiny/{} is gone again\n"),
     ],
 )

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from orchestrator.checkpoints import write_commit
-from orchestrator.cli.running import tell_of_others
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.code import code_state
 from orchestrator.launch.runs import (
@@ -29,10 +28,10 @@ from orchestrator.launch.runs import (
     next_run_dir,
     remove_new_run,
     run_to_continue,
-    runs_dir_of,
     taken_back,
 )
 from orchestrator.launch.stopping import Terminated, caught_signals, sigterm_as_ctrl_c
+from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.rundir import RunDir, default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
@@ -158,34 +157,6 @@ def test_a_spec_whose_run_has_lost_it_does_not_begin_again_unasked(
     assert os.listdir(runs_dir / "tiny") == [run.run_id]
     another = create_run(job, "", runs_dir)
     assert attach_or_create(job, "", runs_dir) == (another, False)
-
-
-def test_a_run_of_an_edited_spec_names_the_one_it_was(
-    make_job: MakeJob, runs_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job, edited = make_job(), make_job(checkpoint__keep_last=7)
-    before = create_run(job, "", runs_dir)
-    untrained = create_run(make_job(checkpoint__keep_last=8), "", runs_dir)
-    before.checkpoint(15).mkdir(parents=True)
-    write_commit(before.checkpoint(15), iteration=15, consumed_samples=30, files={})
-    for run, is_new in ((before, True), (untrained, False)):
-        tell_of_others(run, job, is_new, [Path("job.yaml")], [])
-    assert capsys.readouterr().out == "", "its own run, and one that is not new"
-    tell_of_others(create_run(edited, "", runs_dir), edited, True, [Path("job.yaml")], ["checkpoint.keep_last=7"])
-    said = capsys.readouterr().out
-    assert f"run {before.run_id} has another spec and a checkpoint at iteration 15" in said
-    command = f"orchestrator resume {before.run_id} --runs-dir {runs_dir} job.yaml --set checkpoint.keep_last=7"
-    assert command in said
-    before.checkpoint(20).mkdir()
-    write_commit(before.checkpoint(20), iteration=20, consumed_samples=40, files={})
-    tell_of_others(create_run(edited, "", runs_dir), edited, True, [Path("job.yaml")], [])
-    assert capsys.readouterr().out == "", "it has done all that this spec trains"
-    longer = make_job(schedule__train_iters=40)
-    tell_of_others(create_run(longer, "", runs_dir), longer, True, [Path("job.yaml")], [])
-    assert f"run {before.run_id} has another spec and a checkpoint at iteration 20" in capsys.readouterr().out
-    before.append_event("imported", source="elsewhere")
-    tell_of_others(create_run(longer, "", runs_dir), longer, True, [Path("job.yaml")], [])
-    assert capsys.readouterr().out == "", "weights alone are nothing to go on from"
 
 
 def test_a_lost_spec_of_a_run_without_checkpoints_takes_nothing_along(make_job: MakeJob, runs_dir: Path) -> None:

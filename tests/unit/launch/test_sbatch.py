@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -79,6 +80,12 @@ def case(request: pytest.FixtureRequest, make_job: MakeJob) -> tuple[str, JobSpe
     """A golden file's name, its job and its cluster."""
     job, cluster = CASES[request.param]
     return request.param, make_job(**job), ClusterSpec(name="lab", **cluster)
+
+
+@pytest.fixture
+def make_job(make_job: MakeJob) -> MakeJob:
+    """make_job(**changes): a job for GPUs, where they are."""
+    return functools.partial(make_job, runtime={})
 
 
 def test_script_is_exactly_the_golden_one(case: tuple[str, JobSpec, ClusterSpec]) -> None:

@@ -80,7 +80,8 @@ def test_a_refused_change_leaves_the_sweep_and_no_runs(
     orchestrator: Run, write: Callable[[str], Path], finished: SweepDir, slurm: FakeSlurm
 ) -> None:
     runs, planned = all_runs(finished.runs_dir), finished.planned()
-    code, out, err = orchestrator("sweep", "run", write(GRID), "--cluster", "alps")
+    another = ("--set", "optimizer.weight_decay=0.2", "--new")
+    code, out, err = orchestrator("sweep", "run", write(GRID), "--cluster", "alps", *another)
     assert code == 2
     assert "sweep tiny has changed: no cell that it had is in it now" in err
     assert "error: SLURM refuses the job" in err

@@ -27,6 +27,13 @@ from tests.unit.sweeps.conftest import JOB, Run, wait_until
 pytestmark = pytest.mark.slow(reason="each cell is a launch of torchrun")
 
 
+@pytest.fixture
+def folder(folder: Path) -> Path:
+    """The same folder; its job says that it trains on the CPU, so that nothing is to be warned of."""
+    (folder / "job.yaml").write_text(f"{JOB}runtime: {{device: cpu}}\n")
+    return folder
+
+
 def cells(orchestrator: Run) -> dict[str, dict[str, Any]]:
     """name → what `sweep status --json` says of a cell."""
     code, out, err = orchestrator("sweep", "status", "tiny", "--json")
@@ -58,7 +65,7 @@ def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
     (folder / "told").mkdir()
     keeps = 'cat >"$0/$$.draft"; mv "$0/$$.draft" "$0/$(date +%s%N).json"'
     tells = {"command": ["sh", "-c", keeps, str(folder / "told")]}
-    (folder / "job.yaml").write_text(f"{JOB}notifications: {json.dumps(tells)}\n")
+    (folder / "job.yaml").write_text(f"{JOB}runtime: {{device: cpu}}\nnotifications: {json.dumps(tells)}\n")
     sweep = write("grid: {lr: [1e-3, 2e-3, 3e-3], tp: [1, 3]}")
     code, out, err = orchestrator("sweep", "run", sweep, "--local", "--max-parallel", "3")
     assert code == 1
