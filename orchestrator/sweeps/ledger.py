@@ -157,9 +157,18 @@ class SweepDir:
     def plan(self, planned: Planned, text: str) -> None:
         """Make this what the sweep is. `text`: the files as written."""
         self.path.mkdir(parents=True, exist_ok=True)
-        name = "sweep.yaml" if planned.generation == 1 else f"sweep.{planned.generation}.yaml"
-        write_atomically(self.path / name, text)
+        write_atomically(self._text(planned), text)
         self.append("planned", **asdict(planned))
+
+    def is_written_as(self, text: str) -> bool:
+        """Whether what the sweep is now was written so."""
+        try:
+            return self._text(self.planned()).read_bytes() == text.encode()
+        except OSError:
+            return False
+
+    def _text(self, planned: Planned) -> Path:
+        return self.path / ("sweep.yaml" if planned.generation == 1 else f"sweep.{planned.generation}.yaml")
 
     def next_generation(self) -> int:
         """The number of the next plan."""

@@ -140,8 +140,9 @@ def write_plan(
         filtered=loaded.cells.filtered,
         repeated=loaded.cells.repeated,
     )
-    changed = any(each.found is not None and each.found.changes for each in matched)
-    if changed or not sweep.is_planned or not same_cells(sweep.planned(), planned):
+    edited = any(each.found is not None and each.found.changes for each in matched)
+    is_same = sweep.is_planned and same_cells(sweep.planned(), planned)
+    if not is_same or (edited and not sweep.is_written_as(loaded.text)):
         sweep.plan(planned, loaded.text)
     return planned, new
 

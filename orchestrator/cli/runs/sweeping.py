@@ -184,10 +184,16 @@ def take_changes_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus], 
     """Make what the sweep says now the specs of its cells, and say so: of those under way nothing changes. Returns the
     files of these specs.
     """
-    state = {status.entry.id: status.state for status in statuses}
-    changed = [each for each in matched if each.found is not None and each.found.changes]
-    live = [each for each in changed if state[each.id] in UNDER_WAY]
-    taking = [each for each in changed if each not in live]
+    known = {status.entry.id: status for status in statuses}
+    live, taking = [], []
+    for each in matched:
+        if each.found is None or not each.found.changes:
+            continue
+        status = known[each.id]
+        if status.state in UNDER_WAY:
+            live.append(each)
+        elif status.state != "completed" or has_steps_left(each.found, status.status.checkpoints):
+            taking.append(each)
     taken = [
         add_generation(each.found.run, each.job, each.cell.loaded.text) for each in taking if each.found is not None
     ]

@@ -1,0 +1,163 @@
+"""A sweep whose job was edited: its cells go on with safe changes, and with others only when a person says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.checkpoints import write_commit
+from orchestrator.launch.runs import all_runs
+from orchestrator.lease import Lease
+from orchestrator.rundir import RunDir
+from orchestrator.spec.loading import load_resolved
+from orchestrator.sweeps.ledger import SweepDir, sweep_dir
+from orchestrator.sweeps.loading import LoadedSweep
+from orchestrator.sweeps.plans import write_plan
+from orchestrator.sweeps.submission import Start
+from tests.unit.sweeps.conftest import JOB, Run
+
+GRID = "grid: {lr: [1, 2]}"
+Load = Callable[[str], LoadedSweep]
+
+
+@pytest.fixture
+def sweep(load: Load, folder: Path) -> SweepDir:
+    """A sweep of two cells: one has completed, one was stopped at iteration 5."""
+    sweep = sweep_dir("tiny", folder / "runs")
+    planned, _ = write_plan(sweep, load(GRID))
+    for entry, iteration, cause in zip(planned.cells, (20, 5), ("completed", "stopped"), strict=True):
+        end(sweep.run(entry), iteration, cause)
+    return sweep
+
+
+def end(run: RunDir, iteration: int, cause: str) -> None:
+    run.append_event("launched", launch_id="l1", host="elsewhere")
+    run.append_event("started", launch_id="l1", iteration=0)
+    run.checkpoint(iteration).mkdir(parents=True)
+    write_commit(run.checkpoint(iteration), iteration=iteration, consumed_samples=16 * iteration, files={})
+    run.append_event("exited", launch_id="l1", code=0, cause=cause, message="", iteration=iteration)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Start]:
+    """The cells that a command would have started."""
+    starts: list[Start] = []
+    monkeypatch.setattr("orchestrator.cli.runs.sweep.begin", lambda sweep, cells, *rest, **named: starts.extend(cells))
+    monkeypatch.setattr("orchestrator.cli.runs.sweep.conclude", lambda *arguments, **named: None)
+    return starts
+
+
+@pytest.fixture
+def edit(folder: Path, write: Callable[[str], Path], orchestrator: Run) -> Callable[..., tuple[int, str, str]]:
+    """edit(line, *options): run the sweep with another line in its job, or instead of one that begins the same."""
+
+    def edit(line: str, *options: str) -> tuple[int, str, str]:
+        key = line.partition(":")[0]
+        kept = [each for each in JOB.splitlines() if not each.startswith(f"{key}:")]
+        (folder / "job.yaml").write_text("\n".join([*kept, line]) + "\n")
+        return orchestrator("sweep", "run", write(GRID), "--local", *options)
+
+    return edit
+
+
+KEEP = "checkpoint: {save_interval: 5, keep_last: 9}"
+
+
+def test_cells_go_on_with_a_safe_key(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+    before, cells = all_runs(sweep.runs_dir), sweep.planned().cells
+    for _ in range(2):
+        started.clear()
+        code, out, _ = edit(KEEP)
+        assert code == 0
+        assert [start.run for start in started] == [sweep.run(cells[1])]
+        assert load_resolved(started[0].run.resolved()).checkpoint.keep_last == 9
+    assert "checkpoint.keep_last" not in out, "it has it by now"
+    assert all_runs(sweep.runs_dir) == before
+    assert sweep.planned().cells == cells, "with the ids that the ledger knows them by"
+    assert len([event for event in sweep.ledger.read_text().splitlines() if '"planned"' in event]) == 2
+    assert load_resolved(sweep.run(cells[0]).resolved()).checkpoint.keep_last == 3, "it is done, and stays as it was"
+
+
+def test_another_value_is_another_cell_beside_edited_ones(
+    edit: Any, sweep: SweepDir, started: list[Start], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.unit.sweeps.test_edited_sweeps.GRID", "grid: {lr: [2, 3]}")
+    assert edit(KEEP)[0] == 0
+    assert [start.name for start in started] == ["lr=2", "lr=3"]
+    assert started[0].run == sweep.run(sweep.planned().cells[0])
+    assert len(all_runs(sweep.runs_dir)) == 3
+
+
+def test_a_cell_that_is_done_goes_on_where_its_length_grew(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+    code, _, _ = edit("schedule: {train_iters: 40}", "--json")
+    assert code == 2, "the other one has not completed, and decays otherwise"
+    end(sweep.run(sweep.planned().cells[1]), 20, "completed")
+    assert edit("schedule: {train_iters: 40}")[0] == 0
+    assert [start.job.schedule.train_iters for start in started] == [40, 40]
+    assert len(all_runs(sweep.runs_dir)) == 2
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--json",)])
+def test_other_edits_start_nothing_unasked(
+    edit: Any, sweep: SweepDir, started: list[Start], options: tuple[str, ...]
+) -> None:
+    before = sweep.ledger.read_bytes(), all_runs(sweep.runs_dir)
+    code, out, err = edit("optimizer: {weight_decay: 0.2}", *options)
+    said = json.loads(out)["message"] if "--json" in options else err
+    assert (code, started) == (2, [])
+    assert "optimizer.weight_decay: 0.01 -> 0.2" in said
+    assert "--allow-changes" in said
+    assert "--new" in said
+    assert (sweep.ledger.read_bytes(), all_runs(sweep.runs_dir)) == before
+
+
+def test_both_ways_out(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+    old = all_runs(sweep.runs_dir)
+    assert edit("optimizer: {weight_decay: 0.2}", "--allow-changes")[0] == 0
+    assert [start.run for start in started] == [sweep.run(sweep.planned().cells[1])]
+    assert load_resolved(started[0].run.resolved()).optimizer.weight_decay == 0.2
+    started.clear()
+    assert edit("optimizer: {weight_decay: 0.3}", "--new")[0] == 0
+    assert [start.run in old for start in started] == [False, False]
+    assert [entry.name for entry in sweep.left()] == ["lr=1", "lr=2"]
+
+
+def test_a_refused_start_leaves_the_specs_as_they_were(
+    edit: Any, sweep: SweepDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.errors import UserError
+
+    def refused(*arguments: Any, **named: Any) -> None:
+        raise UserError("SLURM refuses the job")
+
+    monkeypatch.setattr("orchestrator.cli.runs.sweep.begin", refused)
+    cells = sweep.planned().cells
+    assert edit(KEEP)[0] == 2
+    assert [len(sweep.run(cell).resolved_generations()) for cell in cells] == [1, 1]
+    assert sweep.planned().cells == cells
+
+
+def test_a_cell_under_way_keeps_its_spec(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+    run = sweep.run(sweep.planned().cells[1])
+    lease = Lease.acquire(run, launch_id="l2")
+    try:
+        code, out, _ = edit(KEEP)
+    finally:
+        lease.release()
+    assert (code, started) == (0, [])
+    assert "1 cells are under way, and do not get these changes" in out
+    assert len(run.resolved_generations()) == 1
+
+
+def test_a_cell_whose_spec_cannot_be_read_does_not_begin_again(
+    edit: Any, sweep: SweepDir, started: list[Start]
+) -> None:
+    run = sweep.run(sweep.planned().cells[1])
+    run.resolved().write_text("{")
+    code, _, err = edit(KEEP)
+    assert (code, started) == (2, [])
+    assert f"run {run.path} has checkpoints up to iteration 5" in err
