@@ -125,11 +125,11 @@ class Problem:
             "path": self.paths[0] if self.paths else None,
             "paths": list(self.paths),
             "hint": self.hint,
-            "code": self.code,
             "source": location.source if location else None,
             "line": location.line if location else None,
             "column": location.column if location else None,
             "excerpt": location.excerpt if location else None,
+            **({} if self.code is None else {"code": self.code}),
         }
 
 

@@ -6,6 +6,7 @@ losses. `forbidden`: the run cannot go on as the changed job, most often because
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -91,6 +92,7 @@ _SCALING: Verdict = ("trajectory", "which steps overflow in fp16, and are skippe
 _BALANCE: Verdict = ("trajectory", "the gradient that balances the experts changes")
 _ADAPTERS: Verdict = ("forbidden", "the checkpoint has other adapters; start another run from it")
 _LOSS: Verdict = ("trajectory", "the loss is computed otherwise")
+_TOKENS: Verdict = ("forbidden", "token ids may have another meaning")
 _INITIAL: Verdict = ("safe", "weights are initialised once, and they are in the checkpoint")
 
 
@@ -165,8 +167,13 @@ def _sequence(old: JobSpec, new: JobSpec) -> Verdict:
     return "trajectory", "the data is cut into other samples"
 
 
+def _place(path: str | None) -> str | None:
+    """One spelling of a path: from the working directory, as it is read."""
+    return None if path is None else os.path.abspath(path)
+
+
 def _sources(old: JobSpec, new: JobSpec) -> Verdict:
-    before, after = ([(entry.path, entry.weight) for entry in job.data.blend or []] for job in (old, new))
+    before, after = ([(_place(entry.path), entry.weight) for entry in job.data.blend or []] for job in (old, new))
     if before == after:
         return "safe", "the same data sets; only how a missing one would be made changes"
     return _ORDER
@@ -321,8 +328,8 @@ TABLE: dict[str, Verdict | Judge] = {
     "data.validation": ("safe", "evaluation sees other data; training does not change"),
     "data.test": ("safe", "evaluation sees other data; training does not change"),
     "data.tokenizer.type": ("forbidden", "token ids have another meaning"),
-    "data.tokenizer.path": ("forbidden", "token ids may have another meaning"),
-    "data.tokenizer.merges": ("forbidden", "token ids may have another meaning"),
+    "data.tokenizer.path": _same_or(lambda job: _place(job.data.tokenizer.path), _TOKENS),
+    "data.tokenizer.merges": _same_or(lambda job: _place(job.data.tokenizer.merges), _TOKENS),
     "data.tokenizer.lower_case": ("forbidden", "text may become other tokens"),
     "data.tokenizer.vocab_extra_ids": ("forbidden", "the ids of T5's sentinels have another meaning"),
     "data.prepare": ("safe", "only what happens when a data set is missing changes"),
@@ -331,7 +338,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "data.num_dataset_builder_threads": ("safe", "the order of samples does not depend on who builds it"),
     # task
     "task.name": ("forbidden", "the checkpoint has another head"),
-    "task.train": _ORDER,
+    "task.train": _same_or(lambda job: [_place(path) for path in job.task.train] if job.task else None, _ORDER),
     "task.validation": ("safe", "evaluation sees other examples; training does not change"),
     # optimizer and schedule
     "optimizer.*": _UPDATE,

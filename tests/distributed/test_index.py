@@ -78,7 +78,7 @@ def test_an_index_that_is_damaged_within(ranks: Ranks, orchestrator: CommandLine
     [folder] = (tmp_path / "runs" / job.name).iterdir()
     run = RunDir(folder)
     assert said.code == 2, said.err
-    assert said.err == f"error: run {job.name}/{folder.name} ended: the input is wrong: {message}\n"
+    assert said.err.endswith(f"error: run {job.name}/{folder.name} ended: the input is wrong: {message}\n")
     assert "Traceback" not in logs(run) + said.out
     for rank in (0, 1):
         assert f"rank {rank}: user_error: {message}\n" in run.rank_log(rank).read_text()

@@ -208,7 +208,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 
 def one_clear_line(said: Said) -> str:
     assert "Traceback" not in said.err
-    first = said.err.splitlines()[0]
+    first = next(line for line in said.err.splitlines() if not line.startswith(("warning: ", " ")))
     assert first.startswith("error: ")
     return first
 

@@ -77,7 +77,7 @@ def tell_completed(found: Continuation, status: RunStatus, as_json: bool) -> Non
     """Say that there is nothing left to do, and what the job says otherwise than the run that has done it."""
     describe_completed(found.run, status, as_json)
     if found.changes:
-        told = f"      What this job says otherwise changes nothing of it:\n{all_changes([found])}"
+        told = f"      This job differs from it, which changes nothing by now:\n{all_changes([found])}"
         typer.echo(told, err=as_json)
 
 

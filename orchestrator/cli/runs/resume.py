@@ -194,7 +194,7 @@ def _another(run: RunDir, files: list[Path], overrides: list[str]) -> str:
     """The command that trains the changed spec as another run."""
     words = [*map(str, files or [run.resolved()]), *(word for each in overrides for word in ("--set", each))]
     start = "submit" if status_of(run).job is not None else "run"
-    return shlex.join(["orchestrator", start, *words, "--runs-dir", str(run.path.parent.parent)])
+    return shlex.join(["orchestrator", start, *words, "--new", "--runs-dir", str(run.path.parent.parent)])
 
 
 def refuse(changes: list[Change], allow_changes: bool, another: Callable[[], str]) -> None:

@@ -86,7 +86,7 @@ def test_resume_with_changes_shows_them_by_class(
     assert code == 2
     assert "forbidden: this run cannot go on with it\n  model.num_layers: 2 -> 4" in out
     assert "this run cannot be continued with that spec" in err
-    again = f"orchestrator run {run.resolved()} --set model.num_layers=4 --runs-dir {runs_dir}"
+    again = f"orchestrator run {run.resolved()} --set model.num_layers=4 --new --runs-dir {runs_dir}"
     assert err.endswith(f"\n      To train it as another run, from the start: {again}\n")
 
     code, out, err = orchestrator("resume", "tiny", "--set", "optimizer.lr=2e-3", "--set", "checkpoint.keep_last=9")
