@@ -37,6 +37,7 @@ def test_equal_jobs(small: Any) -> None:
         ("schedule.train_iters=200", {"schedule.train_iters": "trajectory"}),
         ("data.blend=[other]", {"data.blend": "trajectory"}),
         ("data.blend=[{path: corpus, text: raw}]", {"data.blend": "safe"}),
+        ("data.blend=[./sub/../corpus]", {"data.blend": "safe"}),
         ("data.blend=[{path: corpus, text: raw, weight: 2}]", {"data.blend": "trajectory"}),
         ("data.prepare=never", {"data.prepare": "safe"}),
         ("data.seed=1", {"data.seed": "trajectory"}),
