@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.common import warn
 from orchestrator.cli.running import describe_completed, label, wait_for_previous
-from orchestrator.cli.runs.resume import check_length, describe_changes
+from orchestrator.cli.runs.resume import check_length, describe_changes, samples_again
 from orchestrator.errors import RunIsHeld, SpecChanged, UserError
 from orchestrator.launch.continuation import Continuation, find_continuation
 from orchestrator.launch.runs import add_generation
@@ -69,6 +69,8 @@ def take_changes(found: Continuation, written: str, *, from_scratch: bool, as_js
         return
     typer.echo(f"run {label(found.run)} goes on with these changes:\n{all_changes([found])}", err=as_json)
     if not from_scratch:
+        if (repeated := samples_again(found.run, found.job)) is not None:
+            typer.echo(repeated, err=as_json)
         check_length(found.run, found.job, quiet=as_json)
     add_generation(found.run, found.job, written)
 
