@@ -16,6 +16,7 @@ from typing import Any
 import typer.main
 
 from orchestrator.cli.main import COMMANDS, build_app
+from orchestrator.migration.performance import ANSWERS, GROUPS
 from orchestrator.planning.hardware.profiles import GpuProfile
 from orchestrator.spec.base import Section
 from orchestrator.spec.cluster import ClusterSpec
@@ -35,6 +36,7 @@ def pages() -> dict[str, str]:
         "cluster-profile.md": profile_page(),
         "gpu-profile.md": gpu_page(),
         "commands.md": commands_page(),
+        "megatron-performance-flags.md": flags_page(),
     }
 
 
@@ -167,6 +169,25 @@ def _type_text(schema: dict[str, Any]) -> str:
     given = {key: schema[key] for key in bounds if abs(schema.get(key, 2**31)) < 2**31 - 1}
     limits = " and ".join(f"{bounds[key]} {value:g}" for key, value in given.items())
     return f"{'text' if kind == 'string' else kind} {limits}".strip()
+
+
+def flags_page() -> str:
+    """Every flag of Megatron-LM that makes a training faster or smaller."""
+    parts = [
+        f"{NOTE}# Megatron-LM's flags for speed and memory\n\n"
+        "Every flag of Megatron-LM (core_v0.16.1 and core_v0.19.0) that makes a training faster or smaller, and the\n"
+        "fields of megatron-core's configurations behind them (a field that is not named has its flag's name).\n"
+        "`migrate` carries what is a key, and says of each other what became of it;\n"
+        "`render --as megatron-lm` writes what is on here. Flags are listed as Megatron-LM has them: one that begins\n"
+        "with `no-` or `disable-` turns off what is meant. [How to migrate](../how-to/migrate.md).\n"
+    ]
+    for answer, meaning in ANSWERS.items():
+        parts.append(f"\n## {meaning[0].upper()}{meaning[1:]}\n\n| flags | fields | |\n|---|---|---|\n")
+        for group in GROUPS:
+            if group.answer == answer:
+                flags, fields = (", ".join(f"`{name}`" for name in names) for names in (group.flags, group.fields))
+                parts.append(f"| {flags} | {fields} | {group.where} |\n")
+    return "".join(parts)
 
 
 def commands_page() -> str:

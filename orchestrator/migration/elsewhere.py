@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
+
+from orchestrator.migration.performance import by_reason
 
 _LOGS = "metrics go to the run directory and from there to MLflow; `tracking` says where else (TensorBoard, W&B)"
 _KERNELS = "the runtime chooses its kernels; results do not depend on it"
@@ -11,7 +14,6 @@ _CHECKPOINTS = "checkpoints are distributed ones, written in parallel, each whol
 _LAUNCH = "the launcher sets it for each process"
 _WATCH = "hangs, bad steps and crashes are found and named by the runtime"
 _PROFILING = "there is no profiler in this version; results do not depend on it"
-_MEMORY = "the runtime manages its memory; results do not depend on it"
 _INFERENCE = "it is for inference"
 _OTHER_MODEL = "it is for another kind of model"
 _FP8 = "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix products; no FP4"
@@ -31,32 +33,16 @@ _NO_EFFECT: dict[str, str] = {
         config-logger-dir=
         timing-log-level= timing-log-option= no-barrier-with-level-1-timing""",
     "the program and its pattern of layers say it": "is-hybrid-model",
-    _KERNELS: """
-        no-masked-softmax-fusion no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion
-        no-persist-layer-norm cross-entropy-loss-fusion cross-entropy-fusion-impl=
-        use-flash-attn disable-bf16-reduced-precision-matmul use-te te-rng-tracker
-        enable-cuda-graph cuda-graph-impl= cuda-graph-scope=* cuda-graph-warmup-steps= external-cuda-graph
-        attention-softmax-in-fp32 export-force-local-attention""",
+    _KERNELS: "use-te attention-softmax-in-fp32 export-force-local-attention",
     _COMMUNICATION: """
-        distributed-backend= no-overlap-p2p-communication overlap-p2p-communication-warmup-flush
-        no-scatter-gather-tensors-in-pipeline no-async-tensor-model-parallel-allreduce use-ring-exchange-p2p
-        ddp-num-buckets= ddp-bucket-size= ddp-pad-buckets-for-high-nccl-busbw ddp-average-in-collective
-        no-align-grad-reduce no-align-param-gather no-gradient-reduce-div-fusion tp-comm-overlap-cfg=
-        disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs tp-comm-overlap-rs-dgrad disable-tp-comm-bulk-dgrad
-        disable-tp-comm-bulk-wgrad tp-comm-bootstrap-backend= disable-tp-comm-split-ag disable-tp-comm-split-rs
-        pipeline-model-parallel-comm-backend= nccl-communicator-config-path= use-sharp sharp-enabled-group= use-nccl-ub
-        high-priority-stream-groups=* defer-embedding-wgrad-compute wgrad-deferral-limit= delay-wgrad-compute
-        overlap-param-gather-with-optimizer-step distributed-timeout-seconds-after-init= disable-gloo-process-groups
-        microbatch-group-size-per-virtual-pipeline-stage= use-tp-pp-dp-mapping create-all-gather-group
-        cp-comm-type=* hierarchical-context-parallel-sizes=*
-        use-contiguous-buffers-in-local-ddp no-contiguous-buffers-in-local-ddp DDP-impl=""",
+        distributed-timeout-seconds-after-init= use-contiguous-buffers-in-local-ddp
+        no-contiguous-buffers-in-local-ddp DDP-impl=""",
     _CHECKPOINTS: """
-        ckpt-format= dist-ckpt-format= use-dist-ckpt ckpt-fully-parallel-save ckpt-fully-parallel-load
-        no-ckpt-fully-parallel-save ckpt-assume-constant-structure use-persistent-ckpt-worker auto-detect-ckpt-format
-        dist-ckpt-strictness= load-model-opt-format exit-on-missing-checkpoint""",
+        ckpt-format= dist-ckpt-format= use-dist-ckpt auto-detect-ckpt-format dist-ckpt-strictness=
+        load-model-opt-format exit-on-missing-checkpoint""",
     _LAUNCH: "local-rank= rank= world-size= lazy-mpu-init=",
     _WATCH: """
-        no-check-for-nan-in-loss-and-grad check-for-nan-in-loss-and-grad check-for-spiky-loss check-for-large-grads
+        check-for-nan-in-loss-and-grad check-for-spiky-loss check-for-large-grads
         log-straggler disable-straggler-on-startup straggler-ctrlr-port= straggler-minmax-count= enable-ft-package
         calc-ft-timeouts ft-num-warmup-iters= rerun-mode= error-injection-rate= error-injection-type=
         run-workload-inspector-server check-weight-hash-across-dp-replicas-interval=
@@ -64,13 +50,7 @@ _NO_EFFECT: dict[str, str] = {
     _PROFILING: """
         profile profile-step-start= profile-step-end= profile-ranks=* use-pytorch-profiler record-memory-history
         memory-snapshot-path= nvtx-ranges""",
-    _MEMORY: """
-        empty-unused-memory-level= manual-gc manual-gc-interval= no-manual-gc-eval use-cpu-initialization
-        init-model-with-meta-device no-initialization no-clone-scatter-output-in-embedding
-        train-sync-interval=""",
-    "the data is read through memory maps, and each rank reads only what it needs": """
-        no-mmap-bin-files mmap-warmup data-impl= no-create-attention-mask-in-dataloader mid-level-dataset-surplus=
-        dataloader-fast-cache-load dataloader-defer-npy-index-mmap""",
+    "the data is read through memory maps, and each rank reads only what it needs": "mmap-warmup data-impl=",
     "a signal or a time limit ends in a checkpoint by itself": "exit-signal-handler exit-signal-handler-dataloader",
     "a run comes back by itself, and requeues on a cluster": "adlr-autoresume adlr-autoresume-interval=",
     "the loss is always the average over tokens": "calculate-per-token-loss",
@@ -83,28 +63,17 @@ _NO_EFFECT: dict[str, str] = {
 }
 
 _NOT_SUPPORTED: dict[str, str] = {
-    _EXPERTS: """
-        overlap-moe-expert-parallel-comm enable-experimental-moe""",
-    "Transformer Engine 2 takes no notice of it: gradients of weights are multiplied in FP8 as well": "no-fp8-wgrad",
-    "weights stay in bf16, beside a copy in FP8": "fp8-param-gather",
+    _EXPERTS: "enable-experimental-moe",
     "all ranks that hold the same weights share their largest values": "tp-only-amax-red",
-    "the optimizer's state is in fp32, and on the device of the weights": """
-        optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
-        overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params use-precision-aware-optimizer main-grads-dtype=
-        main-params-dtype= exp-avg-dtype= exp-avg-sq-dtype=""",
     "write optimizer.apply_wd_to_qk_layernorm": "no-weight-decay-cond-type=",
     "sharded parameters (FSDP) are not in this version": """
-        use-megatron-fsdp use-custom-fsdp data-parallel-sharding-strategy= outer-dp-sharding-strategy= use-torch-fsdp2
-        torch-fsdp2-no-reshard-after-forward fsdp-double-buffer fsdp-manual-registration
-        suggested-communication-unit-size= keep-fp8-transpose-cache enable-full-sharding-in-hsdp
-        num-distributed-optimizer-instances= no-strict-fsdp-dtensor-load disable-symmetric-registration""",
+        use-custom-fsdp no-strict-fsdp-dtensor-load""",
     "this variant of the model is not in this version": """
         apply-residual-connection-post-layernorm quick-geglu glu-linear-offset=
         activation-func-clamp-value= softmax-type= multi-latent-attention rotary-interleaved no-rope-freq=
         mrope-section=* rope-type=
         embedding-init-method-std= init-method-xavier-uniform fp32-residual-connection
-        apply-query-key-layer-scaling fp16-lm-cross-entropy use-fused-weighted-squared-relu
-        enable-gpt-oss
+        apply-query-key-layer-scaling fp16-lm-cross-entropy enable-gpt-oss
         linear-attention-freq= use-legacy-models data-parallel-random-init attention-output-gate qk-clip""",
     "the attention mask across documents is not in this version": "reset-attention-mask",
     "of samplers this version has the one of `--dataloader-type single`": "dataloader-type= sample-rate=",
@@ -142,11 +111,10 @@ _NOT_SUPPORTED: dict[str, str] = {
 }
 
 _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
-    (r"moe-(permute-fusion|router-fusion|shared-expert-overlap|use-legacy-grouped-gemm)", _KERNELS, True),
     (r"moe-per-layer-logging", _LOGS, True),
     (r"moe-(?!(layer-freq|ffn-hidden-size|shared-expert-intermediate-size|aux-loss-coeff|z-loss-coeff|grouped-gemm|"
      r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type)|expert-capacity-factor|token-dispatcher-type|"
-     r"permute-fusion|router-fusion|shared-expert-overlap|use-legacy-grouped-gemm|per-layer-logging)$).*",
+     r"per-layer-logging)$).*",
      _EXPERTS, False),
     (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
      r"te-precision-config-file", _FP8, False),
@@ -184,11 +152,11 @@ def _by_name(groups: dict[str, str]) -> dict[str, str]:
     return {name.partition("=")[0]: reason for reason, names in groups.items() for name in names.split()}
 
 
-NO_EFFECT = _by_name(_NO_EFFECT)
-NOT_SUPPORTED = _by_name(_NOT_SUPPORTED)
+NO_EFFECT = _by_name(_NO_EFFECT) | _by_name(by_reason("on"))
+NOT_SUPPORTED = _by_name(_NOT_SUPPORTED) | _by_name(by_reason("refused"))
 WORDS: dict[str, int | None] = {
     name.rstrip("=*"): {"": 0, "=": 1, "=*": None}[name[len(name.rstrip("=*")) :]]
-    for names in (*_NO_EFFECT.values(), *_NOT_SUPPORTED.values())
+    for names in chain(*(each.values() for each in (_NO_EFFECT, _NOT_SUPPORTED, by_reason("on"), by_reason("refused"))))
     for name in names.split()
 }
 """How many words each of them takes; None for any number. What stands behind them belongs to no flag."""

@@ -9,6 +9,7 @@ import torch
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.optimizer import loss_scale, update
 from orchestrator.runtime.processes.exits import DivergenceError, Outcome
+from orchestrator.runtime.processes.garbage import collect, collected_by_hand
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
 from orchestrator.runtime.step import run_micro_batches
@@ -34,7 +35,8 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
     session.begin_batches()
     while not session.finished and not session.stopping:
         session.progress()
-        record, loss = train_step(session)
+        with collected_by_hand():
+            record, loss = train_step(session)
         session.settle()
         session.offer(record, loss)
         give_up_when_diverged(session, record)
@@ -83,6 +85,7 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         loss = loss.to("cpu", non_blocking=True)
     session.auxiliary.collect()
     session.batches.fetch_ahead()
+    collect(state.iteration + 1)
     session.mark("update")
     result = update(session.optimizer, values, job)
     state.iteration += 1

@@ -32,6 +32,7 @@ from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.layers.attention_choice import choose_attention
 from orchestrator.runtime.layers.choice import choose_layers
+from orchestrator.runtime.layers.experts import multiply_in_one_kernel
 from orchestrator.runtime.layers.fp8 import require_fp8
 from orchestrator.runtime.layers.overlap import begin_overlap
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxiliary_losses
@@ -111,6 +112,7 @@ def open_session(
     seed_everything(job.runtime.seed, ranks, for_graphs=device.is_cuda and graphs is not None)
     clock.ends("process_groups")
     require_fp8(job.precision, layers)
+    multiply_in_one_kernel(job, layers)
     config = transformer_config(job, device, layers)
     config.flash_attention = flash_attention
     begin_overlap(job, config, layers, device, ranks, control, closing)

@@ -85,10 +85,17 @@ DATA_ARGS=(
   --tokenizer-model data/llama3
 )
 
+RUNTIME_ARGS=(
+  --cross-entropy-loss-fusion
+  --cross-entropy-fusion-impl te
+  --manual-gc
+)
+
 torchrun "${DISTRIBUTED_ARGS[@]}" pretrain_gpt.py \
   "${MODEL_ARGS[@]}" \
   "${MODEL_PARALLEL_ARGS[@]}" \
   "${TRAINING_ARGS[@]}" \
   "${CHECKPOINT_ARGS[@]}" \
   "${EVALUATION_ARGS[@]}" \
-  "${DATA_ARGS[@]}"
+  "${DATA_ARGS[@]}" \
+  "${RUNTIME_ARGS[@]}"

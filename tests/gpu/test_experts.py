@@ -10,6 +10,7 @@ from support.faults import Ranks
 from support.measured import Measured, Meter, asked_of, has_layers, largest_differences, needs_layers
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
+from orchestrator.spec.expert_kernels import GROUPED_PRODUCTS
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
@@ -50,13 +51,38 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "pp2-ep2": {"pp": 2, "dp": 2, **EP2},
 }
 
+ROUTING: dict[str, dict[str, Any]] = {
+    "aux-loss": {},
+    "seq-aux-loss": {"moe_router_load_balancing_type": "seq_aux_loss"},
+    "sigmoid": {"moe_router_score_function": "sigmoid"},
+    "pre-softmax": {"moe_router_pre_softmax": True},
+    "one-expert": {"moe_router_topk": 1, "moe_router_pre_softmax": True},
+    "capacity": {"moe_expert_capacity_factor": 1.0},
+    "z-loss-allgather": {"moe_z_loss_coeff": 1e-3, "moe_token_dispatcher_type": "allgather"},
+    "bf16-router": {"moe_router_dtype": None},
+}
+PLAIN = f"""
+import os
+from orchestrator.runtime.layers import experts
+os.environ["{GROUPED_PRODUCTS}"] = "0"
+experts._has = lambda names: False
+"""
+"""What ranks execute that are to have none of Transformer Engine's kernels that permute, route and multiply at once."""
+
 
 def experts_job(
-    name: str, layers: str, dtype: str, steps: int = STEPS, *, grouped: bool | None = None, **degrees: Any
+    name: str,
+    layers: str,
+    dtype: str,
+    steps: int = STEPS,
+    *,
+    grouped: bool | None = None,
+    model: dict[str, Any] | None = None,
+    **degrees: Any,
 ) -> JobSpec:
     return tiny_job(
         name,
-        model={**MODEL, "moe_grouped_gemm": grouped},
+        model={**MODEL, "moe_grouped_gemm": grouped, **(model or {})},
         parallelism=layout(**degrees),
         precision={"dtype": dtype},
         runtime={"layers": layers},
@@ -73,10 +99,14 @@ def spread_job(name: str, layers: str, dtype: str) -> JobSpec:
     return experts_job(f"{name}-{layers}-{dtype}".replace("_", "-"), layers, dtype, **LAYOUTS[name])
 
 
+def routing_job(name: str) -> JobSpec:
+    return experts_job(f"routing-{name}", LAYERS[1], "bf16", model=ROUTING[name])
+
+
 def jobs(text: str) -> list[JobSpec]:
     """Every job of this file, which needs no text."""
     spread = [spread_job(name, layers, dtype) for dtype, layers in LIMITS for name in LAYOUTS]
-    return [*spread, *(kinds_job(STEPS, grouped=grouped) for grouped in (False, True))]
+    return [*spread, *(kinds_job(STEPS, grouped=grouped) for grouped in (False, True)), *map(routing_job, ROUTING)]
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +144,28 @@ def test_one_kernel_or_one_expert_after_the_other(ranks: Ranks, trainer: Meter, 
     ranks.must_train(run, second, launch_id="second")
     assert [event["iteration"] for event in events(run, "resumed")] == [STEPS // 2]
     assert largest_difference(dict(enumerate(one.losses, 1)), losses(run)) < LIMITS["bf16", LAYERS[1]][0]
+
+
+@pytest.fixture(scope="module")
+def routed(
+    request: pytest.FixtureRequest, ranks: Ranks, trainer: Meter, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Measured], dict[str, Measured]]:
+    """What this session asks for, with Transformer Engine's kernels for experts and without, by the jobs' names."""
+    needs_layers(LAYERS[1])
+    scratch = tmp_path_factory.mktemp("plain")
+    (scratch / "inject.py").write_text(PLAIN)
+    asked = [routing_job(name) for (name,) in sorted(asked_of(request, "routing"))]
+    plain = Meter(ranks.starter, scratch, inject=scratch / "inject.py")
+    return trainer.measure_all(asked), plain.measure_all(asked)
+
+
+@pytest.mark.parametrize("routing", ROUTING)
+def test_kernels_change_nothing(routing: str, routed: tuple[dict[str, Measured], dict[str, Measured]]) -> None:
+    """What permutes, routes and multiplies at once trains as the plain operations do."""
+    fused, plain = (found[routing_job(routing).name] for found in routed)
+    for each in (fused, plain):
+        assert each.outcome == "measured", each.message
+    losses, norms = largest_differences(plain, fused)
+    print(f"\nRESULT kernels of experts, {routing}: losses {losses:.1e} norms {norms:.1e}")
+    assert losses < LIMITS["bf16", LAYERS[1]][0]
+    assert norms < LIMITS["bf16", LAYERS[1]][1]

@@ -1,4 +1,4 @@
-"""The loops over megatron-core itself and over torchtitan that ours is held against, and the rows in which it is."""
+"""Who ours is held against, and the rows: a loop over megatron-core, torchtitan's trainer, Megatron-LM's trainer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from support.ranks import RankStarter
 JOBS = Path(__file__).parents[2] / "jobs"
 _BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PLAIN_LOOP, TITAN_LOOP = _BENCHMARKS / "plain_loop.py", _BENCHMARKS / "titan_loop.py"
+TRAINER = _BENCHMARKS / "megatron_trainer.py"
 
 
 def peer_meter(
@@ -85,3 +86,20 @@ TITAN_ROWS = {
     "llama-7.1b-tp2": Row("gpt-7.1b", 2, 1, 4, (*_TP2, *_LLAMA_7_1B)),
 }
 """Of the Llama that torchtitan has, in micro-batches that GPUs of 80 GB have room for with either."""
+
+
+def _qwen(layers: int, ep: int) -> tuple[str, ...]:
+    """Qwen3-30B-A3B with some of its 48 layers."""
+    model = ("model.preset=qwen3-30b-a3b", f"model.num_layers={layers}", "model.seq_length=4096")
+    return (*model, f"parallelism.expert_model_parallel_size={ep}")
+
+
+TRAINER_ROWS = {
+    "qwen3-24-ep4": Row("gpt-1.7b", 4, 2, 32, _qwen(24, 4)),
+    "qwen3-12-ep4": Row("gpt-1.7b", 4, 2, 32, _qwen(12, 4)),
+    "qwen3-12-ep2": Row("gpt-1.7b", 2, 2, 16, _qwen(12, 2)),
+    "qwen3-8-ep2": Row("gpt-1.7b", 2, 2, 16, _qwen(8, 2)),
+}
+"""With experts, beside Megatron-LM's trainer: the row of the bar, which takes four GPUs of 141 GB; what four of 80 GB
+have room for, and the same for two GPUs.
+"""

@@ -4,6 +4,7 @@ from orchestrator.migration.together.base import Together
 from orchestrator.migration.together.data import DATA
 from orchestrator.migration.together.experts import EXPERTS_TOGETHER
 from orchestrator.migration.together.fp8 import FP8_TOGETHER
+from orchestrator.migration.together.kernels import KERNELS_TOGETHER
 from orchestrator.migration.together.model import MODEL
 from orchestrator.migration.together.task import TASK
 from orchestrator.migration.together.tracking import TRACKING
@@ -19,4 +20,5 @@ TOGETHER: tuple[Together, ...] = (
     *TRAINING,
     *TRACKING,
     *FP8_TOGETHER,
+    *KERNELS_TOGETHER,
 )

@@ -10,6 +10,7 @@ from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.table import NUMBER, WHOLE, Kind, same, switch
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.spec.expert_kernels import may_have_engine
 
 EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
 GROUPED = "model.moe_grouped_gemm"
@@ -106,6 +107,9 @@ def write(writer: FlagWriter) -> None:
     writer.add("MODEL", "num-experts", model.num_experts)
     for flag, path, kind in _ROWS:
         value = writer.value(path)
+        if path == GROUPED and value is None and may_have_engine(writer.job):
+            value = True  # on by itself with Transformer Engine's layers, and off in Megatron-LM
+            writer.say_otherwise(path, f"--{flag}: Megatron-LM has Transformer Engine's layers by default")
         default: Any = "allgather" if path == DISPATCHER else default_of(path)
         if value in (default, None):
             continue

@@ -238,6 +238,7 @@ def write_evaluation(writer: FlagWriter) -> None:
     evaluation = writer.job.evaluation
     if evaluation.eval_interval is None:
         writer.add("EVALUATION", "eval-iters", 0)
+        writer.add("EVALUATION", "eval-interval", 1000)  # 0.16 divides by it all the same
         writer.leave(BATCHES, "nothing is evaluated at fixed steps")
     else:
         writer.add("EVALUATION", "eval-interval", evaluation.eval_interval)

@@ -53,6 +53,7 @@ _CHOICES = (
     "masked_softmax_fusion",
     "moe_grouped_gemm",
     "moe_permute_fusion",
+    "moe_router_fusion",
     "tp_comm_overlap",
     "batch_p2p_comm",
     "batch_p2p_sync",

@@ -2,17 +2,82 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.errors import MissingDependency
 from orchestrator.runtime.layers.engine import absence
+from orchestrator.spec.expert_kernels import (
+    GROUPED_PRODUCTS,
+    can_fuse_permutation,
+    can_fuse_router,
+    can_group,
+    can_multiply_in_one_kernel,
+)
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
+
+_PERMUTING = (
+    *("fused_permute", "fused_permute_with_probs", "fused_unpermute"),
+    *("fused_sort_chunks_by_index", "fused_sort_chunks_by_index_with_probs"),
+)
+_ROUTING = ("fused_topk_with_score_function", "fused_compute_score_for_moe_aux_loss", "fused_moe_aux_loss")
+"""Functions of Transformer Engine by megatron-core's names, which are None where its version does not have them."""
+
+
+def expert_kernels(job: JobSpec, layers: Layers) -> dict[str, bool]:
+    """Which of Transformer Engine's kernels for experts a run has, in megatron-core's words: with its layers, those
+    that it has and the job can have. megatron-core refuses what is asked for in vain.
+    """
+    engines = layers == "transformer_engine"
+    return {
+        "moe_grouped_gemm": engines and can_group(job),
+        "moe_permute_fusion": engines and can_fuse_permutation(job) and _has(_PERMUTING),
+        "moe_router_fusion": engines and can_fuse_router(job) and _has(_ROUTING),
+    }
+
+
+def multiply_in_one_kernel(job: JobSpec, layers: Layers) -> None:
+    """Have Transformer Engine multiply a rank's experts together, unless the environment says otherwise. It asks with
+    every product, and takes no notice where it cannot.
+    """
+    if layers != "transformer_engine" or not can_multiply_in_one_kernel(job):
+        return
+    if os.environ.setdefault(GROUPED_PRODUCTS, "1") == "1":
+        _spare_ranks_without_tokens(importlib.import_module("transformer_engine.pytorch.module.grouped_linear"))
+
+
+def _spare_ranks_without_tokens(module: Any) -> None:
+    """Transformer Engine (up to 2.16) looks at the first product, and crashes where there is none: where no token came
+    to any expert of a rank.
+    """
+    original = module.general_grouped_gemm
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def multiply(*arguments: Any, **options: Any) -> Any:
+        if any(options["m_splits"]):
+            return original(*arguments, **options)
+        os.environ[GROUPED_PRODUCTS] = "0"
+        try:
+            return original(*arguments, **options)
+        finally:
+            os.environ[GROUPED_PRODUCTS] = "1"
+
+    module.general_grouped_gemm = multiply
+
+
+def _has(names: Iterable[str]) -> bool:
+    return all(getattr(moe_utils, name, None) is not None for name in names)
 
 
 def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
@@ -23,14 +88,11 @@ def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
     model, parallelism = job.model, job.parallelism
     if model.num_experts is None:
         return {}
-    grouped = model.moe_grouped_gemm
-    if grouped and layers != "transformer_engine":
+    if model.moe_grouped_gemm and layers != "transformer_engine":
         raise MissingDependency(
             "model.moe_grouped_gemm is true, which needs Transformer Engine's layers, and this run has torch's: "
             f"{absence()}; leave moe_grouped_gemm out"
         )
-    if grouped is None:
-        grouped = layers == "transformer_engine"
     every = all(model.moe_layers)
     return {
         "num_moe_experts": model.num_experts,
@@ -47,7 +109,7 @@ def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
         "moe_z_loss_coeff": model.moe_z_loss_coeff,
         "moe_expert_capacity_factor": model.moe_expert_capacity_factor,
         "moe_token_dispatcher_type": model.moe_token_dispatcher_type,
-        "moe_grouped_gemm": grouped,
+        **expert_kernels(job, layers),
         "expert_model_parallel_size": parallelism.expert_model_parallel_size,
         "expert_tensor_parallel_size": parallelism.expert_tensor_parallel,
     }

@@ -1,0 +1,33 @@
+"""Flags of Megatron-LM that turn on what is on here by itself: written, so that it trains as fast. What they say of a
+job, nothing, is in the table of `performance.py`.
+"""
+
+from __future__ import annotations
+
+from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.together.base import Together
+from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.spec.expert_kernels import can_fuse_permutation, can_fuse_router, may_have_engine
+
+
+def read(given: Gathering) -> None:
+    """Nothing."""
+
+
+def write(writer: FlagWriter) -> None:
+    job = writer.job
+    if job.runtime.device == "cpu":
+        return
+    engines = may_have_engine(job)
+    if engines and can_fuse_permutation(job):
+        writer.add("RUNTIME", "moe-permute-fusion")
+    if engines and can_fuse_router(job):
+        writer.add("RUNTIME", "moe-router-fusion")
+    if not job.runtime.deterministic:  # Megatron-LM's is not
+        writer.add("RUNTIME", "cross-entropy-loss-fusion")
+        if engines:
+            writer.add("RUNTIME", "cross-entropy-fusion-impl", "te")
+    writer.add("RUNTIME", "manual-gc")
+
+
+KERNELS_TOGETHER = (Together({}, read, write, ()),)

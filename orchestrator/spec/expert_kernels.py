@@ -1,0 +1,59 @@
+"""Which jobs' experts Transformer Engine can compute by kernels of its own: what routes, permutes and multiplies.
+
+The first two are megatron-core's `moe_router_fusion` and `moe_permute_fusion`. Whether this Transformer Engine has them
+is the runtime's to find out (`runtime/layers/experts.py`).
+"""
+
+from __future__ import annotations
+
+from orchestrator.spec.sections import JobSections
+
+GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
+"""By which Transformer Engine (2.9 and later) is told to multiply all experts of a rank in one kernel, forward and for
+the gradients of tokens, on a Hopper GPU and in 16 bits. By itself it calls cuBLAS for each expert, whose search for an
+algorithm takes the host about 0.1 ms (docs/benchmarks/2026-11-27-experts.md).
+"""
+_WIDTH = 8
+"""Elements of a row: what it demands a multiple of. Where a sum is over no multiple of 128, it calls cuBLAS itself."""
+_SHARED_BYTES = 48 << 10
+"""Of a thread block, without being asked for: the kernels of the router do not ask for more."""
+_SUM_BYTES, _SCORE_BYTES, _TOKENS_OF_BLOCK = 8, 4, 4
+
+
+def may_have_engine(job: JobSections) -> bool:
+    """Whether Transformer Engine's layers may compute, as far as the spec says."""
+    return job.runtime.layers != "torch" and job.runtime.device != "cpu" and job.model.lora is None
+
+
+def can_group(job: JobSections) -> bool:
+    """Whether the experts of a rank may be multiplied in one kernel."""
+    return job.model.num_experts is not None and job.model.moe_grouped_gemm is not False
+
+
+def can_multiply_in_one_kernel(job: JobSections) -> bool:
+    """Whether `GROUPED_PRODUCTS` may be set."""
+    model = job.model
+    inner = model.moe_ffn_size // job.parallelism.expert_tensor_parallel
+    return can_group(job) and model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
+
+
+def can_fuse_permutation(job: JobSections) -> bool:
+    """Whether tokens are sorted by expert, and put back, in one kernel each. The plain way has the host wait for how
+    many they are. Under `deterministic` it is the plain way: which block sizes are fastest is tried as a run begins.
+    """
+    return job.model.num_experts is not None and not job.runtime.deterministic
+
+
+def can_fuse_router(job: JobSections) -> bool:
+    """Whether experts are chosen, and the balancing loss taken, in one kernel each: of scores in up to 32 bits that fit
+    into a block's memory. The loss is summed up in any order, so not under `deterministic`.
+    """
+    model = job.model
+    if model.num_experts is None or job.runtime.deterministic or model.moe_router_dtype == "fp64":
+        return False
+    if model.moe_router_load_balancing_type == "sinkhorn":
+        return False
+    # The loss of each sequence takes the experts of every sequence of a micro-batch for columns of their own.
+    sequences = job.batch.micro_batch_size if model.moe_router_load_balancing_type == "seq_aux_loss" else 1
+    scores = _TOKENS_OF_BLOCK * _SCORE_BYTES * (model.num_experts + 2 * model.moe_router_topk)
+    return max(scores, _SUM_BYTES * sequences * model.num_experts) <= _SHARED_BYTES
