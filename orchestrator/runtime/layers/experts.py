@@ -65,7 +65,7 @@ def _spare_ranks_without_tokens(module: Any) -> None:
 
     @functools.wraps(original)
     def multiply(*arguments: Any, **options: Any) -> Any:
-        if any(options["m_splits"]):
+        if any(options.get("m_splits", [True])):
             return original(*arguments, **options)
         os.environ[GROUPED_PRODUCTS] = "0"
         try:
