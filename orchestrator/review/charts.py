@@ -244,7 +244,7 @@ def x_of(series: Series, iteration: int, x: XAxis) -> float | int:
 def _x_of_time(series: Series, moment: float, x: XAxis) -> float:
     # Of a date plotly knows no zone: what it takes for UTC is shown as it is.
     if x == "time":
-        return round((moment - series.times[0]) / 3600, 6)
+        return (moment - series.times[0]) / 3600
     return round((moment + _zone(series).tm_gmtoff) * 1000)
 
 

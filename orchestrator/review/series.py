@@ -24,6 +24,8 @@ _MOST_IN_A_FIGURE = 4500
 is asked for has as many."""
 _DIGITS = 7
 """Significant ones of each value where there are many: a curve shows fewer."""
+_HOUR_DIGITS = 6
+"""Decimals of an hour on the axis of such a figure."""
 _FEW = 500
 
 
@@ -196,6 +198,7 @@ def share_points(traces: Sequence[dict[str, Any]]) -> None:
     if count <= _FEW:
         return
     for trace in traces:
+        trace["x"] = [round(value, _HOUR_DIGITS) if isinstance(value, float) else value for value in trace["x"]]
         trace["y"] = [None if value is None else float(f"{value:.{_DIGITS}g}") for value in trace["y"]]
         if count > _MOST_IN_A_FIGURE:
             share = max(5, len(trace["x"]) * _MOST_IN_A_FIGURE // count)

@@ -29,6 +29,9 @@ tracking: {mlflow: false}
 class Trials:
     """The first `count` layouts can be run; then the machine has another run."""
 
+    vocab_size = 250
+    runs_dir = Path("runs")
+
     def __init__(self, count: int) -> None:
         self.count = count
 
