@@ -13,6 +13,7 @@ from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.spec_history import Period, periods_of
 from orchestrator.portable import JOB_FILE, spec_of
 from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
 
@@ -23,6 +24,15 @@ class StoredProgress:
     progress: Progress
     position: DataPosition | None
     """In its data; None where it has no sources."""
+
+
+def progress_of(commit: Commit, job: JobSpec) -> Progress:
+    """How far a checkpoint is, by its marker alone: one of an earlier version is taken for one of a run whose sequences
+    never changed in length.
+    """
+    tokens = commit.consumed_tokens
+    tokens = commit.consumed_samples * job.tokens_per_sample if tokens is None else tokens
+    return Progress(commit.iteration, commit.consumed_samples, tokens)
 
 
 def stored_progress(run: RunDir, commit: Commit, events: Iterable[Mapping[str, Any]]) -> StoredProgress:
