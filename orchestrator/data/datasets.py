@@ -164,8 +164,7 @@ class _Builder:
             samples = self(blend, 0, position.samples)
             if end <= len(cast(Sized, samples)):
                 return samples
-        entries = {entry.path: entry for entry in blend}
-        return continued_samples(position, end, lambda path, count: self([entries[path]], 0, count))
+        return continued_samples(position, end, lambda path, count: self([BlendEntry(path=path)], 0, count))
 
 
 def _blend_weights(blend: Sequence[BlendEntry]) -> list[float] | None:

@@ -8,6 +8,7 @@ one (`data/continuing.py`). A blend draws from its sources from the sample at wh
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,8 @@ from orchestrator.spec.sections import JobSections
 
 _MOST = 1 << 48
 """Samples, more than any training has."""
+_MOST_SOURCES = 32_766
+"""Of a blend, as megatron-core numbers them."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class SourcePosition:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """Equal where the same samples are meant."""
-        return self.path, self.copy, self.cut
+        """Equal where the same samples are meant, however the path is spelled."""
+        return os.path.abspath(self.path), self.copy, self.cut
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ class DataPosition:
     def from_dict(cls, record: Mapping[str, Any]) -> DataPosition:
         """The position that `to_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         since, samples = _count(record["since"]), _count(record["samples"])
+        if len(record["sources"]) > _MOST_SOURCES:
+            raise ValueError("megatron-core blends no more sources")
         sources, others = (tuple(_source(each, since) for each in record[name]) for name in ("sources", "others"))
         weights = tuple(float(weight) for weight in record["weights"])
         if len(weights) != len(sources) or not sources or not all(0 < weight < math.inf for weight in weights):
@@ -131,9 +136,10 @@ def _of_blend(
     sources: list[SourcePosition] = []
     copies: Counter[str] = Counter()
     for entry, first in zip(blend, asked, strict=True):
-        source = SourcePosition(entry.path, copies[entry.path], cut(job), job.model.seq_length, first, 0)
+        place = os.path.abspath(entry.path)
+        source = SourcePosition(entry.path, copies[place], cut(job), job.model.seq_length, first, 0)
         sources.append(known.get(source.key, source))
-        copies[entry.path] += 1
+        copies[place] += 1
     here = {source.key for source in sources}
     others = tuple(source for key, source in known.items() if key not in here)
     return DataPosition(since, samples, tuple(weights), tuple(sources), others)
@@ -155,14 +161,17 @@ def cut(job: JobSections) -> str:
 
 def seen_again(position: DataPosition, end: int, held: Mapping[str, int | None]) -> int | None:
     """Samples, about, of those up to `end` that repeat text of the same epoch, because the run has read their source
-    cut in another way as well. None where the tokens that a source holds (`held`, by path) are not known.
+    cut in another way as well. None where the tokens that a source holds (`held`, by absolute path) are not known.
     """
     total = 0.0
+    places = [os.path.abspath(each.path) for each in position.others]
     for source, weight in zip(position.sources, position.weights, strict=True):
-        elsewhere = [each for each in position.others if each.path == source.path and each.cut != source.cut]
+        here = os.path.abspath(source.path)
+        others = zip(places, position.others, strict=True)
+        elsewhere = [each for place, each in others if place == here and each.cut != source.cut]
         if not elsewhere:
             continue
-        tokens = held.get(source.path)
+        tokens = held.get(here)
         if not tokens:
             return None
         seen = sum(each.drawn * each.tokens for each in elsewhere) / tokens % 1

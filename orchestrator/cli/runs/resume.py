@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from os.path import abspath
 from pathlib import Path
 from typing import Annotated
 
@@ -162,7 +163,7 @@ def samples_again(run: RunDir, job: JobSpec) -> str | None:
     position = position_of(job, known.position, consumed, schedule.train_samples)
     if position is None or position == known.position:
         return None
-    held = {source.path: source.tokens_held for source in blend_report(job, schedule).train.sources}
+    held = {abspath(source.path): source.tokens_held for source in blend_report(job, schedule).train.sources}
     again = seen_again(position, schedule.train_samples, held)
     if again == 0:
         return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.training import tiny_job
 
-from orchestrator.data.position import DataPosition, beginning, position_of
+from orchestrator.data.position import DataPosition, beginning, position_of, seen_again
 from orchestrator.spec.job import JobSpec
 
 
@@ -39,6 +40,18 @@ def test_samples_are_others_where_another_part_of_a_source_is_for_training(
         assert (later.since, later.sources[0].drawn, later.others[0].drawn) == (40, 0, 40)
 
 
+@pytest.mark.parametrize("spelled", ["./sub/../a", str(Path("a").absolute())])
+def test_a_path_written_in_another_way_is_no_other_source(spelled: str) -> None:
+    first = beginning(job_of(["a"]), 100)
+    assert position_of(job_of([spelled]), first, 40, 200) == first
+    blend = position_of(job_of([spelled, "b"]), first, 40, 200)
+    assert blend is not None
+    assert [source.drawn for source in blend.sources] == [40, 0]
+    longer = position_of(job_of([spelled], seed=7), first, 40, 80)
+    assert longer is not None
+    assert seen_again(longer, 80, {str(Path("a").absolute()): 64 * 80}) == 20
+
+
 def test_a_source_named_twice_goes_on_in_each_of_its_places() -> None:
     first = beginning(job_of([1, "a", 1, "b", 2, "a"]), 400)
     later = position_of(job_of([1, "a", 1, "a", 1, "c"]), first, 200, 400)
@@ -64,6 +77,7 @@ SOURCE = {"path": "a", "copy": 0, "cut": "", "tokens": 8, "first": 10, "drawn": 
         {"weights": [1, 1]},
         {"weights": 1},
         {"sources": []},
+        {"sources": [SOURCE] * 40_000, "weights": [1.0] * 40_000},
         {"sources": [{**SOURCE, "first": -1}]},
         {"sources": [{**SOURCE, "tokens": 0}]},
         {"sources": [{**SOURCE, "drawn": 5}]},
