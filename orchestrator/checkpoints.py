@@ -52,9 +52,9 @@ class Commit:
 
     @property
     def consumed_tokens(self) -> int | None:
-        """Tokens that the training had read; None in checkpoints of earlier versions."""
+        """Tokens that the training had read; None where that is not said, as in checkpoints of earlier versions."""
         tokens = self.details.get("consumed_tokens")
-        return tokens if isinstance(tokens, int) and tokens >= 0 else None
+        return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None
 
 
 def file_record(path: Path) -> FileRecord:

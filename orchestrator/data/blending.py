@@ -21,7 +21,7 @@ _SEPARATE_BELOW = 0.80
 
 def normalized(weights: Sequence[float]) -> list[float]:
     """Weights that add up to 1, rounded as numpy rounds."""
-    total = _sum(weights)
+    total = _sum(weights) or 1.0  # shares of weights whose sum is infinite are all 0
     return [weight / total for weight in weights]
 
 
@@ -55,7 +55,7 @@ class Draws:
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
-        self.shares = normalized(weights)
+        self.shares = normalized(normalized(weights))  # twice, as megatron-core does: the last bits decide ties
         self._exact = _parts(weights)
         self._period = sum(self._exact)
         merged = max(_ROUNDS / max(min(self.shares), 1e-9), _ROUNDS * len(weights))

@@ -50,12 +50,6 @@ class Part:
     """How many of these."""
 
 
-def split_weights(data: DataSpec) -> tuple[float, float, float]:
-    """Weights of train, validation and test within `blend`: 0 for those that have sources of their own."""
-    train, validation, test = (float(weight) for weight in data.split.split(","))
-    return train, 0.0 if data.validation else validation, 0.0 if data.test else test
-
-
 def split_fractions(weights: Sequence[float]) -> list[tuple[float, float] | None]:
     """Where each part begins and ends, as fractions of a data set; None for a weight of 0. As megatron-core's."""
     total = 0.0
@@ -145,7 +139,7 @@ def part_of(data: DataSpec, architecture: str, number: int, header: IndexHeader,
     units = header.documents if of_sentences else header.sequences
     start, stop = 0, units
     if not (None, data.validation, data.test)[number]:
-        start, stop = split_bounds(split_weights(data), units)[number] or (0, 0)
+        start, stop = split_bounds(data.split_weights, units)[number] or (0, 0)
     counted = start, stop - start
     if of_sentences:
         start, stop = sequences_before(header, start), sequences_before(header, stop)

@@ -6,31 +6,20 @@ import copy
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from megatron.core.datasets import helpers
 from megatron.core.datasets.blended_dataset import BlendedDataset
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.utils import normalize
 from torch.utils.data import Dataset
 
+from orchestrator.data.blending import blend_counts
 from orchestrator.data.position import DataPosition, SourcePosition
 
 _ROUNDS = 4
 BuildSource = Callable[[str, int], Any]
 """(path, samples) → megatron-core's data set of at least so many samples of one source; on every rank."""
-
-
-def exact_blend_counts(weights: Sequence[float], samples: int) -> list[int]:
-    """Samples that each source gives of the first `samples` of a blend, as megatron-core draws them."""
-    if len(weights) == 1:
-        return [samples]
-    which, numbers = np.zeros(samples, dtype=np.int16), np.zeros(samples, dtype=np.int64)
-    # Twice, as megatron-core does, for the same last bits.
-    helpers.build_blending_indices(which, numbers, normalize(normalize(list(weights))), len(weights), samples, False)
-    return [int(count) for count in np.bincount(which, minlength=len(weights))]
 
 
 class ContinuedSource(Dataset[dict[str, Any]]):
@@ -39,8 +28,8 @@ class ContinuedSource(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, source: SourcePosition, needed: int, build: BuildSource) -> None:
-        """`needed`: samples that are to be drawn yet. Builds on every rank, and waits for the others."""
-        self._drawn = source.drawn
+        """`needed`: samples that are to be drawn yet, at most. Builds on every rank, and waits for the others."""
+        self._drawn, self._needed = source.drawn, needed
         self._first = build(source.path, source.first)
         endless = getattr(self._first, "is_endless", False)
         self._in_first = sys.maxsize if endless else len(self._first)
@@ -52,7 +41,7 @@ class ContinuedSource(Dataset[dict[str, Any]]):
         self.unique_identifiers = OrderedDict(self._first.unique_identifiers, drawn=source.drawn)
 
     def __len__(self) -> int:
-        return sys.maxsize
+        return self._needed
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         number = self._drawn + int(index)
@@ -91,8 +80,8 @@ class ContinuedSamples(Dataset[dict[str, Any]]):
 def continued_samples(position: DataPosition, end: int, build: BuildSource) -> ContinuedSamples:
     """The samples of a run from `position.since` up to `end`, or more. On every rank; they wait for each other."""
     weights, samples = position.weights, end - position.since
-    counts = exact_blend_counts(weights, samples)
-    sources = [ContinuedSource(source, count, build) for source, count in zip(position.sources, counts, strict=True)]
+    most = [count + 1 for count in blend_counts(weights, samples)]  # of very rare sources they may be one off
+    sources = [ContinuedSource(source, count, build) for source, count in zip(position.sources, most, strict=True)]
     if len(sources) == 1:
         return ContinuedSamples(sources[0], position.since)
     blend = BlendedMegatronDatasetBuilder.build_generic_dataset(

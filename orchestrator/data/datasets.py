@@ -26,7 +26,6 @@ from orchestrator.data.checks import (
     source_names,
     sources_read,
     split_fractions,
-    split_weights,
 )
 from orchestrator.data.continuing import continued_samples
 from orchestrator.data.damage import refuse_damage
@@ -139,7 +138,7 @@ class _Builder:
 
     def __call__(self, blend: Sequence[BlendEntry], part: int, samples: int, whole: bool = False) -> Samples:
         """One data set. Only its own part is built: megatron-core never ends on an empty part, even an unused one."""
-        weights = [float(number == part) for number in range(len(PARTS))] if whole else split_weights(self.data)
+        weights = [float(number == part) for number in range(len(PARTS))] if whole else self.data.split_weights
         settings = {
             "random_seed": self.data.seed,
             "sequence_length": self.model.seq_length,
@@ -165,8 +164,7 @@ class _Builder:
             samples = self(blend, 0, position.samples)
             if end <= len(cast(Sized, samples)):
                 return samples
-        entries = {entry.path: entry for entry in blend}
-        return continued_samples(position, end, lambda path, count: self([entries[path]], 0, count))
+        return continued_samples(position, end, lambda path, count: self([BlendEntry(path=path)], 0, count))
 
 
 def _blend_weights(blend: Sequence[BlendEntry]) -> list[float] | None:

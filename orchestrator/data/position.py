@@ -7,12 +7,20 @@ one (`data/continuing.py`). A blend draws from its sources from the sample at wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.data.blending import asked_of_sources, surplus
+from orchestrator.data.blending import asked_of_sources, blend_counts, surplus
 from orchestrator.spec.sections import JobSections
+
+_MOST = 1 << 48
+"""Samples, more than any training has."""
+_MOST_SOURCES = 32_766
+"""Of a blend, as megatron-core numbers them."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class SourcePosition:
     cut: str
     """The settings that decide which samples there are and how they are shuffled."""
     tokens: int
-    """Tokens of a sample."""
+    """Tokens of text in a sample."""
     first: int
     """Samples that megatron-core's order was made for; it has whole epochs, which it shuffles together."""
     drawn: int
@@ -33,8 +41,8 @@ class SourcePosition:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """Equal where the same samples are meant."""
-        return self.path, self.copy, self.cut
+        """Equal where the same samples are meant, however the path is spelled."""
+        return os.path.abspath(self.path), self.copy, self.cut
 
 
 @dataclass(frozen=True)
@@ -58,16 +66,29 @@ class DataPosition:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> DataPosition:
         """The position that `to_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
-        sources, others = (tuple(_source(each) for each in record[name]) for name in ("sources", "others"))
+        since, samples = _count(record["since"]), _count(record["samples"])
+        if len(record["sources"]) > _MOST_SOURCES:
+            raise ValueError("megatron-core blends no more sources")
+        sources, others = (tuple(_source(each, since) for each in record[name]) for name in ("sources", "others"))
         weights = tuple(float(weight) for weight in record["weights"])
-        if len(weights) != len(sources) or not sources or any(weight <= 0 for weight in weights):
+        if len(weights) != len(sources) or not sources or not all(0 < weight < math.inf for weight in weights):
             raise ValueError("a blend has a weight for each source")
-        return cls(int(record["since"]), int(record["samples"]), weights, sources, others)
+        return cls(since, samples, weights, sources, others)
 
 
-def _source(record: Mapping[str, Any]) -> SourcePosition:
-    numbers = {name: int(record[name]) for name in ("copy", "tokens", "first", "drawn")}
-    return SourcePosition(path=str(record["path"]), cut=str(record["cut"]), **numbers)
+def _source(record: Mapping[str, Any], since: int) -> SourcePosition:
+    if not isinstance(record["path"], str) or not isinstance(record["cut"], str):
+        raise TypeError("a source has a path and the settings that cut it")
+    numbers = {name: _count(record[name]) for name in ("copy", "tokens", "first", "drawn")}
+    if numbers["tokens"] == 0 or numbers["drawn"] > since:
+        raise ValueError("a sample has tokens, and no source gave more samples than there were")
+    return SourcePosition(path=record["path"], cut=record["cut"], **numbers)
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
+        raise ValueError("a count is a whole number")
+    return value
 
 
 def has_sources(job: JobSections) -> bool:
@@ -80,18 +101,11 @@ def beginning(job: JobSections, samples: int, since: int = 0) -> DataPosition:
     return _of_blend(job, since, samples, {})
 
 
-def position_of(
-    job: JobSections,
-    before: DataPosition | None,
-    consumed: int,
-    end: int,
-    counts: Callable[[Sequence[float], int], Sequence[int]],
-) -> DataPosition | None:
+def position_of(job: JobSections, before: DataPosition | None, consumed: int, end: int) -> DataPosition | None:
     """That of a job which goes on after `consumed` samples, the last of them drawn at `before`, and ends after `end`.
     None where it has no sources.
 
     The same blend goes on. Another one begins here, and each of its sources goes on behind what was drawn from it.
-    `counts` tells how many samples each source gives of the first so many of a blend, by its weights.
     """
     if not has_sources(job):
         return None
@@ -100,7 +114,7 @@ def position_of(
         return there
     if (there.weights, _keys(there)) == (before.weights, _keys(before)):
         return before
-    given = zip(before.sources, counts(before.weights, consumed - before.since), strict=True)
+    given = zip(before.sources, blend_counts(before.weights, consumed - before.since), strict=True)
     drawn = [*(replace(source, drawn=source.drawn + count) for source, count in given), *before.others]
     return _of_blend(job, consumed, end - consumed, {source.key: source for source in drawn})
 
@@ -120,10 +134,12 @@ def _of_blend(
     elif len(blend) > 1:
         asked = asked_of_sources(weights, samples, surplus(weights, samples))
     sources: list[SourcePosition] = []
-    for number, entry in enumerate(blend):
-        copy = sum(source.path == entry.path for source in sources)
-        source = SourcePosition(entry.path, copy, cut(job), job.model.sample_length, asked[number], 0)
+    copies: Counter[str] = Counter()
+    for entry, first in zip(blend, asked, strict=True):
+        place = os.path.abspath(entry.path)
+        source = SourcePosition(entry.path, copies[place], cut(job), job.model.seq_length, first, 0)
         sources.append(known.get(source.key, source))
+        copies[place] += 1
     here = {source.key for source in sources}
     others = tuple(source for key, source in known.items() if key not in here)
     return DataPosition(since, samples, tuple(weights), tuple(sources), others)
@@ -132,7 +148,7 @@ def _of_blend(
 def cut(job: JobSections) -> str:
     """What decides which samples a source has and how they are shuffled, as `key=value` words."""
     model, data = job.model, job.data
-    settings: dict[str, object] = {"seq_length": model.seq_length, "split": data.split, "seed": data.seed}
+    settings: dict[str, object] = {"seq_length": model.seq_length, "part": data.training_share, "seed": data.seed}
     if model.reads_sentences:
         settings |= {"short_seq_prob": data.short_seq_prob, "sentences": model.architecture}
         settings["pairs"] = model.bert_binary_head
@@ -145,14 +161,17 @@ def cut(job: JobSections) -> str:
 
 def seen_again(position: DataPosition, end: int, held: Mapping[str, int | None]) -> int | None:
     """Samples, about, of those up to `end` that repeat text of the same epoch, because the run has read their source
-    cut in another way as well. None where the tokens that a source holds (`held`, by path) are not known.
+    cut in another way as well. None where the tokens that a source holds (`held`, by absolute path) are not known.
     """
     total = 0.0
+    places = [os.path.abspath(each.path) for each in position.others]
     for source, weight in zip(position.sources, position.weights, strict=True):
-        elsewhere = [each for each in position.others if each.path == source.path and each.cut != source.cut]
+        here = os.path.abspath(source.path)
+        others = zip(places, position.others, strict=True)
+        elsewhere = [each for place, each in others if place == here and each.cut != source.cut]
         if not elsewhere:
             continue
-        tokens = held.get(source.path)
+        tokens = held.get(here)
         if not tokens:
             return None
         seen = sum(each.drawn * each.tokens for each in elsewhere) / tokens % 1

@@ -25,6 +25,7 @@ from orchestrator.exchange.drafts import drafted, require_free
 from orchestrator.exchange.megatron_arguments import scheduler_state, to_arguments
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.reshaping import contents, copy_tensors
+from orchestrator.planning.progress import progress_of
 from orchestrator.portable import files_to_carry
 from orchestrator.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
@@ -171,7 +172,7 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
     if "optimizer" in shared:
         common |= {
             "optimizer": shared["optimizer"],
-            "opt_param_scheduler": scheduler_state(job, commit.consumed_samples),
+            "opt_param_scheduler": scheduler_state(job, progress_of(commit, job)),
         }
     else:
         common["args"].no_save_optim = True

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from orchestrator.errors import UserError
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -211,15 +211,16 @@ def _value(word: str) -> Any:
     return word
 
 
-def scheduler_state(job: JobSpec, consumed_samples: int) -> dict[str, Any]:
-    """The state of megatron-core's OptimizerParamScheduler, whose steps are samples."""
-    batch = BatchSchedule.of(job)
-    schedule = HyperparameterSchedule.of(job, batch)
+def scheduler_state(job: JobSpec, done: Progress) -> dict[str, Any]:
+    """The state of megatron-core's OptimizerParamScheduler, whose steps are samples, of a training of which `done` is
+    done.
+    """
+    schedule = HyperparameterSchedule.of(job, BatchSchedule.of(job, done))
     rates, decay = schedule.rates, schedule.weight_decay
     return {
         "max_lr": rates.lr,
         "lr_warmup_steps": rates.warmup_samples,
-        "num_steps": consumed_samples,
+        "num_steps": done.samples,
         "lr_decay_style": rates.style,
         "lr_decay_steps": rates.decay_samples,
         "min_lr": rates.min_lr,

@@ -17,7 +17,8 @@ from orchestrator.launch.startable import imported_from, last_launch
 from orchestrator.launch.state_words import SECONDS_TO_TAKE_THE_LEASE, State, state_after, working_state, written_end
 from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
-from orchestrator.planning.batch import BatchSchedule, Progress
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.progress import progress_of
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -119,11 +120,7 @@ def last_iteration(job: JobSpec, checkpoints: Sequence[Commit]) -> int:
     """
     if not checkpoints:
         return BatchSchedule.of(job).train_iters
-    newest = checkpoints[-1]
-    tokens = newest.consumed_tokens
-    if tokens is None:  # an earlier version's: of a run whose sequences never changed in length
-        tokens = newest.consumed_samples * job.tokens_per_sample
-    return BatchSchedule.of(job, Progress(newest.iteration, newest.consumed_samples, tokens)).train_iters
+    return BatchSchedule.of(job, progress_of(checkpoints[-1], job)).train_iters
 
 
 def status_of(run: RunDir) -> RunStatus:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.checkpoints import COMMIT_FILE, Commit
@@ -11,7 +11,10 @@ from orchestrator.data.position import DataPosition, beginning, has_sources
 from orchestrator.errors import CheckpointError
 from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.spec_history import Period, periods_of
+from orchestrator.portable import JOB_FILE, spec_of
 from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
 
 
 @dataclass(frozen=True)
@@ -23,24 +26,40 @@ class StoredProgress:
     """In its data; None where it has no sources."""
 
 
+def progress_of(commit: Commit, job: JobSpec) -> Progress:
+    """How far a checkpoint is, by its marker alone: one of an earlier version is taken for one of a run whose sequences
+    never changed in length.
+    """
+    tokens = commit.consumed_tokens
+    tokens = commit.consumed_samples * job.tokens_per_sample if tokens is None else tokens
+    return Progress(commit.iteration, commit.consumed_samples, tokens)
+
+
 def stored_progress(run: RunDir, commit: Commit, events: Iterable[Mapping[str, Any]]) -> StoredProgress:
     """That of a run's checkpoint. Raises CheckpointError where its marker is damaged, and UserError where the run's
     spec is asked for and cannot be read.
     """
-    iteration, samples, tokens = commit.iteration, commit.consumed_samples, commit.consumed_tokens
-    if tokens is not None:
-        return StoredProgress(Progress(iteration, samples, tokens), _position(commit))
+    iteration, samples = commit.iteration, commit.consumed_samples
+    if "consumed_tokens" in commit.details:
+        return StoredProgress(Progress(iteration, samples, _tokens(commit)), _position(commit))
     period = _period_before(run, commit, events)
-    tokens, job = period.tokens_at(samples), period.job
+    job = period.job
     # The order of the samples was that of the length which this spec has by itself.
     position = beginning(job, BatchSchedule.of(job).train_samples) if has_sources(job) else None
-    return StoredProgress(Progress(iteration, samples, tokens), position)
+    return StoredProgress(Progress(iteration, samples, period.tokens_at(samples)), position)
 
 
 def _period_before(run: RunDir, commit: Commit, events: Iterable[Mapping[str, Any]]) -> Period:
-    """The period that led to a checkpoint."""
+    """The period that led to a checkpoint, with the spec that the checkpoint carries, where it does."""
     periods = periods_of(run, events)
-    return next((period for period in reversed(periods) if period.iteration < commit.iteration), periods[0])
+    period = next((period for period in reversed(periods) if period.iteration < commit.iteration), periods[0])
+    return replace(period, job=load_resolved(spec_of(commit))) if JOB_FILE in commit.files else period
+
+
+def _tokens(commit: Commit) -> int:
+    if commit.consumed_tokens is None:
+        raise _unreadable(commit, "the tokens consumed")
+    return commit.consumed_tokens
 
 
 def _position(commit: Commit) -> DataPosition | None:
@@ -48,9 +67,16 @@ def _position(commit: Commit) -> DataPosition | None:
     if record is None:
         return None
     try:
-        return DataPosition.from_dict(record)
+        position = DataPosition.from_dict(record)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise CheckpointError(
-            f"{commit.path}: what its {COMMIT_FILE} says of the position in the data cannot be read; restore that "
-            "file, or remove the checkpoint to go on from the one before"
-        ) from error
+        raise _unreadable(commit, "the position in the data") from error
+    if position.since > commit.consumed_samples:
+        raise _unreadable(commit, "the position in the data")
+    return position
+
+
+def _unreadable(commit: Commit, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{commit.path}: what its {COMMIT_FILE} says of {what} cannot be read; restore that file, or remove the "
+        "checkpoint to go on from the one before"
+    )

@@ -77,14 +77,14 @@ class SourceUse:
 
 @dataclass(frozen=True)
 class BlendUse:
-    """What a run reads. `kind` and `says` tell what of the rest applies; samples are those of the training."""
+    """What a run reads. `kind` and `says` tell what of the rest applies; samples and tokens are the training's."""
 
     kind: str
     says: str
     iteration: int
     samples: int
     samples_at_end: int
-    tokens_per_sample: int
+    tokens: int
     sources: tuple[SourceUse, ...] = ()
     validation: PartPlan | None = None
     warnings: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ def blend_use(run: RunDir) -> BlendUse:
     batch = BatchSchedule.of(job)
     iteration, samples = consumed(run, periods, events)
     kind, says = _kind(job)
-    use = BlendUse(kind, says, iteration, samples, _samples_at_end(periods), job.tokens_per_sample)
+    use = BlendUse(kind, says, iteration, samples, _samples_at_end(periods), periods[-1].tokens_at(samples))
     if kind != "blend":
         return use
     folder = next((Path(str(e["folder"])) for e in events if e.get("event") == "created" and "folder" in e), Path())

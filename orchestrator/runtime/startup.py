@@ -9,7 +9,6 @@ from typing import Any
 import megatron.core
 import torch
 
-from orchestrator.data.continuing import exact_blend_counts
 from orchestrator.data.datasets import Datasets, build_datasets
 from orchestrator.data.position import DataPosition, position_of
 from orchestrator.data.sample_index import sample_index_dir
@@ -219,7 +218,7 @@ def open_data_at(
 ) -> tuple[BatchSchedule, Datasets]:
     """The schedule and the data sets of a training that stands at `state`, in its data at `before`; on every rank."""
     schedule = BatchSchedule.of(job, state.progress)
-    state.data = position_of(job, before, state.consumed_samples, schedule.train_samples, exact_blend_counts)
+    state.data = position_of(job, before, state.consumed_samples, schedule.train_samples)
     return schedule, open_data(job, run, words, schedule, group, state.data)
 
 

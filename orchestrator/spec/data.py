@@ -169,6 +169,17 @@ class DataSpec(Section):
     """Threads that build the sample indices."""
 
     @property
+    def split_weights(self) -> tuple[float, float, float]:
+        """Weights of train, validation and test within `blend`: 0 for those that have sources of their own."""
+        train, validation, test = (float(weight) for weight in self.split.split(","))
+        return train, 0.0 if self.validation else validation, 0.0 if self.test else test
+
+    @property
+    def training_share(self) -> float:
+        """Part of each source of `blend` that is for training: its first documents."""
+        return self.split_weights[0] / (sum(self.split_weights) or 1.0)
+
+    @property
     def masks_loss(self) -> bool:
         """Whether the loss leaves out some of the tokens, more in one sequence than in another."""
         return self.eod_mask_loss or self.chat is not None

@@ -179,6 +179,12 @@ def _sources(old: JobSpec, new: JobSpec) -> Verdict:
     return _ORDER
 
 
+def _training_part(old: JobSpec, new: JobSpec) -> Verdict:
+    if old.data.training_share == new.data.training_share:
+        return "safe", "evaluation sees other data; training does not change"
+    return "trajectory", "another part of each source is for training: the samples to come are others"
+
+
 def _parameter_groups(old: JobSpec, new: JobSpec) -> Verdict:
     return "forbidden", "the checkpoint's optimizer has other groups of parameters"
 
@@ -314,7 +320,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "batch.rampup_batch_size.samples": ("trajectory", _GLOBAL_BATCH),
     # data
     "data.blend": _sources,
-    "data.split": _ORDER,
+    "data.split": _training_part,
     "data.seed": _ORDER,
     "data.random_tokens": _ORDER,
     "data.reset_position_ids": _LOGIC,
@@ -325,8 +331,8 @@ TABLE: dict[str, Verdict | Judge] = {
     "data.mask_prob": _ORDER,
     "data.short_seq_prob": _ORDER,
     "data.bert_order": _ORDER,
-    "data.validation": ("safe", "evaluation sees other data; training does not change"),
-    "data.test": ("safe", "evaluation sees other data; training does not change"),
+    "data.validation": _training_part,
+    "data.test": _training_part,
     "data.tokenizer.type": ("forbidden", "token ids have another meaning"),
     "data.tokenizer.path": _same_or(lambda job: _place(job.data.tokenizer.path), _TOKENS),
     "data.tokenizer.merges": _same_or(lambda job: _place(job.data.tokenizer.merges), _TOKENS),

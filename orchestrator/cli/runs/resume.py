@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from os.path import abspath
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.checkpoints import committed
+from orchestrator.checkpoints import Commit, latest_valid, verify
 from orchestrator.cli.common import AsJson, Overrides
 from orchestrator.cli.jobs.planned import plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, AllowWarnings, check_start, verdict_on
@@ -27,7 +28,6 @@ from orchestrator.cli.running import (
     wait_for_previous,
 )
 from orchestrator.cli.runs.submitting import cluster_of, submit_and_tell
-from orchestrator.data.blending import blend_counts
 from orchestrator.data.position import position_of, seen_again
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.runs import add_generation, find_run, written_with
@@ -121,11 +121,16 @@ def command(
     raise typer.Exit(code)
 
 
+def _newest(run: RunDir) -> Commit | None:
+    """The checkpoint that the ranks will go on from, as far as sizes tell."""
+    return latest_valid(run, findings_of=lambda path: verify(path, contents=False))
+
+
 def check_length(run: RunDir, job: JobSpec, *, quiet: bool) -> None:
     """Say where the training ends, when batches or sequences of another size move that. Raises UserError when it has
     consumed all that the spec gives it, unless it is to end exactly where it stands.
     """
-    newest = next(reversed(committed(run)), None)
+    newest = _newest(run)
     if newest is None:
         return
     known = stored_progress(run, newest, run.events())
@@ -150,15 +155,15 @@ def samples_again(run: RunDir, job: JobSpec) -> str | None:
     """How much of what a changed job reads the run has read in this epoch before, cut into other samples; None where
     nothing is cut anew.
     """
-    newest = next(reversed(committed(run)), None)
+    newest = _newest(run)
     if newest is None:
         return None
     known = stored_progress(run, newest, run.events())
     consumed, schedule = known.progress.samples, BatchSchedule.of(job, known.progress)
-    position = position_of(job, known.position, consumed, schedule.train_samples, blend_counts)
+    position = position_of(job, known.position, consumed, schedule.train_samples)
     if position is None or position == known.position:
         return None
-    held = {source.path: source.tokens_held for source in blend_report(job, schedule).train.sources}
+    held = {abspath(source.path): source.tokens_held for source in blend_report(job, schedule).train.sources}
     again = seen_again(position, schedule.train_samples, held)
     if again == 0:
         return None

@@ -84,7 +84,7 @@ def read_length(given: Gathering) -> None:
 def write_length(writer: FlagWriter) -> None:
     tokens = writer.job.schedule.train_tokens
     if tokens is not None:
-        samples = -(-tokens // writer.job.model.seq_length)
+        samples = -(-tokens // writer.job.tokens_per_sample)
         writer.add("TRAINING", "train-samples", samples)
         writer.say_otherwise("schedule.train_tokens", f"--train-samples {samples}")
         writer.say_otherwise("schedule.train_samples", f"--train-samples {samples}")

@@ -17,7 +17,6 @@ from orchestrator.data.checks import (
     conversations_problem,
     length_problems,
     part_of,
-    split_weights,
     used_parts,
 )
 from orchestrator.data.index import IndexHeader, tokens_before
@@ -89,7 +88,7 @@ def _stops(job: JobSpec, needed: Needed, found: dict[str, Source]) -> Iterator[s
 
 def split_shares(data: DataSpec) -> tuple[float, float, float]:
     """Parts of each source of `blend` that are for training, validation and test: 0 for what has its own sources."""
-    weights = split_weights(data)
+    weights = data.split_weights
     train, validation, test = (weight / (sum(weights) or 1.0) for weight in weights)
     return (train, validation, test)
 
@@ -99,7 +98,7 @@ def _blend_of(data: DataSpec, number: int) -> Sequence[BlendEntry]:
     if data.random_tokens:
         return ()
     own = (None, data.validation, data.test)[number]
-    return own or (data.blend or () if split_weights(data)[number] > 0 else ())
+    return own or (data.blend or () if data.split_weights[number] > 0 else ())
 
 
 def _part(

@@ -18,6 +18,7 @@ from orchestrator.exchange.megatron_arguments import (
     to_arguments,
     to_model,
 )
+from orchestrator.planning.batch import Progress
 from orchestrator.planning.parameters import parameters
 from orchestrator.spec.model import ModelSpec
 
@@ -124,10 +125,15 @@ def test_the_longest_sequence_without_a_table_is_said() -> None:
 
 def test_the_schedule_is_in_samples() -> None:
     job = tiny_job("job", schedule={"train_iters": 20, "lr_warmup_iters": 2, "lr_decay_style": "cosine"})
-    assert scheduler_state(job, 80) == {
+    assert scheduler_state(job, Progress(10, 80, 80 * 64)) == {
         **{"max_lr": 1e-3, "min_lr": 0.0, "lr_warmup_steps": 16, "lr_decay_steps": 160, "lr_decay_style": "cosine"},
         **{"num_steps": 80, "start_wd": 0.01, "end_wd": 0.01, "wd_incr_style": "constant", "wd_incr_steps": 160},
     }
+
+
+def test_the_decay_of_a_run_whose_sequences_became_longer_ends_where_its_tokens_do() -> None:
+    job = tiny_job("job", model={"seq_length": 128}, schedule={"train_iters": None, "train_tokens": 20_480})
+    assert scheduler_state(job, Progress(10, 80, 80 * 64))["lr_decay_steps"] == 80 + (20_480 - 80 * 64) // 128
 
 
 def test_folders_of_other_kinds(tmp_path: Path) -> None:

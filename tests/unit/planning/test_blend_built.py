@@ -38,7 +38,7 @@ def drawn(weights: list[float], samples: int) -> np.ndarray[Any, Any]:
 
     sources = np.zeros(samples, dtype=np.int16)
     helpers.build_blending_indices(
-        sources, np.zeros(samples, dtype=np.int64), normalize(weights), len(weights), samples, False
+        sources, np.zeros(samples, dtype=np.int64), normalize(normalize(weights)), len(weights), samples, False
     )
     return sources
 
@@ -77,6 +77,12 @@ def test_sources_are_asked_as_by_megatron(weights: list[float], samples: int) ->
     extra = surplus(weights, samples)
     expected = [sizes[0] for sizes in _get_size_per_split_per_dataset(normalize(weights), [samples], surplus=extra)]
     assert asked_of_sources(weights, samples, extra) == expected
+
+
+@pytest.mark.parametrize(("weights", "samples"), [([0.1, 2.0, 0.1, 0.1, 0.7], 31), ([0.25, 0.3, 0.1], 36_168)])
+def test_ties_are_decided_as_by_megatron(weights: list[float], samples: int) -> None:
+    """Whose shares have other last bits when they are divided by their sum a second time, as megatron-core does."""
+    assert Draws(weights).counts(samples) == np.bincount(drawn(weights, samples)).tolist()
 
 
 def test_a_billion_samples_are_counted_quickly() -> None:

@@ -113,6 +113,20 @@ def test_a_blend_that_a_resume_changed(tmp_path: Path) -> None:
     assert sum(trace["y"][-1] for trace in consumption_figure(run)["data"]) == 160 * 64
 
 
+def test_tokens_are_counted_at_the_length_that_they_were_read_with(tmp_path: Path) -> None:
+    run = run_of(job_of(["/a"]), tmp_path, 10)
+    longer = JobSpec.model_validate(
+        {**job_of(["/a"]).model_dump(), "model": {**job_of(["/a"]).model_dump()["model"], "seq_length": 128}}
+    )
+    add_generation(run, longer, dump_resolved(longer))
+    run.append_event("started", launch_id="2", iteration=10, samples=80, tokens=80 * 64, blend_since=80)
+    log = MetricLog(run, check=lambda: None)
+    log.append(20, 160, 80 * 64 + 80 * 128, {"train/loss": 1.0})
+    use = blend_use(run)
+    assert (use.samples, use.tokens) == (160, 80 * 64 + 80 * 128)
+    assert sum(source.tokens for source in use.sources) == use.tokens
+
+
 PLAIN = tiny_job("plain")
 weights = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support.indexed_files import write_indexed
 from support.training import make_run, tiny_job
 
-from orchestrator.checkpoints import Commit, read_commit, write_commit
+from orchestrator.checkpoints import Commit, file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
 from orchestrator.planning.progress import stored_progress
 from orchestrator.planning.vocabulary import vocabulary
@@ -29,6 +29,7 @@ from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.startup import open_data, open_data_at
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
 
 SOURCES = {"a": [23] * 30, "b": [40, 9, 130, 77] * 3, "c": [61] * 7}
 """Lengths of documents; each source has tokens of its own, from 80 times its number on."""
@@ -314,6 +315,43 @@ def test_a_checkpoint_without_tokens_is_counted_by_the_specs_of_its_run(tmp_path
     commit = read_commit(place)
     assert commit is not None
     assert stored_progress(run, commit, run.events()).progress.tokens == 12 * 4 * 32 + 8 * 4 * 64
+
+
+def test_a_checkpoint_is_counted_by_the_spec_that_it_carries(tmp_path: Path) -> None:
+    """One that Megatron-LM's was imported as, or of a folder whose files have new times: the run has a longer spec."""
+    job, longer = (
+        tiny_job(
+            "carried",
+            model={"vocab_size": None, "seq_length": length},
+            data={"random_tokens": False, "blend": ["a"]},
+            schedule={"train_iters": steps},
+        )
+        for length, steps in ((32, 12), (64, 50))
+    )
+    make_run(tmp_path, job)
+    run = make_run(tmp_path, longer)
+    place = run.checkpoint(10)
+    place.mkdir(parents=True)
+    (place / "job.json").write_text(dump_resolved(job))
+    write_commit(place, iteration=10, consumed_samples=80, files={"job.json": file_record(place / "job.json")})
+    commit = read_commit(place)
+    assert commit is not None
+    known = stored_progress(run, commit, [])
+    assert known.progress.tokens == 80 * 32
+    assert known.position is not None
+    assert (known.position.samples, known.position.sources[0].tokens) == (12 * 8, 32)
+
+
+@pytest.mark.parametrize("tokens", [-1, "many", None, 1.5, True])
+def test_damaged_counts_are_no_older_checkpoint(tmp_path: Path, tokens: Any) -> None:
+    run = make_run(tmp_path, tiny_job("damaged"))
+    place = run.checkpoint(2)
+    place.mkdir(parents=True)
+    write_commit(place, iteration=2, consumed_samples=16, files={}, consumed_tokens=tokens, data=None)
+    commit = read_commit(place)
+    assert commit is not None
+    with pytest.raises(CheckpointError):
+        stored_progress(run, commit, [])
 
 
 @pytest.mark.parametrize("record", [7, {}, {"since": 0, "samples": 1, "weights": [1], "sources": [3], "others": []}])

@@ -41,7 +41,9 @@ def test_equal_jobs(small: Any) -> None:
         ("data.blend=[{path: corpus, text: raw, weight: 2}]", {"data.blend": "trajectory"}),
         ("data.prepare=never", {"data.prepare": "safe"}),
         ("data.seed=1", {"data.seed": "trajectory"}),
-        ("data.validation=[other]", {"data.validation": "safe"}),
+        ("data.validation=[other]", {"data.validation": "trajectory"}),  # `split` holds nothing out for it any more
+        ("data.split='969,1,30'", {"data.split": "safe"}),
+        ("data.split='90,10,0'", {"data.split": "trajectory"}),
         (
             "data.tokenizer={type: sentencepiece, path: m}",
             {"data.tokenizer.type": "forbidden", "data.tokenizer.path": "forbidden"},
@@ -81,6 +83,12 @@ def test_equal_jobs(small: Any) -> None:
 )
 def test_one_change(small: Any, override: str, expected: dict[str, str]) -> None:
     assert kinds(small.job(), small.job(override)) == expected
+
+
+def test_validation_sources_are_safe_where_the_split_holds_nothing_out(small: Any) -> None:
+    assert kinds(small.job("data.split='1,0,0'"), small.job("data.split='1,0,0'", "data.validation=[other]")) == {
+        "data.validation": "safe"
+    }
 
 
 def test_the_micro_batch_counts_where_experts_are_balanced_within_it(small: Any) -> None:
