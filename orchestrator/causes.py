@@ -4,14 +4,14 @@ the ranks said.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.rundir import RunDir
+from orchestrator.stored_files import count
 
-_RECORD = re.compile(r"rank-(\d+)\.json")
+_RECORD = re.compile(r"rank-(\d{1,9})\.json", re.ASCII)
 _LOST_PEER = re.compile(
     "|".join(
         (
@@ -174,14 +174,11 @@ class Exit:
 def exit_records(run: RunDir, launch_id: str) -> dict[int, dict[str, Any]]:
     """What each rank of a launch said about its end; ranks that could not are missing."""
     records = {}
-    for path in sorted(run.exit_record(launch_id, 0).parent.glob("rank-*.json")):
+    for path in run.listed(run.exit_record(launch_id, 0).parent):
         match = _RECORD.fullmatch(path.name)
-        try:
-            record = json.loads(path.read_bytes())
-        except (OSError, ValueError):
-            continue
-        if match and isinstance(record, dict) and isinstance(record.get("cause"), str):
-            records[int(match.group(1))] = record
+        record = run.read_object(path) if match else {}
+        if match and isinstance(record.get("cause"), str):
+            records[int(match.group(1))] = {**record, "iteration": count(record.get("iteration"))}
     return records
 
 
@@ -219,5 +216,5 @@ def by_word_of_the_ranks(run: RunDir, launch_id: str) -> Exit | None:
 
 
 def _iteration(records: dict[int, dict[str, Any]]) -> int | None:
-    said = [record["iteration"] for record in records.values() if isinstance(record.get("iteration"), int)]
+    said = [record["iteration"] for record in records.values() if record["iteration"] is not None]
     return max(said, default=None)

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir, chosen_at, iteration_of, meant_by_name, write_atomically
+from orchestrator.stored_files import NotStoredError, count, open_stored, read_json
 
 COMMIT_FILE = "commit.json"
 MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron-LM names its latest checkpoint in it."""
 _CHUNK_BYTES = 4 << 20
+_UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+"""What stands for a control character in what is read."""
+_MOST_MARKER_BYTES = 64 << 20
 _MOST_THREADS = 8
 
 
@@ -59,11 +62,15 @@ class Commit:
 
 def file_record(path: Path) -> FileRecord:
     """Size and CRC-32 of a file's content. Raises OSError when it cannot be read."""
-    size = crc = 0
     with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            size += len(chunk)
-            crc = zlib.crc32(chunk, crc)
+        return _record_of(file)
+
+
+def _record_of(file: BinaryIO) -> FileRecord:
+    size = crc = 0
+    while chunk := file.read(_CHUNK_BYTES):
+        size += len(chunk)
+        crc = zlib.crc32(chunk, crc)
     return FileRecord(size, crc)
 
 
@@ -103,13 +110,14 @@ def damage_of_marker(path: Path) -> str | None:
 def _read(path: Path) -> Commit | str:
     """The marker, or why it is none."""
     try:
-        record = json.loads((path / COMMIT_FILE).read_bytes())
+        # A folder of checkpoints may be a link to another disk; a checkpoint is read from its own folder alone.
+        record = read_json(path / COMMIT_FILE, path, _MOST_MARKER_BYTES)
         return Commit(
             path=path,
-            iteration=int(record["iteration"]),
-            consumed_samples=int(record["consumed_samples"]),
+            iteration=_count(record["iteration"]),
+            consumed_samples=_count(record["consumed_samples"]),
             files={
-                _inside(name): FileRecord(int(entry["bytes"]), int(entry["crc32"]))
+                _inside(name): FileRecord(_count(entry["bytes"]), _count(entry["crc32"]))
                 for name, entry in record["files"].items()
             },
             details={
@@ -118,14 +126,21 @@ def _read(path: Path) -> Commit | str:
         )
     except _LeadsOutError as error:
         return f"it names {error}, which is no file in this folder"
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return "it is not a commit marker"
+
+
+def _count(value: Any) -> int:
+    found = count(value)
+    if found is None:
+        raise ValueError(f"{value!r:.40} is no count")
+    return found
 
 
 def _inside(name: str) -> str:
     """A file's name as it is written in one way only, within its folder. Raises _LeadsOutError."""
     path = PurePosixPath(name)
-    if path.is_absolute() or not path.parts or ".." in path.parts or str(path) != name or "\0" in name:
+    if path.is_absolute() or not path.parts or ".." in path.parts or str(path) != name or _UNREADABLE in name:
         raise _LeadsOutError(json.dumps(name))
     return name
 
@@ -144,22 +159,22 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
     by_size = sorted(commit.files, key=lambda name: (commit.files[name].bytes, name))[part[0] :: part[1]]
     threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // part[1]))
     with ThreadPoolExecutor(threads) as pool:
-        findings = pool.map(lambda name: _verify_file(path / name, commit.files[name], contents), sorted(by_size))
+        findings = pool.map(lambda name: _verify_file(path / name, path, commit.files[name], contents), sorted(by_size))
         return [finding for finding in findings if finding is not None]
 
 
-def _verify_file(path: Path, expected: FileRecord, contents: bool) -> str | None:
+def _verify_file(path: Path, folder: Path, expected: FileRecord, contents: bool) -> str | None:
     try:
-        found_there = path.stat()
-        size = found_there.st_size
-        if not stat.S_ISREG(found_there.st_mode):  # reading a device or a pipe might never end
-            return f"{path} is damaged: it is no regular file"
-        if size != expected.bytes:
-            return f"{path} is damaged: it has {size} bytes instead of {expected.bytes}"
-        if contents and (found := file_record(path)) != expected:
-            return f"{path} is damaged: its CRC-32 is {found.crc32:08x} instead of {expected.crc32:08x}"
+        with open_stored(path, folder) as file:  # reading a device or a pipe might never end
+            size = os.fstat(file.fileno()).st_size
+            if size != expected.bytes:
+                return f"{path} is damaged: it has {size} bytes instead of {expected.bytes}"
+            if contents and (found := _record_of(file)) != expected:
+                return f"{path} is damaged: its CRC-32 is {found.crc32:08x} instead of {expected.crc32:08x}"
     except FileNotFoundError:
         return f"{path} is missing"
+    except NotStoredError:
+        return f"{path} is damaged: it is no regular file"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
     return None
@@ -184,7 +199,7 @@ def find_weights(text: str, runs_dir: Path, folders: Sequence[Path] = ()) -> Pat
         runs = [RunDir(place)] if RunDir(place).resolved_generations() else _runs_in(place)
         with_checkpoints = [run for run in meant_by_name(runs) if committed(run)]
         if with_checkpoints:
-            return max(with_checkpoints, key=lambda run: chosen_at(run.events())).path
+            return max(with_checkpoints, key=chosen_at).path
         if runs:
             raise UserError(f"checkpoint.pretrained {text}: {place} has no committed checkpoint yet")
     if any((folder / MEGATRON_TRACKER).is_file() for place in places for folder in (place, place.parent)):

@@ -27,14 +27,17 @@ from typing import Any
 from orchestrator.errors import LeaseLost, RunIsHeld
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, in_command, sync_folder
+from orchestrator.stored_files import moment, number, parse_line
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIME_TO_LIVE = 60.0
 """Seconds after which a holder that stays silent may be replaced."""
 
-_INCARNATION = re.compile(r"(.+)\.(\d+)")
-_LEASE_FILE = re.compile(r"(\d{6,})\.json")
+_LONGEST_TIME_TO_LIVE = 30 * 86400.0
+_INCARNATION = re.compile(r"(.+)\.(\d{1,18})", re.ASCII)
+_LEASE_FILE = re.compile(r"(\d{6,18})\.json", re.ASCII)
+_MOST_BYTES = 1 << 16
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
 
 
@@ -135,19 +138,23 @@ class Lease:
 
 
 def read_holder(run: RunDir) -> Holder | None:
-    """The newest lease of a run, live or not; None when the run has never been held."""
+    """The newest lease of a run, live or not; None when the run has never been held. Raises OSError where it cannot be
+    read: nobody knows then who may write.
+    """
     token = _newest_token(run)
     if token == 0:
         return None
     path = _lease_path(run, token)
-    record, touched = _read(path)
+    record, touched = _read(run, path)
     process = Process.from_record(record)
-    live, reason = _judge(path, process, touched, float(record.get("time_to_live", DEFAULT_TIME_TO_LIVE)))
+    time_to_live = number(record.get("time_to_live"), DEFAULT_TIME_TO_LIVE, least=0.0, most=_LONGEST_TIME_TO_LIVE)
+    live, reason = _judge(path, process, touched, time_to_live)
+    since = moment(record.get("since"))
     return Holder(
         token=token,
         launch_id=str(record.get("launch_id", "?")),
         process=process,
-        since=float(record.get("since", touched)),
+        since=touched if since is None else since,
         live=live,
         reason=reason,
     )
@@ -196,16 +203,12 @@ def _lease_path(run: RunDir, token: int) -> Path:
     return run.lease / f"{token:06d}.json"
 
 
-def _read(path: Path) -> tuple[dict[str, Any], float]:
+def _read(run: RunDir, path: Path) -> tuple[dict[str, Any], float]:
     """The record ({} while it is still being written) and the time of the last touch."""
-    with open(path, "rb") as file:  # opening, unlike stat, makes NFS ask the server for the current times
+    with run.open(path) as file:  # opening, unlike stat, makes NFS ask the server for the current times
         touched = os.fstat(file.fileno()).st_mtime
-        content = file.read()
-    try:
-        record = json.loads(content)
-    except ValueError:
-        return {}, touched
-    return (record if isinstance(record, dict) else {}), touched
+        content = file.read(_MOST_BYTES)
+    return parse_line(content) or {}, touched
 
 
 def _file_system_time(folder: Path) -> float:

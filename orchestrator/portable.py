@@ -13,6 +13,7 @@ programs, templates, environments and steps of one's own is taken over.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.launch import LaunchSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 from orchestrator.spec.tracking import TrackingSpec
+from orchestrator.stored_files import open_stored
 
 JOB_FILE = "job.json"
 TOKENIZER_FOLDER = "tokenizer"
@@ -153,5 +155,8 @@ def left_behind(weights: Weights, job: JobSpec) -> list[Change]:
 def _with_tokenizer_of(commit: Commit, job: JobSpec) -> JobSpec:
     prefix = f"{TOKENIZER_FOLDER}/"
     names = {name.removeprefix(prefix) for name in commit.files if name.startswith(prefix)}
+    for name in sorted(names):  # libraries open them by their names, whatever they are
+        with contextlib.suppress(FileNotFoundError):
+            open_stored(commit.path / TOKENIZER_FOLDER / name, commit.path).close()
     tokenizer = carried(job.data.tokenizer, commit.path / TOKENIZER_FOLDER, names)
     return job.model_copy(update={"data": job.data.model_copy(update={"tokenizer": tokenizer})})

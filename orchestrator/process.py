@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+_MOST_PIDS = 1 << 31
+
 
 @dataclass(frozen=True)
 class Process:
@@ -34,8 +36,8 @@ class Process:
         return cls(
             host=str(record.get("host", "?")),
             boot=str(record.get("boot", "?")),
-            pid=pid if isinstance(pid, int) else 0,
-            started=started if isinstance(started, int) else None,
+            pid=pid if type(pid) is int and 0 < pid < _MOST_PIDS else 0,
+            started=started if type(started) is int else None,
         )
 
     def to_record(self) -> dict[str, Any]:

@@ -27,7 +27,8 @@
                               how far the run was sent to each tracker (mlflow.lock, …: who is sending)
         tensorboard/, wandb/  event files, and what Weights & Biases' own library keeps
 
-Files are appended to or renamed into place, never rewritten in place.
+Files are appended to or renamed into place, never rewritten in place. They are read through `stored_files`: what is no
+regular file below the run directory is none.
 """
 
 from __future__ import annotations
@@ -43,15 +44,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError, is_full_disk
+from orchestrator.events import read_events
+from orchestrator.stored_files import (
+    listed,
+    open_stored,
+    open_to_append,
+    read_json,
+    read_json_lines,
+    read_object,
+    read_stored,
+)
 
 RUNS_DIR_VARIABLE = "ORCHESTRATOR_RUNS_DIR"
 DEFAULT_RUNS_DIR = "runs"
 
-_GENERATION = re.compile(r"resolved(?:\.(\d+))?\.json")
-_ITERATION = re.compile(r"iter_(\d{7,})")
+_GENERATION = re.compile(r"resolved(?:\.(\d{1,18}))?\.json", re.ASCII)
+_ITERATION = re.compile(r"iter_(\d{7,18})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -183,11 +194,7 @@ class RunDir:
         """What the stop file says: {"by": …, "at_once": …, "time": …}; {} where it is missing or a file of any other
         content.
         """
-        try:
-            request = json.loads(self.stop_file.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return request if isinstance(request, dict) else {}
+        return self.read_object(self.stop_file)
 
     @property
     def membership(self) -> Path:
@@ -225,6 +232,30 @@ class RunDir:
         """(iteration, folder) of every export, oldest first."""
         return _iterations(self.exports(layout))
 
+    def open(self, path: Path) -> BinaryIO:
+        """Open one of its files, to read. Raises as `stored_files.open_stored`."""
+        return open_stored(path, self.path)
+
+    def open_to_append(self, path: Path) -> BinaryIO:
+        """Open one of its files, to append to. Raises as `stored_files.open_to_append`."""
+        return open_to_append(path, self.path)
+
+    def read_bytes(self, path: Path) -> bytes:
+        """The content of one of its files. Raises as `stored_files.read_stored`."""
+        return read_stored(path, self.path)
+
+    def read_json(self, path: Path) -> Any:
+        """The JSON value in one of its files. Raises as `stored_files.read_json`."""
+        return read_json(path, self.path)
+
+    def read_object(self, path: Path) -> dict[str, Any]:
+        """The JSON object in one of its files; empty where there is none that can be read."""
+        return read_object(path, self.path)
+
+    def listed(self, folder: Path) -> list[Path]:
+        """What is in one of its folders, by name; nothing where that leads out of it, or cannot be listed."""
+        return [folder / name for name in listed(folder, self.path)]
+
     def append_event(self, kind: str, **fields: Any) -> None:
         """Add one line to the event log: {"time": seconds since the epoch, "event": kind, …}."""
         self.append_events([event(kind, **fields)])
@@ -234,15 +265,19 @@ class RunDir:
         append_lines(self.events_file, events)
 
     def events(self) -> list[dict[str, Any]]:
-        """All events so far; a torn last line is left out."""
-        return list(read_lines(self.events_file))
+        """All events so far, their fields of the types that they should have. Raises as `events.read_events`."""
+        return read_events(self.events_file)
 
 
 def _iterations(folder: Path) -> list[tuple[int, Path]]:
     """Folders named by an iteration, oldest first."""
-    if not folder.is_dir():
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
         return []
-    found = ((iteration_of(path), path) for path in folder.iterdir())
+    found = ((iteration_of(folder / name), folder / name) for name in names)
     return sorted((iteration, path) for iteration, path in found if iteration is not None)
 
 
@@ -254,11 +289,7 @@ def iteration_of(checkpoint: Path) -> int | None:
 
 def membership_of(run: RunDir) -> dict[str, Any]:
     """What a sweep wrote beside its cell; empty where no sweep did, or it cannot be read."""
-    try:
-        membership = json.loads(run.membership.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return membership if isinstance(membership, dict) else {}
+    return run.read_object(run.membership)
 
 
 def cell_of(run: RunDir) -> str | None:
@@ -272,15 +303,18 @@ def meant_by_name(runs: Sequence[RunDir]) -> list[RunDir]:
     return [run for run in runs if cell_of(run) is None] or list(runs)
 
 
-def chosen_at(events: Sequence[Mapping[str, Any]]) -> float:
-    """When a person last made, started or submitted a run with these events, in seconds since the epoch; 0 for none. A
-    job on a cluster starts at its own time: it was chosen when it was submitted.
+def chosen_at(run: RunDir) -> float:
+    """When a person last made, started or submitted a run, in seconds since the epoch; 0 where nobody did, or it cannot
+    be read: such a one must not stand for its job's latest. A job on a cluster was chosen when it was submitted.
     """
+    try:
+        events = run.events()
+    except OSError:
+        return 0.0
     kinds = ("created", "submitted", "launched")
     chosen = [event for event in events if event.get("event") in kinds]
     here = (event for event in chosen if event.get("event") != "launched" or event.get("job_id") is None)
-    times = (event.get("time") for event in here)
-    return max((float(time) for time in times if isinstance(time, int | float)), default=0.0)
+    return max((event["time"] for event in here if "time" in event), default=0.0)
 
 
 def default_runs_dir() -> Path:
@@ -316,30 +350,18 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
 def append_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """`append_line` for several records, still with one write call."""
     lines = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
+    with open_to_append(path, path.parent) as file:
+        descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             lines = b"\n" + lines
         if os.write(descriptor, lines) != len(lines):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    finally:
-        os.close(descriptor)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a line file; lines that are not whole JSON objects (torn by a crash) are left out."""
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            yield record
+    """The JSON objects of a line file that lies in its folder. See `stored_files.read_json_lines`."""
+    return read_json_lines(path, path.parent)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -158,3 +158,58 @@ def test_nothing_names_a_registry_or_a_path_of_one_machine() -> None:
         for what, pattern in FORBIDDEN.items():
             found += [f"{path.relative_to(ROOT)}: {what}: {match.group()}" for match in pattern.finditer(text)]
     assert found == []
+
+
+READS_RUNS = (
+    *("batch", "bench", "cli/runs", "dashboard", "evaluation", "inference", "launch", "results", "review"),
+    *("sweeps", "tracking", "tuning", "runtime/callbacks", "runtime/records", "runtime/saving"),
+    *("causes.py", "checkpoints.py", "cli/running.py", "events.py", "lease.py", "portable.py", "rundir.py"),
+    "spec/loading.py",
+)
+# How often a file of these opens or reads others itself, and why these are no files of a run directory.
+OPENS_OTHERS = {
+    "checkpoints.py": (1, "what was just written, and files of data sets, which may be links"),
+    "cli/runs/report.py": (1, "a note that a person names"),
+    "dashboard/assets.py": (1, "files of this package"),
+    "launch/code.py": (1, "git's index of the folder that a person works in"),
+    "launch/machine.py": (1, "what the driver says in /proc"),
+    "launch/notifications/ways.py": (1, "the null device"),
+    "launch/processes.py": (2, "what the kernel says in /proc"),
+    "launch/render.py": (1, "a template of a job's author"),
+    "launch/snapshot.py": (1, "the code of the folder that a person works in"),
+    "lease.py": (1, "a file that it creates exclusively"),
+    "portable.py": (1, "a tokenizer of a job's author"),
+    "results/asked.py": (2, "files that a person has measured a checkpoint on"),
+    "rundir.py": (2, "a file that it writes and renames, and what is made durable"),
+    "runtime/records/sources.py": (1, "the data of a job"),
+}
+
+
+def _opens(path: Path) -> int:
+    """How many calls of a file open or read others by their path."""
+    return sum(_is_open(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+
+
+def _is_open(call: ast.Call) -> bool:
+    match call.func:
+        case ast.Name("open" | "FileResponse"):
+            return True
+        case ast.Attribute(ast.Name("os" | "io"), "open"):
+            return True
+        case ast.Attribute(_, "read_text" | "copyfile" | "copy2"):
+            return True
+        case ast.Attribute(_, "read_bytes"):  # that of a RunDir is told which file
+            return not call.args
+        case ast.Attribute(_, "open"):
+            return bool(call.args) and isinstance(call.args[0], ast.Constant)
+        case _:
+            return False
+
+
+def test_files_of_run_directories_are_opened_in_one_place() -> None:
+    """Anybody may have put a pipe, a link or a terabyte there: `stored_files` opens them, for everybody."""
+    package = ROOT / "orchestrator"
+    places = [package / name for name in READS_RUNS]
+    files = [path for place in places for path in ([place] if place.is_file() else place.rglob("*.py"))]
+    found = {path.relative_to(package).as_posix(): count for path in files if (count := _opens(path))}
+    assert found == {name: count for name, (count, reason) in OPENS_OTHERS.items() if reason}

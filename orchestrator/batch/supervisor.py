@@ -109,7 +109,7 @@ def _train(
         end = Exit.of("stopped", "asked to stop before the training began", None)
     left = slurm.seconds_left(time.time())
     time_is_over = left is not None and left <= job.launch.stop_margin + _SECONDS_OF_TOLERANCE
-    return verdict(end, signals.first, time_is_over, marks.tail(run.launcher_log)), code
+    return verdict(end, signals.first, time_is_over, marks.tail(run, run.launcher_log)), code
 
 
 def _begins_anew(run: RunDir, slurm: SlurmJob, asked: bool) -> bool:
@@ -147,7 +147,7 @@ def _run_step(run: RunDir, slurm: SlurmJob, command: Sequence[str], signals: Sto
     while True:
         marks = LogMarks.of(run)
         code = _see_through(run, slurm, command, signals)
-        could_not_begin = code != 0 and _NO_CONTROLLER.search(marks.tail(run.launcher_log))
+        could_not_begin = code != 0 and _NO_CONTROLLER.search(marks.tail(run, run.launcher_log))
         if not could_not_begin or signals.first is not None or time.monotonic() > deadline:
             return code
         say("SLURM's controller does not answer: trying again")

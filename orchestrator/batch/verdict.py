@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 
@@ -71,9 +70,9 @@ def unspoken_end(word: Exit | None, states: list[str]) -> Exit:
 
 def unhealthy(run: RunDir, launch_id: str, code: int) -> Exit:
     """The end of a launch whose health check failed, with the node at fault."""
-    try:
-        report = json.loads(run.health_report(launch_id).read_bytes())
-    except (OSError, ValueError):
+    report = run.read_object(run.health_report(launch_id))
+    if not report:
         return Exit.of("bug", f"the health check itself failed (exit code {code}): see logs/launcher.log", None)
-    nodes = ",".join(map(str, report.get("nodes_at_fault") or ())) or None
+    at_fault = report.get("nodes_at_fault")
+    nodes = ",".join(map(str, at_fault)) if isinstance(at_fault, list) and at_fault else None
     return replace(Exit.of("node_fail", f"health check: {report.get('message')}", None), node=nodes)

@@ -98,7 +98,7 @@ def measure(run: RunDir, job: JobSpec, request: Request, *, watcher: Watcher) ->
     is_stopped = end.cause in ("stopped", "cancelled")
     said = f"{cause_of(end.cause).sentence}: {end.message}" if end.message else cause_of(end.cause).sentence
     if run.bench_result.exists():
-        result = json.loads(run.bench_result.read_bytes())
+        result = run.read_json(run.bench_result)
         return Measurement(run, job, request, result, None if end.cause == "completed" else said, is_stopped)
     if is_stopped:
         raise KeyboardInterrupt

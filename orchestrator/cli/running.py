@@ -32,6 +32,7 @@ from orchestrator.rundir import RUNS_DIR_VARIABLE, RunDir, in_command
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.stored_files import printable
 from orchestrator.tracking.cursor import unsent_bytes
 from orchestrator.tracking.follower import LOG_NAME
 
@@ -131,7 +132,7 @@ def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module
     marks = LogMarks.of(run)
     before = _launch_id(run)
     options = ["--from-scratch"] if from_scratch else []
-    with open(run.launcher_log, "ab") as log:
+    with run.open_to_append(run.launcher_log) as log:
         pid = os.posix_spawn(
             sys.executable,
             module_command("orchestrator.launch", str(run.path), "--module", module, *options),
@@ -150,7 +151,7 @@ def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module
             if has_ended or time.monotonic() > deadline:
                 if not has_ended:
                     _give_up(pid)
-                said = marks.tail(run.launcher_log).strip()
+                said = marks.tail(run, run.launcher_log).strip()
                 raise JobError(f"run {run.run_id} could not be started in the background: {said or 'it said nothing'}")
             time.sleep(0.05)
     except KeyboardInterrupt:
@@ -253,7 +254,8 @@ _LOSSES = (("train/loss", "loss"), ("validation/loss", "validation loss"))
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """Rows of a table as text, columns padded."""
+    """Rows of a table as text, columns padded. Names of folders may hold anything, and a cell is in one line."""
+    rows = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -30,4 +30,4 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             said=unsealed(settings, request),
         )
     )
-    return HTMLResponse(text, status_code=status)
+    return HTMLResponse(text.encode(errors="replace"), status_code=status)

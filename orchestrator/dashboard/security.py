@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable
-from urllib.parse import parse_qs, urlencode, urlsplit
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from fastapi import HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
@@ -56,7 +56,7 @@ def _refusal(settings: Settings, request: Request) -> Response | None:
     shown = request.query_params.get(TOKEN_PARAMETER)
     if shown is not None and _same(shown, settings.token) and request.method == "GET":
         rest = [(key, value) for key, value in request.query_params.multi_items() if key != TOKEN_PARAMETER]
-        response = RedirectResponse(request.url.path + (f"?{urlencode(rest)}" if rest else ""), status_code=303)
+        response = RedirectResponse(_own_address(request, rest), status_code=303)
         # Lax: a link in a chat leads to the page; what acts is a form, which has to bear our mark.
         response.set_cookie(_cookie_of(settings.token), settings.token, httponly=True, samesite="lax")
         return response
@@ -64,6 +64,14 @@ def _refusal(settings: Settings, request: Request) -> Response | None:
     if _same(request.cookies.get(_cookie_of(settings.token), ""), settings.token) or _same(bearer, settings.token):
         return None
     return PlainTextResponse("show the token that the dashboard printed: open its address with ?token=…\n", 401)
+
+
+def _own_address(request: Request, parameters: Sequence[tuple[str, str]]) -> str:
+    """The address that was asked for, with these parameters: a path of this server. One that begins with two slashes,
+    of either kind, is to a browser the address of another.
+    """
+    path = quote("/" + str(request.scope["path"]).lstrip("/\\"), errors="replace")
+    return path + (f"?{urlencode(parameters, errors='replace')}" if parameters else "")
 
 
 def form_mark(settings: Settings) -> str:

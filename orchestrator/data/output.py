@@ -27,6 +27,7 @@ from orchestrator.data.manifest import Manifest, manifest_path
 from orchestrator.data.sources import Position
 from orchestrator.errors import JobError, UserError
 from orchestrator.rundir import append_line, read_lines, write_atomically
+from orchestrator.stored_files import read_object
 
 _BLOCK = 1 << 20
 _DTYPE_CODES = {name: code for code, (name, _) in DTYPES.items()}
@@ -283,7 +284,7 @@ def _earlier_progress(folder: Path, job: dict[str, Any], overwrite: bool) -> Pro
     commits = list(read_lines(folder / "commits.jsonl"))
     if not commits:
         return None
-    earlier = json.loads((folder / "job.json").read_bytes())
+    earlier = read_object(folder / "job.json", folder)
     different = sorted(name for name in job if earlier.get(name) != job[name])
     if not different:
         return Progress.from_record(commits[-1])

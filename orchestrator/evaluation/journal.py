@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.rundir import append_line, read_lines
+from orchestrator.rundir import append_line
+from orchestrator.stored_files import read_json_lines
+
+_MOST_BYTES = 1 << 30
+"""A line holds the values of a batch, and a task may have very many."""
 
 
 class Journal:
@@ -16,9 +20,11 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found: dict[str, dict[int, Any]] = defaultdict(dict)
-        for record in read_lines(path):
+        for record in read_json_lines(path, path.parent, _MOST_BYTES, _MOST_BYTES):
             match record:
-                case {"part": str(part), "places": [*places], "values": [*values]} if len(places) == len(values):
+                case {"part": str(part), "places": [*places], "values": [*values]} if _are_whole(places) and len(
+                    places
+                ) == len(values):
                     self._found[part].update(zip(places, values, strict=True))
 
     def known(self, part: str) -> dict[int, Any]:
@@ -34,3 +40,7 @@ class Journal:
     def remove(self) -> None:
         """The result is there: the parts are not needed any more."""
         self._path.unlink(missing_ok=True)
+
+
+def _are_whole(places: Sequence[Any]) -> bool:
+    return all(type(place) is int for place in places)

@@ -17,6 +17,7 @@ from orchestrator.causes import (
     telling_rank,
 )
 from orchestrator.rundir import RunDir
+from orchestrator.stored_files import NotStoredError, size_of
 
 _TAIL_BYTES = 256 << 10
 _RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")
@@ -71,35 +72,35 @@ class LogMarks:
     @classmethod
     def of(cls, run: RunDir) -> LogMarks:
         """The sizes now."""
-        return cls({path: path.stat().st_size for path in log_files(run)})
+        return cls({path: size_of(path) for path in log_files(run)})
 
-    def tail(self, path: Path) -> str:
+    def tail(self, run: RunDir, path: Path) -> str:
         """The last part of what was written since; empty when there is no such file."""
         try:
-            with open(path, "rb") as file:
+            with run.open(path) as file:
                 size = file.seek(0, 2)
                 start = self.sizes.get(path, 0)
                 file.seek(max(start if start <= size else 0, size - _TAIL_BYTES))
-                return file.read().decode(errors="replace")
-        except FileNotFoundError:
+                return file.read(_TAIL_BYTES).decode(errors="replace")
+        except (FileNotFoundError, NotStoredError):
             return ""
 
 
 def log_files(run: RunDir) -> list[Path]:
     """The launcher's log and the ranks', those that exist."""
     launcher = [run.launcher_log] if run.launcher_log.exists() else []
-    return launcher + sorted(run.logs.glob("rank-*.log"))
+    return launcher + [path for path in run.listed(run.logs) if path.match("rank-*.log")]
 
 
 def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> Exit:
     """Why a launch ended whose torchrun returned `return_code` (negative: a signal)."""
     word = by_word_of_the_ranks(run, launch_id)
-    launcher_tail = marks.tail(run.launcher_log)
+    launcher_tail = marks.tail(run, run.launcher_log)
     failed = failed_ranks(launcher_tail)
     if word is not None and _settles(word.cause, return_code, failed):
         return _with_its_node(run, launch_id, word, failed) if word.cause == "gpu_error" else word
     iteration = word.iteration if word is not None else None
-    tails = {run.rank_log(rank): marks.tail(run.rank_log(rank)) for rank in (failed or [0])}
+    tails = {run.rank_log(rank): marks.tail(run, run.rank_log(rank)) for rank in (failed or [0])}
     tails[run.launcher_log] = launcher_tail
     if broken := _broken_gpu(run, failed, tails, iteration):
         return broken

@@ -97,9 +97,8 @@ def launch(
     with caught_signals() as signals:
         run.append_event("launched", launch_id=launch_id, **Process.current().to_record())
         notifier = notifications.begin(run, job, launch_id)
-        with open(run.launcher_log, "ab") as log:
+        with run.open_to_append(run.launcher_log) as log:
             log.write(f"=== launch {launch_id} at {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
-            log.flush()
             child = _start(run, launch_id, log)
         on_launched(launch_id)
         if job.launch.nodes > 1:

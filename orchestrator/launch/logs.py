@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from orchestrator.launch.exits import log_files
 from orchestrator.rundir import RunDir
+from orchestrator.stored_files import MOST_BYTES, NotStoredError, lines_from, open_stored
+
+_TOO_LONG = "(a line of some megabytes is left out)"
 
 
 class LineTail:
     """Whole lines of a file that grows. A line still being written waits; a file that shrank is read from its start."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, folder: Path) -> None:
+        self.path, self.folder = path, folder
         self.offset = 0
+        self._refused = False
 
     def poll(self) -> list[str]:
-        """The lines since the last call; none while there is no such file."""
+        """Some megabytes of lines since the last call; none while there is no such file. What is no file of `folder` is
+        said once.
+        """
+        found = []
         try:
-            with open(self.path, "rb") as file:
-                if file.seek(0, 2) < self.offset:
+            with open_stored(self.path, self.folder) as file:
+                if file.seek(0, os.SEEK_END) < self.offset:
                     self.offset = 0
-                file.seek(self.offset)
-                whole, newline, _ = file.read().rpartition(b"\n")
+                for line, end in lines_from(file, self.offset, MOST_BYTES):
+                    self.offset = end
+                    found.append(line.removesuffix(b"\n").decode(errors="replace") if line else _TOO_LONG)
         except FileNotFoundError:
             return []
-        self.offset += len(whole) + len(newline)
-        return whole.decode(errors="replace").split("\n") if newline else []
+        except NotStoredError as error:
+            if self._refused:
+                return []
+            self._refused = True
+            return [f"{self.path} is not read: {error.strerror}"]
+        return found
 
     def skip_to_last(self, count: int) -> None:
-        """Start at about the last `count` lines."""
+        """Start at about the last `count` lines, as far as some megabytes before the end."""
         try:
-            data = self.path.read_bytes() if count else b""
-            self.offset = len(data) if count else self.path.stat().st_size
-        except FileNotFoundError:
+            with open_stored(self.path, self.folder) as file:
+                size = file.seek(0, os.SEEK_END)
+                begin = max(0, size - MOST_BYTES) if count else size
+                file.seek(begin)
+                data = file.read(size - begin)
+        except (FileNotFoundError, NotStoredError):
             return
-        for line in data.splitlines(keepends=True)[-count:] if count else []:
-            self.offset -= len(line)
+        self.offset = size - sum(map(len, data.splitlines(keepends=True)[-count:])) if count else size
 
 
 class LogFollower:
@@ -51,7 +66,7 @@ class LogFollower:
         """(label, line) of everything new."""
         for path in self._paths():
             if path not in self._tails:
-                tail = self._tails[path] = LineTail(path)
+                tail = self._tails[path] = LineTail(path, self._run.path)
                 if self._first_look and self._lines is not None:
                     tail.skip_to_last(self._lines)
         self._first_look = False

@@ -29,6 +29,7 @@ from orchestrator.launch.sbatch import (
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.stored_files import NotStoredError
 
 SHIPPED_TEMPLATE = "slurm-data.sbatch.j2"
 MOST_CPUS = 16
@@ -220,9 +221,9 @@ def failed_preparation(run: RunDir, data: DataJob, known: JobState | None, *, fo
 
 def _last_lines(run: RunDir) -> tuple[str, ...]:
     try:
-        with open(run.data_log, "rb") as log:
+        with run.open(run.data_log) as log:
             log.seek(max(0, log.seek(0, 2) - _EVIDENCE_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
+            lines = log.read(_EVIDENCE_BYTES).decode(errors="replace").splitlines()
+    except (FileNotFoundError, NotStoredError):
         return ()
     return tuple(f"{run.data_log.name}: {line.strip()}" for line in lines if line.strip())[-_EVIDENCE_LINES:]

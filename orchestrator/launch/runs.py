@@ -29,6 +29,7 @@ from orchestrator.rundir import (
 )
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
+from orchestrator.stored_files import is_name
 
 RUN_ID = re.compile(r"[0-9a-f]{8}(?:-\d+)?")
 _HASH_DIGITS = 8
@@ -42,7 +43,7 @@ def all_runs(runs_dir: Path) -> list[RunDir]:
 def runs_named(name: str, runs_dir: Path) -> list[RunDir]:
     """The runs of one job, the one last that a person chose last: made, started or submitted."""
     runs = [run for run in run_folders(runs_dir) if run.name == name]
-    return sorted(runs, key=lambda run: (_time_chosen(run), run.path))
+    return sorted(runs, key=lambda run: (chosen_at(run), run.path))
 
 
 def find_run(text: str, runs_dir: Path) -> RunDir:
@@ -53,7 +54,7 @@ def find_run(text: str, runs_dir: Path) -> RunDir:
     """
     run = _meant(text, runs_dir)
     try:
-        run.events_file.open("rb").close()
+        run.open(run.events_file).close()
     except FileNotFoundError:  # of a run that nothing has been done with
         return run
     except OSError as error:
@@ -275,7 +276,7 @@ def written_with(run: RunDir, overrides: Sequence[str]) -> str:
 def written_of(run: RunDir) -> str:
     """A run's spec as a person wrote it; empty where that is not kept, or cannot be read."""
     try:
-        return _written(run.resolved()).read_text(encoding="utf-8", errors="replace")
+        return run.read_bytes(_written(run.resolved())).decode(errors="replace")
     except OSError:
         return ""
 
@@ -301,11 +302,11 @@ def run_folders(runs_dir: Path) -> Iterator[RunDir]:
         names = os.listdir(runs_dir)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
-    for name in names:
+    for name in filter(is_name, names):
         folder = runs_dir.absolute() / name
         for run_id in _listed(folder):
-            # Unlike Path.exists(), this one is False also where asking fails: another user's folder, a lost disk.
-            if RUN_ID.fullmatch(run_id) and os.path.exists(folder / run_id / "resolved.json"):
+            # Also a link that leads nowhere: a run whose spec cannot be read. False where asking fails.
+            if RUN_ID.fullmatch(run_id) and os.path.lexists(folder / run_id / "resolved.json"):
                 yield RunDir(folder / run_id)
 
 
@@ -316,20 +317,12 @@ def _listed(folder: Path) -> list[str]:
         return []
 
 
-def _time_chosen(run: RunDir) -> float:
-    """When a person last made, started or submitted it. What a cluster starts was chosen when it was submitted."""
-    try:
-        return chosen_at(run.events())
-    except OSError:
-        return 0.0  # one that cannot be read must not stand for its job's latest
-
-
 def _creation_time(run: RunDir) -> float:
     try:
         events = run.events()
     except OSError:
         return 0.0
-    return next((event["time"] for event in events if event.get("event") == "created"), time.time())
+    return next((event.get("time", 0.0) for event in events if event["event"] == "created"), time.time())
 
 
 def _umask() -> int:

@@ -31,7 +31,7 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
     if launched is not None and launched["exited"] is None:
         process = Process.from_record(launched)
         if process.is_alive and process.pid != os.getpid():
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launched["time"]))
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launched.get("time")))
             raise RunIsHeld(
                 f"run {run.run_id} is being started by pid {process.pid} on {process.host} since {since}.\n"
                 f"      Follow it with `orchestrator logs {in_command(run)} -f`, or stop it with "
@@ -131,7 +131,7 @@ def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     for event in events:
         launch_id = str(event.get("launch_id"))
         if event.get("event") == "launched":
-            launches[launch_id] = {**event, "exited": None}
+            launches[launch_id] = {**event, "launch_id": launch_id, "exited": None}
         elif event.get("event") == "exited" and launch_id in launches:
             if event.get("cause") == "held":
                 del launches[launch_id]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, BinaryIO
 
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import Commit, committed
+from orchestrator.errors import UserError
 from orchestrator.launch.cluster_states import SchedulersWord, ask_the_scheduler, state_on_cluster
 from orchestrator.launch.startable import imported_from, last_launch
 from orchestrator.launch.state_words import SECONDS_TO_TAKE_THE_LEASE, State, state_after, working_state, written_end
@@ -22,7 +22,9 @@ from orchestrator.planning.progress import progress_of
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from orchestrator.stored_files import DAMAGE
 from orchestrator.tracking.latest import speeds_of, spread, usual
+from orchestrator.tracking.metrics import step_of
 
 _METRIC_TAIL_BYTES = 64 << 10
 _MOST_METRIC_TAILS = 128
@@ -116,11 +118,13 @@ class RunStatus:
 
 def last_iteration(job: JobSpec, checkpoints: Sequence[Commit]) -> int:
     """Where the training of a run with these checkpoints ends: not at the schedule's number of steps, where some steps
-    had a batch of another size.
+    had a batch of another size. Raises UserError for a spec that says no length.
     """
-    if not checkpoints:
-        return BatchSchedule.of(job).train_iters
-    return BatchSchedule.of(job, progress_of(checkpoints[-1], job)).train_iters
+    try:
+        done = progress_of(checkpoints[-1], job) if checkpoints else None
+        return BatchSchedule.of(job, done).train_iters
+    except (AssertionError, ArithmeticError) as error:  # a stored spec is not held against the rules
+        raise UserError(f"the stored spec of {job.name} has no length that makes sense: {error}") from error
 
 
 def status_of(run: RunDir) -> RunStatus:
@@ -139,20 +143,46 @@ def statuses_of(runs: Sequence[RunDir]) -> list[RunStatus]:
     return [_status(run, each, job, words) for run, each, job in zip(runs, events, jobs, strict=True)]
 
 
-def readable_statuses(runs: Sequence[RunDir]) -> tuple[list[RunStatus], dict[RunDir, OSError]]:
+def readable_statuses(runs: Sequence[RunDir]) -> tuple[list[RunStatus], dict[RunDir, Exception]]:
     """The statuses of those runs that can be read, and what keeps the others from it."""
     try:
         return statuses_of(runs), {}
-    except OSError:
+    except DAMAGE:
         troubles = {run: error for run in runs if (error := _trouble(run)) is not None}
     return statuses_of([run for run in runs if run not in troubles]), troubles
 
 
-def _trouble(run: RunDir) -> OSError | None:
-    """What the system says where files of a run cannot be read; nobody else is asked about it."""
+def unreadable(run: RunDir, error: Exception) -> RunStatus:
+    """The status of a run of which no more can be told than why."""
+    said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    return RunStatus(
+        run=run,
+        state="lost",
+        cause=None,
+        message=None,
+        iteration=None,
+        values={},
+        spreads={},
+        checkpoints=[],
+        holder=None,
+        launch_id=None,
+        created=None,
+        launched=None,
+        ended=None,
+        launches=0,
+        job=None,
+        reason=f"it cannot be read: {said}",
+        evidence=(),
+        events=[],
+    )
+
+
+def _trouble(run: RunDir) -> Exception | None:
+    """What is wrong where files of a run cannot be read, or make no sense; nobody else is asked about it."""
     try:
-        _status(run, run.events(), None, SchedulersWord({}))
-    except OSError as error:
+        events = run.events()
+        _status(run, events, latest_job(events), SchedulersWord({}))
+    except DAMAGE as error:
         return error
     return None
 
@@ -176,7 +206,10 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
         state = state if source is None else "imported"
     else:
         state, end, reason = state_on_cluster(run, job, holder, words)
-    measured = last_metrics(run)
+    try:
+        measured = last_metrics(run)
+    except OSError as error:
+        measured, reason = Latest(None, {}, {}), reason or f"{run.metrics_file.name} is not read: {error.strerror}"
     return RunStatus(
         run=run,
         state=state,
@@ -189,8 +222,8 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
         holder=holder,
         launch_id=launched["launch_id"] if launched else None,
         created=_first_time(events, "created"),
-        launched=_moment(launched) if launched else None,
-        ended=_moment(launched["exited"]) if launched and launched["exited"] else None,
+        launched=launched.get("time") if launched else None,
+        ended=launched["exited"].get("time") if launched and launched["exited"] else None,
         launches=sum(event.get("event") == "launched" for event in events),
         job=job,
         reason=reason,
@@ -222,7 +255,7 @@ def _launcher_is_gone(launched: dict[str, Any], holder: Holder | None) -> bool:
     if process.is_here:
         return process.is_dead
     took_lease = holder is not None and holder.launch_id == launched["launch_id"]
-    return took_lease or time.time() - float(launched["time"]) > SECONDS_TO_TAKE_THE_LEASE
+    return took_lease or time.time() - float(launched.get("time", 0.0)) > SECONDS_TO_TAKE_THE_LEASE
 
 
 @dataclass(frozen=True)
@@ -237,7 +270,7 @@ class Latest:
 def last_metrics(run: RunDir) -> Latest:
     """The last iteration measured, and what is told of every key, from the end of metrics.jsonl."""
     try:
-        with open(run.metrics_file, "rb") as file:
+        with run.open(run.metrics_file) as file:
             pieces = islice(_pieces_from_the_end(file), _MOST_METRIC_TAILS)
             lines = next(pieces, b"").splitlines()
             if not any(_EVALUATED in line for line in lines):
@@ -247,14 +280,10 @@ def last_metrics(run: RunDir) -> Latest:
         return Latest(None, {}, {})
     found: list[tuple[int, dict[str, float]]] = []
     values: dict[str, float] = {}
-    for line in lines:
-        try:
-            record = json.loads(line)
-            measured = {str(key): float(value) for key, value in record["values"].items()}
-            found.append((int(record["iteration"]), measured))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
-            continue
-        values |= measured
+    for step in map(step_of, lines):
+        if step is not None:
+            found.append(step)
+            values |= step[1]
     speeds = speeds_of(found)
     usually = {key: median for key, each in speeds.items() if (median := usual(each)) is not None}
     spreads = {key: apart for key, each in speeds.items() if (apart := spread(each)) is not None}
@@ -274,12 +303,4 @@ def _pieces_from_the_end(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _first_time(events: list[dict[str, Any]], kind: str) -> float | None:
-    return next((_moment(event) for event in events if event.get("event") == kind), None)
-
-
-def _moment(event: Mapping[str, Any]) -> float | None:
-    """When it happened, in seconds since the epoch; None where a damaged log has something else there."""
-    try:
-        return float(event["time"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
+    return next((event.get("time") for event in events if event.get("event") == kind), None)

@@ -70,7 +70,7 @@ def latest_job(events: Sequence[Event]) -> SlurmRun | None:
     cluster = next((str(event["cluster"]) for event in mine if "cluster" in event), "slurm")
     withdrawn = bool(mine) and mine[-1].get("event") == "withdrawn"
     data = data_job(events, mine[0].get("data_job_id"))
-    return SlurmRun(job_id, cluster, float(mine[0]["time"]), launches, exited, requeued, withdrawn, data)
+    return SlurmRun(job_id, cluster, mine[0].get("time", 0.0), launches, exited, requeued, withdrawn, data)
 
 
 def _names_a_job(event: Event) -> bool:

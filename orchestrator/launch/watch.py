@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from orchestrator.events import readable
 from orchestrator.launch.choices import choices_line, newest_choices
 from orchestrator.launch.local import Watcher
 from orchestrator.planning.figures import disk_size
 from orchestrator.planning.hardware import computing_unit
 from orchestrator.rundir import RunDir
+from orchestrator.stored_files import MOST_BYTES, lines_from, open_stored, parse_line, size_of
 from orchestrator.tracking.metrics import Metric, MetricTail
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -39,26 +40,19 @@ class EventTail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.offset = path.stat().st_size if path.exists() else 0
+        self.offset = size_of(path)
 
     def poll(self) -> list[dict[str, Any]]:
         """The whole records since the last call."""
+        lines = []
         try:
-            with open(self.path, "rb") as file:
-                file.seek(self.offset)
-                whole, newline, _ = file.read().rpartition(b"\n")
+            with open_stored(self.path, self.path.parent) as file:
+                for line, end in lines_from(file, self.offset, MOST_BYTES):
+                    self.offset = end
+                    lines.append(line)
         except FileNotFoundError:
             return []
-        self.offset += len(whole) + len(newline)
-        records = []
-        for line in whole.splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and "event" in record:
-                records.append(record)
-        return records
+        return list(readable(record for line in lines if (record := parse_line(line)) is not None))
 
 
 @dataclass
@@ -163,8 +157,7 @@ class Follower(Watcher):
 
     def __init__(self, run: RunDir, total: int) -> None:
         self.snapshot = Snapshot(total)
-        size = run.metrics_file.stat().st_size if run.metrics_file.exists() else 0
-        self._metrics = MetricTail(run.metrics_file, size)
+        self._metrics = MetricTail(run.metrics_file, size_of(run.metrics_file))
         self._events = EventTail(run.events_file)
 
     def poll(self) -> None:

@@ -16,9 +16,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.stored_files import count, moment, number, read_json
+
+Known = TypeVar("Known")
 
 _KEY_LENGTH = 8
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -88,7 +91,7 @@ def write_result(path: Path, result: Result) -> None:
 def read_result(path: Path) -> Result | None:
     """The result in a file; None where there is none that can be read."""
     try:
-        record = json.loads(path.read_bytes())
+        record = read_json(path, path.parent)
         metrics = {
             str(name): Measure(float(entry["value"]), None if entry["stderr"] is None else float(entry["stderr"]))
             for name, entry in record["metrics"].items()
@@ -97,23 +100,33 @@ def read_result(path: Path) -> Result | None:
             name=str(record["name"]),
             task=str(record["task"]),
             key=str(record["key"]),
-            iteration=int(record["iteration"]),
+            iteration=_whole(record["iteration"]),
             checkpoint=str(record["checkpoint"]),
             metrics=metrics,
-            counts={str(name): int(count) for name, count in record["counts"].items()},
+            counts={str(name): _whole(each) for name, each in record["counts"].items()},
             options=dict(record["options"]),
             files=[dict(file) for file in record["files"]],
-            finished=float(record["finished"]),
-            seconds=float(record["seconds"]),
+            finished=_known(moment(record["finished"])),
+            seconds=_known(number(record["seconds"])),
             setting=dict(record["setting"]),
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
+
+
+def _whole(value: Any) -> int:
+    return _known(count(value))
+
+
+def _known(value: Known | None) -> Known:
+    if value is None:
+        raise ValueError("it is no such number")
+    return value
 
 
 def result_paths(run: RunDir) -> list[Path]:
     """Every file of a run that a result is in, by name."""
-    return sorted(run.evaluations.glob("iter_*.json"))
+    return [path for path in run.listed(run.evaluations) if path.match("iter_*.json")]
 
 
 def results_of(run: RunDir) -> list[Result]:

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from orchestrator import stored_files
 from orchestrator.errors import OrchestratorError
 
-DAMAGE = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    OrchestratorError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+DAMAGE = (*stored_files.DAMAGE, OrchestratorError)
 """What reading a file raises that is torn, of another version, somebody else's, or gone meanwhile."""
 
 Found = TypeVar("Found")

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.launch.runs import run_folders
+from orchestrator.review.damage import DAMAGE
 from orchestrator.review.series import GrowingSeries, Series
-from orchestrator.review.summary import NONSENSE, RunSummary, summarize_each, with_goodput
+from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.rundir import RunDir
 
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -211,7 +212,7 @@ class RunIndex:
         """The same with its goodput; without where its logs make no sense."""
         try:
             return with_goodput(summary, time.time(), self._rest)
-        except NONSENSE:
+        except DAMAGE:
             return replace(summary, goodput=None)
 
     def _rest(self) -> None:

@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.review.logs import LONGEST_LINE, Line, LogFile, on_screen, shown
 from orchestrator.safe_path import module_command
+from orchestrator.stored_files import open_stored
 
 MOST_FOUND = 200
 _SECONDS = 6.0
@@ -70,7 +72,7 @@ def search(logs: Sequence[LogFile], wanted: Wanted, start: Place | None = None, 
     wanted.matcher()
     begin = next((place for place, log in enumerate(logs) if start is not None and log.name == start.log), 0)
     request = {
-        "logs": [[log.name, str(log.path)] for log in logs[begin:]],
+        "logs": [[log.name, str(log.path), str(log.run_dir)] for log in logs[begin:]],
         "text": wanted.text,
         "is_regex": wanted.is_regex,
         "begin": start.begin if start is not None else 0,
@@ -104,8 +106,8 @@ def _search_files(request: dict[str, Any], say: Callable[[dict[str, Any]], None]
     deadline = time.monotonic() + _SECONDS
     left = int(request["most"])
     begin, number = int(request["begin"]), int(request["number"])
-    for name, path in request["logs"]:
-        for block in _blocks(path, begin, number):
+    for name, path, run_dir in request["logs"]:
+        for block in _blocks(Path(path), Path(run_dir), begin, number):
             if time.monotonic() > deadline:
                 return Place(name, block.begin, block.number)
             for place in _hits(block, wanted, matches):
@@ -137,10 +139,10 @@ class _Block:
         return self.content.split(b"\n")
 
 
-def _blocks(path: str, begin: int, number: int) -> Iterator[_Block]:
+def _blocks(path: Path, run_dir: Path, begin: int, number: int) -> Iterator[_Block]:
     """A log in blocks; none of one that is gone. A line that is longer than two of them is found in parts."""
     try:
-        with open(path, "rb") as file:
+        with open_stored(path, run_dir) as file:
             file.seek(begin)
             while content := file.read(_BLOCK_BYTES):
                 content += file.readline(_BLOCK_BYTES)

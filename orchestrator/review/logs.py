@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.rundir import RunDir
+from orchestrator.stored_files import open_stored, past_a_hole, printable, without_escapes
 
 PAGE_LINES = 500
 _CHUNK_BYTES = 1 << 20
@@ -24,9 +25,6 @@ _MOST_EVIDENCE_FILES = 40
 _MOST_EVIDENCE_BYTES = 256 << 20
 _KEPT_COUNTS = 64
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-"""What terminals do not show: colours, titles of windows, movements of the cursor."""
-_CONTROLS = dict.fromkeys([*range(0x09), *range(0x0B, 0x20), 0x7F], "\N{REPLACEMENT CHARACTER}")
 _TROUBLE = re.compile(r"\b(?:error|exception|traceback|fatal|critical|killed|segfault)\b|[a-z]Error\b", re.IGNORECASE)
 
 
@@ -36,9 +34,14 @@ class LogFile:
 
     name: str
     path: Path
+    run_dir: Path
     bytes: int
     changed: float
     """Seconds since the epoch."""
+
+    def open(self) -> BinaryIO:
+        """To read. Raises as `stored_files.open_stored`."""
+        return open_stored(self.path, self.run_dir)
 
 
 @dataclass(frozen=True)
@@ -100,20 +103,15 @@ def _order(name: str) -> int:
 
 
 def _files_in(run: RunDir, folder: Path) -> Iterator[LogFile]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in entries:
-        path = Path(entry.path)
+    for path in run.listed(folder):
         try:
-            if entry.is_symlink() and not path.resolve().is_relative_to(run.path.resolve()):
-                continue
+            if path.is_symlink():
+                run.open(path).close()
             found = path.stat()
-        except (OSError, RuntimeError):
+        except OSError:
             continue
         if stat.S_ISREG(found.st_mode):  # a pipe would be waited for
-            yield LogFile(f"{folder.name}/{entry.name}", path, found.st_size, found.st_mtime)
+            yield LogFile(f"{folder.name}/{printable(path.name)}", path, run.path, found.st_size, found.st_mtime)
 
 
 def shown(raw: bytes) -> str:
@@ -128,15 +126,15 @@ def shown(raw: bytes) -> str:
 
 def on_screen(raw: bytes) -> str:
     """Lines as a terminal would leave them, each of whatever length."""
-    text = _ESCAPES.sub("", raw.decode(errors="replace"))
+    text = without_escapes(raw.decode(errors="replace"))
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return text.translate(_CONTROLS)
+    return printable(text)
 
 
 def last_page(log: LogFile, most: int = PAGE_LINES) -> Page:
     """The end of a log."""
-    with open(log.path, "rb") as file:
+    with log.open() as file:
         size = file.seek(0, os.SEEK_END)
         begin = _back(file, size, most)
         return _page(file, begin, most, size, _LINES.number_at(log.path, file, begin))
@@ -144,7 +142,7 @@ def last_page(log: LogFile, most: int = PAGE_LINES) -> Page:
 
 def page_at(log: LogFile, line: int, most: int = PAGE_LINES) -> Page:
     """A log from a line on; one that it does not have is its last."""
-    with open(log.path, "rb") as file:
+    with log.open() as file:
         size = file.seek(0, os.SEEK_END)
         begin = _LINES.place_of(log.path, file, line)
         if begin >= size and size:
@@ -156,7 +154,7 @@ def page_from(log: LogFile, begin: int, most: int = PAGE_LINES) -> Page:
     """What was written since a byte: whole lines only, and `size` is where they end unless the page is full. A log that
     is shorter now was begun anew.
     """
-    with open(log.path, "rb") as file:
+    with log.open() as file:
         size = file.seek(0, os.SEEK_END)
         begin = 0 if begin > size else begin
         page = _page(file, begin, most, size, _LINES.number_at(log.path, file, begin))
@@ -192,6 +190,7 @@ def _lines_of(file: BinaryIO) -> Iterator[RawLine]:
         count = len(first)
         rest = first
         while not rest.endswith(b"\n") and len(rest) == _CHUNK_BYTES:
+            count += 0 if rest.strip(b"\0") else past_a_hole(file)
             rest = file.readline(_CHUNK_BYTES)
             count += len(rest)
         yield RawLine(first, count)
@@ -248,7 +247,11 @@ class _Count:
                 if len(chunk) < _CHUNK_BYTES:
                     break
                 begin, lines = self.marks[-1]
-                self.marks.append((begin + len(chunk), lines + chunk.count(b"\n")))
+                begin += len(chunk)
+                if not chunk.strip(b"\0"):
+                    begin = min(begin + past_a_hole(file), max(begin, place - place % _CHUNK_BYTES))
+                    file.seek(begin)
+                self.marks.append((begin, lines + chunk.count(b"\n")))
 
 
 class _LineCounts:
@@ -332,7 +335,7 @@ class _Ending:
     def of(cls, log: LogFile) -> _Ending | None:
         """None of a log that cannot be read."""
         try:
-            with open(log.path, "rb") as file:
+            with log.open() as file:
                 size = file.seek(0, os.SEEK_END)
                 begin = _back(file, size, PAGE_LINES)
                 page = _page(file, begin, PAGE_LINES, size, 1)
@@ -354,7 +357,7 @@ class _Ending:
         if self.begin > _MOST_EVIDENCE_BYTES:
             return None
         try:
-            with open(self.log.path, "rb") as file:
+            with self.log.open() as file:
                 return _LINES.number_at(self.log.path, file, self.begin)
         except OSError:
             return None

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.stored_files import size_of
 from orchestrator.tracking.metrics import Metric, MetricTail
 
 _BYTES_PER_NUMBER = 8
 _BYTES_PER_STEP = 32
-_MOST_COUNTED = 1 << 62
-_END_OF_TIME = 1e11  # in the year 5138
 _MOST_SMOOTHING = 0.9999
 _RECORDS_AT_A_TIME = 2000
 """Records are ten times as large as the columns that are made of them."""
@@ -82,10 +81,8 @@ class Series:
     position: int = 0
 
     def add(self, metrics: Iterable[Metric]) -> None:
-        """Take in records, in the order in which they were written; those that make no sense are passed over."""
+        """Take in records, in the order in which they were written."""
         for metric in metrics:
-            if not _makes_sense(metric):
-                continue
             self._place(metric)
             self.position = metric.iteration
             together: array[int] = array("q")
@@ -144,16 +141,6 @@ class Series:
         return _BYTES_PER_STEP * len(self.iterations) + _BYTES_PER_NUMBER * (sum(arrays.values()) + 2 * undone)
 
 
-def _makes_sense(metric: Metric) -> bool:
-    """Whether its numbers can be those of a training: what a damaged log holds fits no column, or no axis."""
-    return (
-        0 <= metric.iteration < _MOST_COUNTED
-        and 0 <= metric.samples < _MOST_COUNTED
-        and 0 <= metric.tokens < _MOST_COUNTED
-        and 0 <= metric.time < _END_OF_TIME
-    )
-
-
 @dataclass
 class GrowingSeries:
     """A metric log and what was read of it so far."""
@@ -165,7 +152,7 @@ class GrowingSeries:
 
     def refresh(self) -> Series:
         """Take in what was written since; a log that was replaced or removed is read anew."""
-        size = self.path.stat().st_size if self.path.exists() else 0
+        size = size_of(self.path)
         if size < self.offset:
             self.series, self.offset = Series(), 0
         tail = MetricTail(self.path, self.offset)

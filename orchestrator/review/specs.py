@@ -14,6 +14,7 @@ from orchestrator.review.discretion import Discretion
 from orchestrator.rundir import RunDir
 from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.loading import load_resolved
+from orchestrator.stored_files import open_stored, printable, read_json
 from orchestrator.tracking.description import flatten
 
 Kind = Literal["safe", "trajectory", "forbidden", "unknown"]
@@ -58,8 +59,8 @@ def generations_of(run: RunDir) -> list[Generation]:
 def fields_of(path: Path) -> dict[str, str]:
     """A resolved spec by dotted keys, each value as text; none of its rules are asked. Raises UserError."""
     try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        record = read_json(path, path.parent)
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(record, dict):
         raise UserError(f"{path} holds no spec")
@@ -91,8 +92,8 @@ def _text(value: object) -> str:
 
 
 def text_of(path: Path) -> str:
-    """The first megabyte of a text file. Raises OSError."""
-    with open(path, "rb") as file:
+    """The first megabyte of a text file of a run directory. Raises OSError."""
+    with open_stored(path, path.parent) as file:
         content = file.read(_MOST_BYTES + 1)
-    text = content[:_MOST_BYTES].decode(errors="replace")
+    text = printable(content[:_MOST_BYTES].decode(errors="replace"))
     return text if len(content) <= _MOST_BYTES else f"{text}\n… (cut after {_MOST_BYTES:,} bytes)"

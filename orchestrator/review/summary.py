@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.launch.state_words import State
 from orchestrator.launch.states import RunStatus, last_iteration, statuses_of
+from orchestrator.review.damage import DAMAGE
 from orchestrator.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.stored_files import open_stored
 from orchestrator.tracking.description import flatten
 from orchestrator.tracking.goodput import goodput
-from orchestrator.tracking.metrics import Metric, read_records
+from orchestrator.tracking.metrics import Metric, read_records, step_of
 
-NONSENSE = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RecursionError),
-    *(TypeError, ValueError, UserError),
-)
-"""What reading damaged files of a run may raise."""
 PRETRAINED = "checkpoint.pretrained"
 """The field of a spec that says where the first weights come from."""
 SPARK_KEYS = ("train/loss", "validation/loss")
@@ -111,7 +106,7 @@ def summarize_each(runs: Sequence[RunDir]) -> list[RunSummary]:
     """The same of runs any of which may vanish or make no sense: of such a one, only what is wrong with it."""
     try:
         return summarize(runs)
-    except NONSENSE as error:
+    except DAMAGE as error:
         if len(runs) == 1:
             return [unreadable(runs[0], f"{type(error).__name__}: {error}")]
     return [summary for run in runs for summary in summarize_each([run])]
@@ -141,7 +136,7 @@ def _summary(status: RunStatus) -> RunSummary:
             job = load_resolved(run.resolved())
             train_iters = last_iteration(job, status.checkpoints)
             world_size, layout = job.world_size, layout_of(job)
-        except NONSENSE as error:
+        except DAMAGE as error:
             problem = next(iter(str(error).splitlines()), type(error).__name__)
     sweep, cell = membership(run)
     from_run, from_iteration = _origin(run, spec)
@@ -232,10 +227,10 @@ def read_spec(run: RunDir) -> tuple[dict[str, str], str | None]:
     Its rules are not asked: what an older version wrote, or a damaged file, can still be searched and compared.
     """
     try:
-        record = json.loads(run.resolved().read_bytes())
+        record = run.read_json(run.resolved())
     except UserError as error:
         return {}, str(error)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return {}, f"{run.path / 'resolved.json'} cannot be read: {error}"
     if not isinstance(record, dict):
         return {}, f"{run.path / 'resolved.json'} holds no spec"
@@ -255,7 +250,7 @@ def spark(path: Path) -> tuple[float, ...]:
     """About 48 losses from the first to the last, read from as many places of the log and not from all of it."""
     found: list[tuple[int, float]] = []
     try:
-        with open(path, "rb") as file:
+        with open_stored(path, path.parent) as file:
             size = file.seek(0, os.SEEK_END)
             if size <= _SPARK_POINTS * _LINE_BYTES:
                 file.seek(0)
@@ -284,12 +279,10 @@ def spark(path: Path) -> tuple[float, ...]:
 
 
 def _loss(line: bytes) -> tuple[int, float] | None:
-    try:
-        record: Any = json.loads(line)
-        value = next(float(record["values"][key]) for key in SPARK_KEYS if key in record["values"])
-        return (int(record["iteration"]), value) if math.isfinite(value) else None
-    except (ValueError, TypeError, KeyError, StopIteration, RecursionError, OverflowError):
-        return None
+    """The iteration and the loss in a line of measurements; None for any other."""
+    iteration, values = step_of(line) or (0, {})
+    value = next((values[key] for key in SPARK_KEYS if key in values), math.nan)
+    return (iteration, value) if math.isfinite(value) else None
 
 
 def _eta(status: RunStatus, train_iters: int | None) -> float | None:

@@ -17,6 +17,7 @@ from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_analysis import Importance, Point, axes_of, importance
+from orchestrator.stored_files import is_name
 from orchestrator.sweeps.ledger import FOLDER, Entry, Planned, Submission, SweepDir
 from orchestrator.sweeps.states import UNDER_WAY, State, cell_state
 
@@ -98,8 +99,9 @@ class SweepView:
 
 def sweep_folders(runs_dir: Path) -> list[SweepDir]:
     """Every folder that has a sweep's ledger, the last one that changed first."""
-    found = [path for path in (runs_dir.absolute() / FOLDER).glob("*/ledger.jsonl") if path.is_file()]
-    return [SweepDir(path.parent) for path in sorted(found, key=_changed, reverse=True)]
+    found = (runs_dir.absolute() / FOLDER).glob("*/ledger.jsonl")
+    sweeps = [SweepDir(path.parent) for path in sorted(found, key=_changed, reverse=True)]
+    return [sweep for sweep in sweeps if is_name(sweep.name)]
 
 
 def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None = None) -> SweepView:

@@ -120,10 +120,9 @@ def write_log_to_run(run: RunDir, rank: int) -> None:
     threads are when it crashes.
     """
     run.logs.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(run.rank_log(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for standard in (1, 2):
-        os.dup2(descriptor, standard)
-    os.close(descriptor)
+    with run.open_to_append(run.rank_log(rank)) as log:
+        for standard in (1, 2):
+            os.dup2(log.fileno(), standard)
     sys.stdout, sys.stderr = (_log_stream(standard) for standard in (1, 2))
     faulthandler.enable(2)
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s [rank {rank}] %(levelname)s %(name)s: %(message)s")

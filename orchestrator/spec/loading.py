@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from orchestrator.spec.partial import Examination
 from orchestrator.spec.places import Places
 from orchestrator.spec.shape import JOB, Shape, fields_of
 from orchestrator.spec.tokenizer_type import with_tokenizer_type
+from orchestrator.stored_files import read_json
 
 Check: TypeAlias = Callable[[Any], list[Problem]]
 """What is wrong with a job, or with the part of one that is known (see partial.py)."""
@@ -138,10 +138,10 @@ def load_resolved(path: Path) -> JobSpec:
     file cannot be read as a spec.
     """
     try:
-        data = json.loads(Path(path).read_bytes())
+        data = read_json(Path(path), Path(path).parent)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is damaged: it is not JSON ({error})") from error
     if not isinstance(data, dict):
         raise UserError(f"{path} is damaged: it holds no spec")

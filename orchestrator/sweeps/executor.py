@@ -83,7 +83,7 @@ class CellTask:
         before = _launches(run)
         is_starting = _is_local()
         tether = module_command("orchestrator.launch.tether", str(os.getpid()))
-        with open(run.launcher_log, "ab") as log:
+        with run.open_to_append(run.launcher_log) as log:
             child = subprocess.Popen(
                 [*tether, *self.task.command],
                 stdin=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunNotFound, UserError
+from orchestrator.events import read_ledger
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically
+from orchestrator.rundir import RunDir, append_line, write_atomically
 from orchestrator.spec.suggestions import closest
+from orchestrator.stored_files import is_name, open_to_append, read_stored
 
 FOLDER = "sweeps"
 """In the runs folder."""
 
+_RUN = re.compile(r"(?!\.)[^/\0]+/(?!\.)[^/\0]+")
+"""NAME/ID: a run of the same folder, and nothing outside of it."""
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
@@ -99,7 +104,7 @@ class SweepDir:
         return self.path / "driver.log"
 
     def run(self, entry: Entry) -> RunDir:
-        """The run directory of a cell."""
+        """The run directory of a cell, which lies in the runs folder."""
         return RunDir(self.runs_dir / entry.run)
 
     def append(self, kind: str, **fields: Any) -> None:
@@ -110,7 +115,7 @@ class SweepDir:
     def alone(self) -> Iterator[None]:
         """Keep other commands from starting cells of this sweep meanwhile. Raises UserError when one does."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / ".starting", "ab") as file:
+        with open_to_append(self.path / ".starting", self.path) as file:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -121,19 +126,22 @@ class SweepDir:
             yield  # closing the file gives the lock back, and so does the end of this process
 
     def planned(self) -> Planned:
-        """Raises UserError when the ledger says nothing that can be read."""
+        """Raises UserError when the ledger says nothing that can be read, OSError where it cannot be."""
         plans = self._plans()
         if not plans:
             raise UserError(f"{self.path} is not a sweep: its ledger names no cells")
         newest = plans[-1]
+        cells, pruned = _entries(newest), newest.get("pruned", [])
+        if "cells" not in newest or len(cells) != len(newest["cells"]) or not all(isinstance(e, dict) for e in pruned):
+            raise UserError(f"{self.ledger} is damaged: not all cells of its newest plan can be read")
         return Planned(
-            generation=int(newest.get("generation", 1)),
+            generation=newest.get("generation", 1),
             metric=newest.get("metric"),
-            goal=str(newest.get("goal", "min")),
-            cells=_entries(newest),
-            pruned=list(newest.get("pruned", [])),
-            filtered=int(newest.get("filtered", 0)),
-            repeated=int(newest.get("repeated", 0)),
+            goal=newest.get("goal", "min"),
+            cells=cells,
+            pruned=pruned,
+            filtered=newest.get("filtered", 0),
+            repeated=newest.get("repeated", 0),
         )
 
     @property
@@ -163,7 +171,7 @@ class SweepDir:
     def is_written_as(self, text: str) -> bool:
         """Whether what the sweep is now was written so."""
         try:
-            return self._text(self.planned()).read_bytes() == text.encode()
+            return read_stored(self._text(self.planned()), self.path) == text.encode()
         except OSError:
             return False
 
@@ -185,13 +193,13 @@ class SweepDir:
                         job_id=str(job_id),
                         how=str(event.get("how")),
                         cluster=event.get("cluster"),
-                        time=float(event["time"]),
-                        driver=Process.from_record(driver) if isinstance(driver, dict) else None,
+                        time=event.get("time", 0.0),
+                        driver=Process.from_record(driver) if driver is not None else None,
                         max_parallel=event.get("max_parallel"),
                         cancelled=False,
                     )
             elif event.get("event") == "cancelled":
-                for cell in event.get("cells", []):
+                for cell in map(str, event.get("cells", [])):
                     if cell in found:
                         found[cell] = Submission(**{**vars(found[cell]), "cancelled": True})
         return found
@@ -206,7 +214,7 @@ class SweepDir:
         return sum(1 for event in cancelled if cell in event.get("cells", []))
 
     def _events(self) -> list[dict[str, Any]]:
-        return list(read_lines(self.ledger))
+        return read_ledger(self.ledger)
 
 
 def sweep_dir(name: str, runs_dir: Path) -> SweepDir:
@@ -217,7 +225,15 @@ def sweep_dir(name: str, runs_dir: Path) -> SweepDir:
 def all_sweeps(runs_dir: Path) -> list[SweepDir]:
     """Every sweep of a runs folder, by name."""
     found = [SweepDir(path.parent) for path in sorted((runs_dir.absolute() / FOLDER).glob("*/ledger.jsonl"))]
-    return [sweep for sweep in found if sweep.is_planned]
+    return [sweep for sweep in found if is_name(sweep.name) and _is_planned(sweep)]
+
+
+def _is_planned(sweep: SweepDir) -> bool:
+    """Whether it is a sweep; one that cannot be read is told of as such by who reads it."""
+    try:
+        return sweep.is_planned
+    except OSError:
+        return True
 
 
 def find_sweep(name: str, runs_dir: Path) -> SweepDir:
@@ -240,7 +256,13 @@ def same_cells(one: Planned, other: Planned) -> bool:
 
 
 def _entries(event: dict[str, Any]) -> list[Entry]:
-    return [Entry(cell["id"], cell["name"], cell["values"], cell["run"]) for cell in event.get("cells", [])]
+    """The cells of a plan, as far as they can be read."""
+    found = []
+    for cell in event.get("cells", []):
+        match cell:
+            case {"id": str(key), "name": str(name), "values": dict(values), "run": str(run)} if _RUN.fullmatch(run):
+                found.append(Entry(key, name, {str(path): str(value) for path, value in values.items()}, run))
+    return found
 
 
 def _ids(cells: Sequence[Entry]) -> list[str]:

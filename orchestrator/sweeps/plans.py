@@ -39,8 +39,8 @@ def run_of(job: JobSpec, runs_dir: Path) -> RunDir | None:
 def _spec_hash(run: RunDir) -> str | None:
     """The hash of a run's current spec; None where it cannot be read."""
     try:
-        return config_hash(json.loads(run.resolved().read_bytes()))
-    except (OSError, ValueError, UserError):
+        return config_hash(run.read_json(run.resolved()))
+    except (OSError, ValueError, TypeError, AttributeError, UserError):
         return None
 
 

@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Literal
 
 from orchestrator.cluster.slurm import job_states
 from orchestrator.launch.state_words import State as RunState
-from orchestrator.launch.states import RunStatus, statuses_of
+from orchestrator.launch.states import RunStatus, readable_statuses, unreadable
 from orchestrator.sweeps.ledger import Entry, Planned, Submission, SweepDir
 
 State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled"]
@@ -74,7 +75,10 @@ def left_statuses(sweep: SweepDir) -> list[CellStatus]:
 
 def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[CellStatus]:
     submissions = sweep.submissions()
-    statuses = statuses_of([sweep.run(entry) for entry in entries])
+    runs = [sweep.run(entry) for entry in entries]
+    found, troubles = readable_statuses(runs)
+    by_run = {status.run: status for status in (*found, *starmap(unreadable, troubles.items()))}
+    statuses = [by_run[run] for run in runs]
     return [
         CellStatus(
             entry,

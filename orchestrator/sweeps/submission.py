@@ -24,12 +24,14 @@ from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.stored_files import open_stored, open_to_append
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.request import Array, Request, Task
 
 _OF_THE_ARRAY = ("job-name", "output", "error", "open-mode", "signal", "dependency", "array", "time")
 """Options that submitit writes itself."""
 _SECONDS_TO_START = 60.0
+_MOST_SAID = 1 << 20
 _GPU_DEVICE = re.compile(r"nvidia(\d+)")
 
 
@@ -192,8 +194,8 @@ def start_driver(sweep: SweepDir, request: Request) -> None:
     before = len(sweep.submissions_made())
     asked = sweep.path / "request.json"
     write_atomically(asked, request.to_json())
-    with open(sweep.driver_log, "ab") as output:
-        start = output.tell()
+    with open_to_append(sweep.driver_log, sweep.path) as output:
+        start = output.seek(0, os.SEEK_END)
         pid = os.posix_spawn(
             sys.executable,
             module_command("orchestrator.sweeps"),
@@ -208,7 +210,9 @@ def start_driver(sweep: SweepDir, request: Request) -> None:
     deadline = time.monotonic() + _SECONDS_TO_START
     while len(sweep.submissions_made()) == before:
         if os.waitpid(pid, os.WNOHANG) != (0, 0) or time.monotonic() > deadline:
-            said = sweep.driver_log.read_bytes()[start:].decode(errors="replace").strip()
+            with open_stored(sweep.driver_log, sweep.path) as output:
+                output.seek(start)
+                said = output.read(_MOST_SAID).decode(errors="replace").strip()
             raise JobError(f"the cells could not be started: {said[-2000:] or 'no reason was given'}")
         time.sleep(0.05)
 

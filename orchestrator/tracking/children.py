@@ -15,6 +15,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.stored_files import read_json
 from orchestrator.tracking.cursor import Cursor, read_cursor
 from orchestrator.tracking.limits import entity_name
 from orchestrator.tracking.sweep_summary import DEFAULT_METRICS, Child
@@ -24,6 +25,7 @@ CELL_TAG = "orchestrator.cell"
 FILE_NAME = "mlflow.cells.json"
 
 _PER_PAGE = 500
+_MOST_BYTES = 256 << 20
 
 
 def children_of(
@@ -73,11 +75,11 @@ def adopted_cells(
 
 def _kept(home: Path, parent_id: str, metric: str | None) -> dict[str, Child] | None:
     try:
-        record: Any = json.loads((home / FILE_NAME).read_bytes())
+        record: Any = read_json(home / FILE_NAME, home, _MOST_BYTES)
         if (record["parent"], record["metric"]) != (parent_id, metric):
             return None
         return {str(run_id): Child(**child) for run_id, child in record["cells"].items()}
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

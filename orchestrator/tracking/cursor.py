@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from orchestrator.rundir import RunDir, write_atomically
-from orchestrator.tracking.metrics import size_of
+from orchestrator.stored_files import count, size_of
 
 FILE_NAME = "mlflow.json"
 
@@ -30,16 +30,16 @@ class Cursor:
 def read_cursor(run: RunDir) -> Cursor | None:
     """The stored cursor; None when there is none or it cannot be read (everything is then sent again)."""
     try:
-        record = json.loads((run.path / FILE_NAME).read_bytes())
+        record = run.read_json(run.path / FILE_NAME)
         return Cursor(
             store=str(record["store"]),
             experiment_id=str(record["experiment_id"]),
             run_id=str(record["run_id"]),
-            offset=int(record["offset"]),
-            system={str(name): int(offset) for name, offset in record.get("system", {}).items()},
+            offset=count(record["offset"]) or 0,
+            system={str(name): count(offset) or 0 for name, offset in record.get("system", {}).items()},
             sent={str(name): str(digest) for name, digest in record["sent"].items()},
         )
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.errors import UserError
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
+from orchestrator.stored_files import NotStoredError, read_object, read_stored, size_of
 from orchestrator.tracking.inputs import read_inputs
 from orchestrator.tracking.log_ends import log_ends
 from orchestrator.tracking.metrics import MetricTail
@@ -23,6 +23,8 @@ State = Literal["running", "finished", "failed", "killed"]
 ENVIRONMENT_FILE = "environment.json"
 
 _TAIL_BYTES = 1 << 16
+_MOST_BYTES = 64 << 20
+"""Of a file that is sent: the changes of code may be large."""
 _STATES: dict[str, State] = {
     "completed": "finished",
     "stopped": "killed",
@@ -93,13 +95,13 @@ def describe(run: RunDir, ending: Ending | None = None) -> Description:
     specs = [_read_spec(path) for path in generations]
     events = run.events()
     checkpoints = _checkpoints(run, events)
-    environment = dict(flatten(_read_object(run.path / ENVIRONMENT_FILE), "environment."))
+    environment = dict(flatten(run.read_object(run.path / ENVIRONMENT_FILE), "environment."))
     params: dict[str, str] = {}
     for spec in specs:
         params = dict(flatten(spec)) | params
     state, cause, ended = run_state(run, events, ending)
 
-    files = {path.name: path.read_bytes() for path in _files(run, generations) if path.is_file()}
+    files = {path.name: content for path in _files(run, generations) if (content := _content(run, path)) is not None}
     if checkpoints:
         files["checkpoints.json"] = (json.dumps(checkpoints, indent=1) + "\n").encode()
     if state != "running":
@@ -123,7 +125,7 @@ def description_signature(run: RunDir) -> object:
     for path in [*_files(run, run.resolved_generations()), run.events_file]:
         try:
             stat = path.stat()
-        except FileNotFoundError:
+        except OSError:
             continue
         found.append((path.name, stat.st_size, stat.st_mtime_ns))
     return found
@@ -156,14 +158,12 @@ def run_state(
 
 def last_sign(run: RunDir, events: Sequence[Mapping[str, Any]]) -> float | None:
     """When a run was last heard of, in seconds since the epoch: the end of one that could not say when it ended."""
-    times = [event["time"] for event in events[-1:] if isinstance(event.get("time"), int | float)]
+    times = [event["time"] for event in events[-1:] if "time" in event]
     try:
-        with open(run.metrics_file, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            tail = MetricTail(run.metrics_file, file.tell())
-    except FileNotFoundError:
+        tail = MetricTail(run.metrics_file, max(0, size_of(run.metrics_file) - _TAIL_BYTES))
+        return max([*times, *(metric.time for metric in tail.poll())], default=None)
+    except NotStoredError:
         return max(times, default=None)
-    return max([*times, *(metric.time for metric in tail.poll())], default=None)
 
 
 _JSON_WORDS = {None: "null", True: "true", False: "false"}
@@ -189,9 +189,17 @@ def _files(run: RunDir, generations: list[Path]) -> list[Path]:
     return [*generations, *sorted(run.path.glob("job*.yaml")), *(run.path / name for name in names)]
 
 
+def _content(run: RunDir, path: Path) -> bytes | None:
+    """What is in a file of the run; None where there is none. Where a link leads out, nothing of it is sent."""
+    try:
+        return read_stored(path, run.path, _MOST_BYTES)
+    except (FileNotFoundError, IsADirectoryError, NotStoredError):
+        return None
+
+
 def _commit(run: RunDir) -> str | None:
     """Commit of the folder that the run was created in, else of the package, as code.json has them in this order."""
-    repositories = _read_object(run.path / "code.json").get("repositories")
+    repositories = run.read_object(run.path / "code.json").get("repositories")
     match repositories:
         case [{"commit": str(commit), **rest}, *_]:
             return commit + ("+changes" if rest.get("dirty") else "")
@@ -216,16 +224,7 @@ def _checkpoints(run: RunDir, events: Sequence[Mapping[str, Any]]) -> list[dict[
 
 
 def _read_spec(path: Path) -> dict[str, Any]:
-    spec = _read_object(path)
+    spec = read_object(path, path.parent)
     if not spec:
         raise UserError(f"{path} cannot be read as a resolved spec")
     return spec
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -48,7 +48,7 @@ def send_the_end(run: RunDir, most_seconds: float = 0.0) -> None:
 def _start(run: RunDir, drain_seconds: float, stdin: int) -> subprocess.Popen[bytes]:
     run.logs.mkdir(parents=True, exist_ok=True)
     command = module_command("orchestrator.tracking", str(run.path.resolve()), "--follow")
-    with open(run.logs / LOG_NAME, "ab") as log:
+    with run.open_to_append(run.logs / LOG_NAME) as log:
         return subprocess.Popen(
             [*command, "--parent", str(os.getpid()), "--drain-seconds", str(drain_seconds)],
             stdin=stdin,

@@ -100,7 +100,7 @@ class Follower:
         while time.monotonic() < deadline:
             events = self._run.events()
             launched = [event.get("launch_id") for event in events if event.get("event") == "launched"]
-            if not launched or launched[-1] in [event["launch_id"] for event in events if _is_exit(event)]:
+            if not launched or launched[-1] in [event.get("launch_id") for event in events if _is_exit(event)]:
                 return
             time.sleep(0.25)
 
@@ -114,8 +114,8 @@ class Follower:
 
     def _log(self, message: str) -> None:
         # A full disk must not end the follower: it sends again once there is room.
-        with contextlib.suppress(OSError), open(self._run.logs / LOG_NAME, "a") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+        with contextlib.suppress(OSError), self._run.open_to_append(self._run.logs / LOG_NAME) as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode(errors="replace"))
 
 
 def _is_exit(event: Mapping[str, Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from orchestrator.rundir import RunDir
@@ -11,7 +10,7 @@ from orchestrator.rundir import RunDir
 def read_inputs(run: RunDir) -> list[dict[str, Any]]:
     """The records, oldest first; none where the file is missing or cannot be read. See RunDir.datasets_file."""
     try:
-        records = json.loads(run.datasets_file.read_bytes())
+        records = run.read_json(run.datasets_file)
     except (OSError, ValueError):
         return []
     if not isinstance(records, list):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
+from orchestrator.stored_files import open_to_append
 
 
 class BusyError(OrchestratorError):
@@ -19,7 +20,7 @@ class BusyError(OrchestratorError):
 @contextmanager
 def alone(path: Path, seconds: float, otherwise: str) -> Iterator[None]:
     """Hold the lock of a file, waiting so long for it. Raises BusyError, with the message `otherwise`."""
-    with open(path, "ab") as file:
+    with open_to_append(path, path.parent) as file:
         deadline = time.monotonic() + seconds
         while not _lock(file.fileno()):
             if time.monotonic() > deadline:

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.causes import exit_records, telling_rank
 from orchestrator.rundir import RunDir
+from orchestrator.stored_files import NotStoredError
 from orchestrator.tracking.redaction import Redactor
 
 _BYTES = 1 << 16
@@ -24,18 +25,18 @@ def log_ends(run: RunDir, spec: Mapping[str, Any], launch_id: str | None) -> dic
     redact = Redactor.of_spec(spec)
     found = {}
     for path in {run.launcher_log: None, run.rank_log(0): None, run.rank_log(telling): None}:
-        end = _end(path)
+        end = _end(run, path)
         if end:
             found[f"logs/{path.name}"] = redact(end.decode(errors="replace")).encode()
     return found
 
 
-def _end(path: Path) -> bytes:
+def _end(run: RunDir, path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with run.open(path) as file:
             start = max(0, file.seek(0, os.SEEK_END) - _BYTES)
             file.seek(start)
             content = file.read(_BYTES)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotStoredError):  # what a link in its place leads to is not sent
         return b""
     return content[content.find(b"\n") + 1 :] if start else content

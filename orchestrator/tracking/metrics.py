@@ -11,9 +11,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from orchestrator.rundir import RunDir, append_line
+from orchestrator.stored_files import (
+    END_OF_TIME,
+    MOST_COUNTED,
+    MOST_LINE_BYTES,
+    count,
+    end_of_line,
+    lines_from,
+    open_stored,
+    parse_json,
+    parse_line,
+)
 
 _CHUNK_BYTES = 1 << 16
 """What is read together: little more than who takes few records at a time takes, for the rest is read again."""
+_MOST_SKIPPED_BYTES = 2 << 30
 _RECORDS_AT_A_TIME = 2000
 _LINES_AT_A_TIME = 200
 """What is parsed together; more takes memory, and no less time."""
@@ -70,7 +82,7 @@ class MetricTail:
         read from its start. A file that does not exist yet has no records.
         """
         try:
-            with open(self.path, "rb") as file:
+            with open_stored(self.path, self.path.parent) as file:
                 return self._read(file, limit)
         except FileNotFoundError:
             return []
@@ -84,13 +96,18 @@ class MetricTail:
         while chunk := file.read(size):
             *lines, pending = (pending + chunk).split(b"\n")
             size = _CHUNK_BYTES if lines else 2 * size  # a line without an end is not copied again for each chunk
+            if not lines and len(pending) > MOST_LINE_BYTES:
+                if (end := end_of_line(file, _MOST_SKIPPED_BYTES)) is None:
+                    return found
+                self.offset, pending, size = end, b"", _CHUNK_BYTES
+                continue
             while lines:
                 if len(found) == limit:
                     return found
                 most = _LINES_AT_A_TIME if limit is None else min(_LINES_AT_A_TIME, limit - len(found))
                 part, lines = lines[:most], lines[most:]
                 self.offset += sum(map(len, part)) + len(part)
-                found += _parse_all(part)
+                found += parsed(part)
         return found
 
 
@@ -99,14 +116,6 @@ def read_records(path: Path) -> Iterator[Metric]:
     tail = MetricTail(path)
     while found := tail.poll(_RECORDS_AT_A_TIME):
         yield from found
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a file; 0 where there is none yet."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def read_metrics(run: RunDir) -> list[Metric]:
@@ -123,8 +132,9 @@ def is_measured(run: RunDir, key: str, iteration: int) -> bool:
     """Whether a key was measured at an iteration. Only the lines that name the key are parsed."""
     name = json.dumps(key).encode()
     try:
-        with open(run.metrics_file, "rb") as file:
-            found = (_parse(line) for line in file if name in line)
+        with run.open(run.metrics_file) as file:
+            lines = (line for line, _ in lines_from(file, 0, os.fstat(file.fileno()).st_size))
+            found = (_parse(line) for line in lines if name in line)
             return any(
                 metric is not None and metric.iteration == iteration and key in metric.values for metric in found
             )
@@ -148,32 +158,40 @@ def _to_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _parse_all(lines: list[bytes]) -> list[Metric]:
+def parsed(lines: list[bytes]) -> list[Metric]:
     """The records in lines, without those that hold anything else. All at once takes half the time of one by one, which
     is left for where one of them is damaged.
     """
     records: Any
     try:
-        records = json.loads(b"[%b]" % b",".join(lines))
-    except (ValueError, RecursionError):
+        records = parse_json(b"[%b]" % b",".join(lines), is_walked=False)
+    except ValueError:
         records = []
     if len(records) == len(lines):
         return [metric for record in records if (metric := _metric(record)) is not None]
     return [metric for line in lines if (metric := _parse(line)) is not None]
 
 
+def step_of(line: bytes) -> tuple[int, dict[str, float]] | None:
+    """The iteration and the values in a line, whatever else it lacks; None for anything else."""
+    record: Any = parse_line(line)
+    try:
+        values = {str(key): float(value) for key, value in record["values"].items()}
+        iteration = count(int(record["iteration"]))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+    return None if iteration is None else (iteration, values)
+
+
 def _parse(line: bytes) -> Metric | None:
     """The record in a line; None for anything else."""
-    try:
-        return _metric(json.loads(line))
-    except (ValueError, RecursionError):
-        return None
+    return _metric(parse_line(line))
 
 
 def _metric(record: Any) -> Metric | None:
-    """The record that a line of JSON holds; None for anything else."""
+    """The record that a line of JSON holds; None for anything else, and where its numbers are none of a training."""
     try:
-        return Metric(
+        metric = Metric(
             time=float(record["time"]),
             iteration=int(record["iteration"]),
             samples=int(record["samples"]),
@@ -182,3 +200,5 @@ def _metric(record: Any) -> Metric | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
+    is_counted = min(metric[1:4]) >= 0 and max(metric[1:4]) <= MOST_COUNTED
+    return metric if is_counted and 0 <= metric.time < END_OF_TIME else None

@@ -11,13 +11,13 @@ import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir, membership_of, write_atomically
+from orchestrator.stored_files import read_object
 from orchestrator.tracking import limits
 from orchestrator.tracking.children import CELL_TAG, PARENT_ID_TAG, adopted_cells, children_of
 from orchestrator.tracking.cursor import FILE_NAME, Cursor
@@ -49,12 +49,12 @@ def find_or_create_parent(client: MlflowClient, run: RunDir, cursor: Cursor) -> 
 
     Raises BusyError when another process holds the sweep's lock for long, and whatever MLflow raises.
     """
-    membership = _read_object(run.membership)
+    membership = membership_of(run)
     if not membership:
         return None
     name, cell = str(membership.get("sweep")), str(membership.get("cell"))
     home = run.path.parent.parent / "sweeps" / name  # where it is now, should the folder have moved
-    if not home.is_dir():
+    if Path(name).name != name or not home.is_dir():
         return None
     with _lock(home):
         run_id = _known(client, home, cursor) or _by_tag(client, home, cursor) or _create(client, home, cursor)
@@ -73,7 +73,7 @@ def update_parent(client: MlflowClient, parent: Parent, cursor: Cursor) -> None:
         children = list(children_of(client, parent.home, parent.run_id, plan.get("metric"), cursor).values())
         adopted = adopted_cells(client, parent.home, plan, children, cursor)
         tags = summary_tags(parent.home, plan, [*children, *adopted])
-        key, known = f"note {_key(cursor)}", _read_object(parent.home / FILE_NAME)
+        key, known = f"note {_key(cursor)}", read_object(parent.home / FILE_NAME, parent.home)
         written = client.get_run(parent.run_id).data.tags.get(NOTE_TAG)
         if written is not None and known.get(key) != written:
             del tags[NOTE_TAG]  # a person wrote it
@@ -93,7 +93,7 @@ def _lock(home: Path) -> AbstractContextManager[None]:
 
 
 def _known(client: MlflowClient, home: Path, cursor: Cursor) -> str | None:
-    run_id = _read_object(home / FILE_NAME).get(_key(cursor))
+    run_id = read_object(home / FILE_NAME, home).get(_key(cursor))
     if run_id is None:
         return None
     try:
@@ -124,18 +124,10 @@ def _create(client: MlflowClient, home: Path, cursor: Cursor) -> str:
 
 
 def _remember(home: Path, key: str, value: str) -> None:
-    known = _read_object(home / FILE_NAME)
+    known = read_object(home / FILE_NAME, home)
     if known.get(key) != value:
         write_atomically(home / FILE_NAME, json.dumps({**known, key: value}, indent=1) + "\n")
 
 
 def _key(cursor: Cursor) -> str:
     return f"{cursor.store} {cursor.experiment_id}"
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

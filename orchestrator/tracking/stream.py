@@ -16,9 +16,10 @@ from typing import Any, Protocol
 from orchestrator.errors import OrchestratorError
 from orchestrator.results.record import metric_values, read_result, result_paths
 from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.stored_files import count, size_of
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature
 from orchestrator.tracking.locking import alone
-from orchestrator.tracking.metrics import Metric, MetricTail, size_of
+from orchestrator.tracking.metrics import Metric, MetricTail
 from orchestrator.tracking.redaction import Redactor
 
 _RECORDS_PER_READ = 1000
@@ -224,15 +225,15 @@ def with_progress(record: Metric) -> Mapping[str, float]:
 def _read(run: RunDir, name: str) -> Position:
     """The stored position; the start when there is none or it cannot be read."""
     try:
-        record: dict[str, Any] = json.loads((run.path / f"{name}.json").read_bytes())
+        record: dict[str, Any] = run.read_json(run.path / f"{name}.json")
         return Position(
-            offset=int(record["offset"]),
+            offset=count(record["offset"]) or 0,
             step=int(record["step"]),
             sent={str(key): str(value) for key, value in record["sent"].items()},
             run_id=record.get("run_id"),
             run_dir=record.get("run_dir"),
         )
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return Position()
 
 

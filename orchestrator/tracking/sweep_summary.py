@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.rundir import read_lines
+from orchestrator.events import read_ledger
 from orchestrator.tracking import limits
 from orchestrator.tracking.tags import NOTE_TAG
 
@@ -37,15 +37,16 @@ class Child:
 
 def newest_plan(home: Path) -> dict[str, Any]:
     """The newest `planned` event of a sweep's ledger that was not withdrawn; empty where there is none."""
-    events = list(read_lines(home / _LEDGER))
+    events = read_ledger(home / _LEDGER)
     withdrawn = {event.get("generation") for event in events if event.get("event") == "withdrawn"}
     plans = (event for event in reversed(events) if event.get("event") == "planned")
-    return next((plan for plan in plans if plan.get("generation", 1) not in withdrawn), {})
+    newest: dict[str, Any] = next((plan for plan in plans if plan.get("generation", 1) not in withdrawn), {})
+    return {**newest, "cells": [cell for cell in newest.get("cells", []) if isinstance(cell, dict)]} if newest else {}
 
 
 def created(home: Path) -> float | None:
     """When the sweep was begun, in seconds since the epoch."""
-    return next((float(event["time"]) for event in read_lines(home / _LEDGER) if "time" in event), None)
+    return next((event["time"] for event in read_ledger(home / _LEDGER) if "time" in event), None)
 
 
 def status_of(children: Sequence[Child]) -> tuple[str, int | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.rundir import RunDir
+from orchestrator.stored_files import count, lines_from, moment, open_stored, parse_line
 
-_LOG = re.compile(r"node-(\d+)\.jsonl")
+_LOG = re.compile(r"node-(\d{1,9})\.jsonl", re.ASCII)
+_BYTES_AT_A_TIME = 64 << 20
+_BYTES_OF_A_LINE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Measurement:
 
 def system_logs(run: RunDir) -> dict[int, Path]:
     """The log of each node, by the node's number."""
-    found = {int(match[1]): path for path in run.system.glob("*") if (match := _LOG.fullmatch(path.name))}
+    found = {int(match[1]): path for path in run.listed(run.system) if (match := _LOG.fullmatch(path.name))}
     return dict(sorted(found.items()))
 
 
@@ -53,13 +55,11 @@ def read_measurements(path: Path, offset: int = 0, limit: int | None = None) -> 
     """
     found: list[Measurement] = []
     try:
-        with open(path, "rb") as file:
+        with open_stored(path, path.parent) as file:
             offset = 0 if file.seek(0, os.SEEK_END) < offset else offset
-            file.seek(offset)
-            for line in islice(file, limit):
-                if not line.endswith(b"\n"):
-                    break
-                offset += len(line)
+            most = _BYTES_AT_A_TIME if limit is None else min(_BYTES_AT_A_TIME, limit * _BYTES_OF_A_LINE)
+            for line, end in islice(lines_from(file, offset, most), limit):
+                offset = end
                 found += _parse(line)
     except FileNotFoundError:
         return [], 0
@@ -68,11 +68,13 @@ def read_measurements(path: Path, offset: int = 0, limit: int | None = None) -> 
 
 def _parse(line: bytes) -> Iterator[Measurement]:
     try:
-        record: Any = json.loads(line)
+        record: Any = parse_line(line)
         values = {str(name): _value(value) for name, value in record["values"].items()}
-        yield Measurement(float(record["time"]), int(record["iteration"]), str(record["host"]), values)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        time, iteration = moment(record["time"]), count(record["iteration"])
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return
+    if time is not None and iteration is not None:
+        yield Measurement(time, iteration, str(record["host"]), values)
 
 
 def _value(value: Any) -> float | list[float | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import uuid
@@ -16,7 +15,7 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its makers need not h
 # isort: split
 import wandb
 
-from orchestrator.rundir import RunDir
+from orchestrator.rundir import RunDir, membership_of
 from orchestrator.tracking.description import Description, State, read_spec
 from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.metrics import Metric
@@ -136,11 +135,8 @@ def _settings(mode: Literal["online", "offline"]) -> wandb.Settings:
 
 
 def _sweep_of(run: RunDir) -> str | None:
-    try:
-        membership = json.loads(run.membership.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    return str(membership["sweep"]) if isinstance(membership, dict) and "sweep" in membership else None
+    membership = membership_of(run)
+    return str(membership["sweep"]) if "sweep" in membership else None
 
 
 def tracker(run: RunDir) -> Stream:

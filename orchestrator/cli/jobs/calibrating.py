@@ -21,10 +21,11 @@ from orchestrator.planning.started import as_started
 from orchestrator.planning.time.fitting import Observation
 from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.rundir import RunDir, read_lines
+from orchestrator.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.tracking.metrics import read_records
 
 PROGRAM = "orchestrator.runtime.calibration"
 
@@ -79,7 +80,8 @@ def measured_run(run: RunDir) -> MeasuredRun:
             f"run {label(run)} multiplied in FP8, and efficiencies are those of bf16: calibrate with a run without "
             "precision.fp8; jobs in FP8 are planned with what it corrects"
         )
-    starts = [event for event in run.events() if event.get("event") == "started"]
+    told = {"time", "iteration", "layers", "device"}
+    starts = [event for event in run.events() if event["event"] == "started" and told <= event.keys()]
     if not starts:
         raise UserError(f"run {label(run)} was never started: there are no step times in it")
     starts = _alike(starts)
@@ -102,17 +104,16 @@ def _at_full_size(run: RunDir, job: JobSpec, starts: list[dict[str, Any]]) -> It
     schedule = BatchSchedule.of(job)
     position, following = 0, list(starts)
     warm_until = math.inf
-    for record in read_lines(run.metrics_file):
-        while following and following[0]["time"] <= record.get("time", 0.0):
+    for record in read_records(run.metrics_file):
+        while following and following[0]["time"] <= record.time:
             position = following.pop(0)["iteration"]
             warm_until = position + _WARM_UP
-        value = record.get("values", {}).get("throughput/step_seconds")
-        iteration = record.get("iteration", 0)
+        value = record.values.get("throughput/step_seconds")
         if value is None:
             continue
-        first, position = position + 1, iteration
+        first, position = position + 1, record.iteration
         if first > warm_until and schedule.global_batch_size(schedule.samples_at(first - 1)) == job.global_batch_size:
-            yield iteration, float(value)
+            yield record.iteration, value
 
 
 def _alike(starts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ def _row(status: RunStatus) -> list[str]:
         state = f"{status.state} (job {status.job.job_id})"
     elif job is not None and _lacks_metrics(status, job):
         state += ", metrics unsent"
-    total = "?" if job is None else last_iteration(job, status.checkpoints)
+    total = "?" if job is None else _total(job, status)
     return [
         status.run.name,
         status.run.run_id,
@@ -71,14 +71,25 @@ def _row(status: RunStatus) -> list[str]:
     ]
 
 
-def _unreadable(run: RunDir, error: OSError) -> dict[str, Any]:
+def _total(job: JobSpec, status: RunStatus) -> str:
+    try:
+        return str(last_iteration(job, status.checkpoints))
+    except UserError:
+        return "?"
+
+
+def _unreadable(run: RunDir, error: Exception) -> dict[str, Any]:
     """A run of which no more can be told than why, for programs."""
-    said = f"{error.filename}: {error.strerror}"
+    said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else _why(error)
     return {"run_id": run.run_id, "name": run.name, "path": str(run.path), "state": "unreadable", "message": said}
 
 
-def _unreadable_row(run: RunDir, error: OSError) -> list[str]:
-    return [run.name, run.run_id, f"unreadable ({error.strerror})", *["-"] * 5]
+def _unreadable_row(run: RunDir, error: Exception) -> list[str]:
+    return [run.name, run.run_id, f"unreadable ({_why(error)})", *["-"] * 5]
+
+
+def _why(error: Exception) -> str:
+    return str(error.strerror) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
 
 
 def _spec(status: RunStatus) -> JobSpec | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from itertools import chain
 from typing import Annotated
 
 import typer
@@ -48,7 +49,7 @@ def command(
     if follow:
         _follow(run, follower, form, quiet=as_json)
     elif as_json:
-        print_json([{"log": log, "line": line} for log, line in follower.poll()])
+        print_json([{"log": log, "line": line} for log, line in chain.from_iterable(iter(follower.poll, []))])
     elif not _print(follower, form) and lines != 0:
         typer.echo(f"run {label(run)} has no logs yet: {status_of(run).describe()}", err=True)
 
@@ -66,11 +67,13 @@ def _labelled(log: str, line: str) -> str:
 
 
 def _print(follower: LogFollower, form: Callable[[str, str], str]) -> bool:
-    """Print what is new; returns whether there was any."""
-    new = follower.poll()
-    for log, line in new:
-        typer.echo(form(log, line))
-    return bool(new)
+    """Print what is new, to its end; returns whether there was any."""
+    found = False
+    while new := follower.poll():
+        found = True
+        for log, line in new:
+            typer.echo(form(log, line))
+    return found
 
 
 def _follow(run: RunDir, follower: LogFollower, form: Callable[[str, str], str], *, quiet: bool) -> None:

@@ -121,8 +121,9 @@ def _passed_over(status: RunStatus) -> dict[int, str]:
 
 
 def _first_step(status: RunStatus) -> dict[str, Any] | None:
-    """The newest event of that name: how long the last start took that came to a step."""
-    return next((event for event in reversed(status.events) if event.get("event") == "first_step"), None)
+    """The newest event of that name that says how long the start took."""
+    told = (event for event in reversed(status.events) if event["event"] == "first_step" and "iteration" in event)
+    return next((event for event in told if isinstance(event.get("seconds"), dict)), None)
 
 
 def _first_step_words(event: dict[str, Any]) -> str:

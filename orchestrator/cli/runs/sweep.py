@@ -52,7 +52,7 @@ from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.suggestions import closest
-from orchestrator.sweeps.ledger import all_sweeps, find_sweep, sweep_dir
+from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import load_sweep
 from orchestrator.sweeps.plans import withdraw_plan, write_plan
 from orchestrator.sweeps.states import (
@@ -324,25 +324,37 @@ def list_(runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
       orchestrator sweep list
     """
     folder = runs_dir or default_runs_dir()
-    found = [
-        (sweep.name, counts(cell_statuses(sweep, sweep.planned())), len(left_statuses(sweep)))
-        for sweep in all_sweeps(folder)
-    ]
+    found = [(sweep.name, *_how_far(sweep)) for sweep in all_sweeps(folder)]
     if as_json:
         print_json(
             [
                 {"name": name, "cells": sum(states.values()), "states": states, "left": left}
-                for name, states, left in found
+                | ({} if problem is None else {"problem": problem})
+                for name, states, left, problem in found
             ]
         )
     elif found:
         rows = [
-            [name, str(sum(states.values())), ", ".join([*_said(states), *([f"{left} left"] if left else [])])]
-            for name, states, left in found
+            [
+                name,
+                str(sum(states.values())) if problem is None else "?",
+                ", ".join([*_said(states), *([f"{left} left"] if left else []), *([problem] if problem else [])]),
+            ]
+            for name, states, left, problem in found
         ]
         typer.echo(aligned([["SWEEP", "CELLS", "STATES"], *rows]))
     else:
         typer.echo(f"no sweeps in {folder}")
+
+
+def _how_far(sweep: SweepDir) -> tuple[dict[str, int], int, str | None]:
+    """Its cells by state, how many left it, and why that cannot be told, where it is so: it hides no other sweep."""
+    try:
+        return counts(cell_statuses(sweep, sweep.planned())), len(left_statuses(sweep)), None
+    except UserError as error:
+        return {}, 0, str(error).splitlines()[0]
+    except OSError as error:
+        return {}, 0, f"{error.filename}: {error.strerror}"
 
 
 def _said(states: dict[str, int]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -46,11 +47,7 @@ def asked_folder(name: str, run_id: str, its: Annotated[Shared, Depends(shared)]
 def asked_sweep_dir(name: str, its: Annotated[Shared, Depends(shared)]) -> SweepDir:
     """The sweep of that name in the folder of the runs. Raises HTTPException (404) where there is none."""
     found = sweep_dir(name, its.settings.runs_dir)
-    try:
-        is_there = found.ledger.is_file()
-    except (OSError, ValueError):  # no name that a folder can have
-        is_there = False
-    if not is_there:
+    if not os.path.lexists(found.ledger):
         raise HTTPException(404, f"there is no sweep {name} in {its.settings.runs_dir}")
     return found
 

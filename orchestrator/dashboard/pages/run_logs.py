@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from threading import BoundedSemaphore
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
+from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
 from orchestrator.errors import UserError
@@ -31,6 +34,7 @@ _SEARCHES_AT_ONCE = 2
 _SEARCHES = BoundedSemaphore(_SEARCHES_AT_ONCE)
 """Each is a program that reads as fast as it can, and takes a thread that pages are answered by."""
 _SECONDS_OF_WAITING = 1.0
+_CHUNK_BYTES = 1 << 16
 
 Name = Annotated[str, Query(max_length=400)]
 """Of a log: its path below the run directory."""
@@ -93,10 +97,23 @@ def new_lines(run: AskedFolder, file: Name, begin: Annotated[int, Query(alias="f
 
 @router.get("/raw")
 def raw(run: AskedFolder, file: Name) -> Response:
-    """A log as it is."""
+    """A log as it is now."""
     log = _asked_log(run, file)
-    name = f"{run.name}-{run.run_id}-{log.path.name}"
-    return FileResponse(log.path, media_type="text/plain; charset=utf-8", filename=name)
+    opened, problem = readable(log.open)
+    if opened is None:
+        raise HTTPException(404, f"{file} cannot be read: {problem}")
+    name = quote(f"{run.name}-{run.run_id}-{log.name.rpartition('/')[2]}", safe="")
+    size = os.fstat(opened.fileno()).st_size
+    headers = {"Content-Disposition": f"attachment; filename*=utf-8''{name}", "Content-Length": str(size)}
+    return StreamingResponse(_content(opened, size), media_type="text/plain; charset=utf-8", headers=headers)
+
+
+def _content(opened: BinaryIO, size: int) -> Iterator[bytes]:
+    """So many bytes of a log, which may grow meanwhile, or be cut."""
+    with opened:
+        while size > 0 and (chunk := opened.read(min(size, _CHUNK_BYTES))):
+            size -= len(chunk)
+            yield chunk
 
 
 def _asked_log(run: AskedFolder, name: str) -> LogFile:

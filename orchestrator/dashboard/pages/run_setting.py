@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -110,14 +109,13 @@ def _drawn(planned: Planned) -> dict[str, Any]:
 def code(request: Request, run: Asked) -> Response:
     """The code that ran, and what it ran with."""
     files = {"code": "code.json", "environment": "environment.json"}
-    read = {name: readable(partial(_record, run.run.path / file)) for name, file in files.items()}
+    read = {name: run.run.read_object(run.run.path / file) for name, file in files.items()}
     texts = {
         name: readable(partial(text_of, run.run.path / name))[0] for name in ("launch.sh", "launch.sbatch", "code.diff")
     }
     discretion = _discretion(generations_of(run.run))
     values = {
-        "code": read["code"][0] or {},
-        "environment": read["environment"][0] or {},
+        **read,
         "texts": {name: discretion.text(text) for name, text in texts.items() if text},
     }
     return section(request, run, "code", "run_code.html", values)
@@ -127,10 +125,3 @@ def _discretion(generations: Sequence[Generation], *more: Path) -> Discretion:
     """What is kept secret by every spec that a run had, as far as they can be read, and by others."""
     read = [readable(partial(fields_of, path))[0] for path in (*(each.resolved for each in generations), *more)]
     return Discretion([fields for fields in read if fields is not None])
-
-
-def _record(path: Any) -> dict[str, Any]:
-    record = json.loads(text_of(path))
-    if not isinstance(record, dict):
-        raise ValueError(f"{path} holds no record")
-    return record

@@ -5,7 +5,6 @@ What cannot be read of a run is said in its place, and takes nothing else with i
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -25,11 +24,11 @@ from orchestrator.review.discretion import Discretion
 from orchestrator.review.measured import Unit, planned_of, references_of, rows_of
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.series import Series
+from orchestrator.review.specs import fields_of
 from orchestrator.review.story import last, thinned
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.timeline import marks_of
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.description import flatten
 from orchestrator.tracking.goodput import goodput_of
 
 _KEY_FACTS = (
@@ -135,13 +134,13 @@ def _head(summary: RunSummary) -> list[Block]:
 def _code(run: RunDir) -> str:
     """The commits that ran, as code.json has them."""
     try:
-        record: Any = json.loads((run.path / "code.json").read_bytes())
+        record: Any = run.read_json(run.path / "code.json")
         found = [
             f"{each['used_by']} {each['commit'][:12]}{' with changes' if each['dirty'] else ''}"
             for each in record["repositories"]
         ]
         return ", ".join([f"orchestrator {record['version']}", *found])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError):
         return NOTHING
 
 
@@ -162,7 +161,7 @@ def _why(summary: RunSummary) -> list[Block | None]:
 def _spec(summary: RunSummary, discretion: Discretion) -> list[Block | None]:
     rows = [(key, discretion.value(key, summary.spec[key])) for key in _KEY_FACTS if _is_said(summary.spec, key)]
     generations = summary.run.resolved_generations()
-    specs = [dict(flatten(json.loads(path.read_bytes()))) for path in generations]
+    specs = [readable(partial(fields_of, path))[0] or {} for path in generations]
     changed = differences(specs)
     head = (
         "Changed by a resume",

@@ -13,6 +13,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.stored_files import open_to_append
 
 LOG_NAME = "notifications.log"
 MODULE = "orchestrator.launch.notifications"
@@ -84,7 +85,7 @@ def start_telling(module: str, arguments: Sequence[str], folder: Path, stdin: in
         log: int | IO[bytes] = subprocess.DEVNULL
         with contextlib.suppress(OSError):  # a full disk is what is told of, among other things
             folder.mkdir(exist_ok=True)
-            log = opened.enter_context(open(folder / LOG_NAME, "ab"))
+            log = opened.enter_context(open_to_append(folder / LOG_NAME, folder.parent))
         try:
             return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
         except OSError:  # no process to be had: the run goes on all the same

@@ -23,6 +23,7 @@ from orchestrator.launch.processes import LAUNCH_VARIABLE
 from orchestrator.rundir import RunDir
 from orchestrator.spec.notifications import NotificationsSpec
 from orchestrator.spec.values import resolve_environment
+from orchestrator.stored_files import open_to_append
 from orchestrator.tracking.redaction import Redactor
 
 _SECONDS_BETWEEN_ATTEMPTS = 1.0
@@ -73,7 +74,7 @@ def send(spec: NotificationsSpec, notice: Notice, folder: Path) -> dict[str, str
 def _log(folder: Path) -> IO[bytes]:
     try:
         folder.mkdir(exist_ok=True)
-        return open(folder / LOG_NAME, "ab", buffering=0)
+        return open_to_append(folder / LOG_NAME, folder.parent)
     except OSError:
         return open(os.devnull, "wb", buffering=0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
@@ -16,7 +15,7 @@ from orchestrator.runtime.callbacks.logging import MetricLogging
 
 def callbacks(run: RunDir) -> list[Callback]:
     """Nothing is saved, evaluated or sent anywhere."""
-    asked = json.loads(run.bench_request.read_text())
+    asked = run.read_json(run.bench_request)
     measuring = Benchmark(run, asked["warm_up"], asked["steps"], keep_trace=asked["trace"])
     return [MetricLogging(), FirstStep(), measuring]
 

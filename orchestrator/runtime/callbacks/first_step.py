@@ -33,4 +33,4 @@ class FirstStep(Callback):
 def _launched(session: Session) -> float | None:
     """When this start was launched, in seconds since the epoch; None where nobody wrote it down."""
     events = [event for event in session.run.events() if event.get("event") == "launched"]
-    return next((event["time"] for event in reversed(events) if event.get("launch_id") == session.launch_id), None)
+    return next((event.get("time") for event in reversed(events) if event.get("launch_id") == session.launch_id), None)

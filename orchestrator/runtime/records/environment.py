@@ -26,7 +26,7 @@ def record_environment(run: RunDir, lease: Lease) -> None:
     environment = {"python": platform.python_version(), "platform": platform.platform()} | installed
     content = json.dumps({name: version for name, version in environment.items() if version}, indent=1) + "\n"
     path = run.path / ENVIRONMENT_FILE
-    if path.exists() and path.read_text() == content:
+    if run.read_object(path) == json.loads(content):
         return
     lease.check()
     try:

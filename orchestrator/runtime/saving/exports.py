@@ -110,9 +110,8 @@ class Exports:
         draft = self._folder / f".iter_{iteration:07d}.{self._lease.token:06d}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with open(self._run.logs / LOG_NAME, "ab") as log:
+            with self._run.open_to_append(self._run.logs / LOG_NAME) as log:
                 log.write(f"=== iteration {iteration} at {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
-                log.flush()
                 process = subprocess.Popen(
                     self._command(commit, draft),
                     stdin=subprocess.DEVNULL,
@@ -178,7 +177,9 @@ def missed(run: RunDir, policy: CheckpointExportSpec, iteration: int) -> list[in
     """Checkpoints up to an iteration that are to be exported and never were, oldest first. One that was exported and
     taken away since, by `keep_last` or by a person, is not missed; one that was written anew since then is.
     """
-    exported = {event.get("iteration"): event["time"] for event in run.events() if event.get("event") == "exported"}
+    exported = {
+        event.get("iteration"): event.get("time", 0.0) for event in run.events() if event["event"] == "exported"
+    }
     wanted = [commit for commit in committed(run) if 0 < commit.iteration <= iteration]
     wanted = [commit for commit in wanted if commit.iteration % policy.interval == 0]
     return [commit.iteration for commit in wanted if exported.get(commit.iteration, -1.0) < _time_of(commit)]

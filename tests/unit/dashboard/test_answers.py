@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
+from fastapi import Response
 from fastapi.testclient import TestClient
 from support.faults import wait_until
 from support.training import tiny_job
@@ -171,3 +175,68 @@ def test_cells_are_compared_by_what_is_measured(tmp_path: Path) -> None:
         refused = client.get("/sweeps/rates", params={"metric": "<b>loss"})
         assert refused.status_code == 404
         assert "has measured &lt;b&gt;loss" in refused.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//host.example/",
+        "///host.example/",
+        "/%2Fhost.example/",
+        "/%2f%2fhost.example",
+        "/\\host.example",
+        "/%5Chost.example",
+        "/%5c/host.example/",
+        "/\t/host.example",
+        "/%09/host.example",
+        "/%0d%0aSet-Cookie:%20a=b",
+        "//user@host.example:80/",
+        "/.//host.example",
+        "//",
+    ],
+)
+def test_the_token_leads_to_no_other_server(tmp_path: Path, path: str) -> None:
+    """What a browser makes of the address that it is sent to lies on this server."""
+    visitor = TestClient(create_app(Settings(tmp_path, token="secret")), follow_redirects=False)
+    target = f"{path}?token=secret&next=//host.example"
+    scope_path = unquote(path)
+    answer = asked_for(visitor, scope_path, target.partition("?")[2])
+    assert answer.status_code == 303
+    place = answer.headers["location"]
+    assert place.startswith("/")
+    assert not place.startswith(("//", "/\\"))
+    assert not re.search(r"[\x00-\x20\\]", place)
+    assert urlsplit(urljoin("http://here/", place)).netloc == "here"
+    assert place.endswith("?next=%2F%2Fhost.example")
+
+
+def asked_for(visitor: TestClient, path: str, query: str) -> Response:
+    """The answer to a path as a server has it, which no client would leave as it is."""
+    found: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        found.append(message)
+
+    headers = [(b"host", b"testserver")]
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query.encode()}
+    scope |= {
+        "headers": headers,
+        "scheme": "http",
+        "server": ("testserver", 80),
+        "root_path": "",
+        "http_version": "1.1",
+    }
+    asyncio.run(visitor.app(scope, receive, send))
+    start = next(message for message in found if message["type"] == "http.response.start")
+    given = {name.decode(): value.decode() for name, value in start["headers"]}
+    return Response(status_code=start["status"], headers=given)
+
+
+@pytest.mark.parametrize("path", ["/sweeps/", "//host.example/sweeps/", "/runs/a/b/", "/runs//host.example/"])
+def test_a_slash_too_many_leads_to_no_other_server(tmp_path: Path, path: str) -> None:
+    answer = asked_for(TestClient(create_app(Settings(tmp_path))), path, "")
+    place = answer.headers.get("location", "/")
+    assert urlsplit(urljoin("http://testserver/", place)).netloc == "testserver"

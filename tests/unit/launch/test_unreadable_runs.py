@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from orchestrator import stored_files
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs, create_run, find_run
 from orchestrator.launch.states import readable_statuses
@@ -61,18 +61,14 @@ def test_files_of_another_person(mine: RunDir, runs_dir: Path, monkeypatch: pyte
     """As for everybody but root, whom nothing is refused."""
     theirs = create_run(JobSpec.model_validate_json(mine.resolved().read_bytes()), "", runs_dir)
 
-    def refuse(name: str) -> None:
-        original = getattr(Path, name)
+    opened = stored_files._open
 
-        def refuses(path: Path, *arguments: Any, **options: Any) -> Any:
-            if path == theirs.events_file:
-                raise PermissionError(13, "Permission denied", str(path))
-            return original(path, *arguments, **options)
+    def refuses(path: Path, folder: Path, flags: int) -> int:
+        if path == theirs.events_file:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, folder, flags)
 
-        monkeypatch.setattr(Path, name, refuses)
-
-    for name in ("read_bytes", "open"):
-        refuse(name)
+    monkeypatch.setattr(stored_files, "_open", refuses)
     assert all_runs(runs_dir) == [theirs, mine]
     assert find_run("tiny", runs_dir) == mine
     statuses, troubles = readable_statuses(all_runs(runs_dir))

@@ -7,7 +7,6 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -263,7 +262,7 @@ def test_duration(seconds: float, text: str) -> None:
 
 def test_log_lines_come_whole_and_once(run: RunDir) -> None:
     path = run.rank_log(0)
-    tail = LineTail(path)
+    tail = LineTail(path, path.parent)
     assert tail.poll() == []
     path.write_bytes(b"one\ntw")
     assert tail.poll() == ["one"]
@@ -285,17 +284,17 @@ def test_logs_of_all_ranks_with_labels_and_those_that_appear_later(run: RunDir) 
 def test_what_is_written_meanwhile_does_not_cut_a_line(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run.rank_log(0)
     path.write_bytes(b"one\ntwo\n")
-    read = Path.read_bytes
 
-    def read_and_write(self: Path) -> bytes:
-        data = read(self)
-        with open(self, "ab") as file:
-            file.write(b"written meanwhile\n")
-        return data
+    class GrowingFile(io.BufferedReader):
+        def read(self, size: int | None = -1, /) -> bytes:
+            with open(path, "ab") as file:
+                file.write(b"written meanwhile\n")
+            return super().read(size)
 
-    tail = LineTail(path)
-    monkeypatch.setattr(Path, "read_bytes", read_and_write)
-    tail.skip_to_last(1)
+    tail = LineTail(path, path.parent)
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.launch.logs.open_stored", lambda path, folder: GrowingFile(io.FileIO(path)))
+        tail.skip_to_last(1)
     assert tail.poll() == ["two", "written meanwhile"]
 
 

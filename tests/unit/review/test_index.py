@@ -63,6 +63,7 @@ def test_a_run_that_nothing_can_be_asked_about_hides_no_other(
 ) -> None:
     kept, refused = made(tmp_path, "kept"), made(tmp_path, "refused")
     refusing(monkeypatch, "stat", refused.path, number)
+    refusing(monkeypatch, "lstat", refused.path, number)
     index = RunIndex(tmp_path)
     index.look()
     assert [run.key for run in index.runs] == [f"{kept.name}/{kept.run_id}"]

@@ -21,7 +21,7 @@ from orchestrator.rundir import RunDir
 def log_of(path: Path, content: bytes) -> reading.LogFile:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    return reading.LogFile(f"logs/{path.name}", path, len(content), 0.0)
+    return reading.LogFile(f"logs/{path.name}", path, path.parent, len(content), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +196,10 @@ def test_nobody_waits_for_the_counting_of_another_log(tmp_path: Path, monkeypatc
                 assert may_go_on.wait(60)
             return super().read(size)
 
-    def opened(path: Path, mode: str) -> io.BufferedReader:
+    def opened(path: Path, folder: Path) -> io.BufferedReader:
         return SlowFile(io.FileIO(path)) if path == slow.path else open(path, "rb")
 
-    monkeypatch.setattr("orchestrator.review.logs.open", opened, raising=False)
+    monkeypatch.setattr("orchestrator.review.logs.open_stored", opened)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(reading.last_page, slow)
         try:
