@@ -14,14 +14,19 @@ from orchestrator.tracking.cursor import read_cursor
 DASHBOARD_VARIABLE = "ORCHESTRATOR_DASHBOARD_URL"
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")
+_SHOWN = re.compile(r"\$\{env:\w*MLFLOW\w*\}|(?:(?!\$\{env:).)*")
+"""An address that names no variable, or is one of MLflow's. A run directory may be anybody's: no other variable of who
+looks at it is shown on a page.
+"""
 
 
 def mlflow_url(run: RunDir) -> str | None:
     """The page of the run in MLflow, without credentials. None for a run that was not sent yet, for a store that is no
-    server (`mlflow server` over a sqlite file has any address), and where a variable of the address is not set.
+    server (`mlflow server` over a sqlite file has any address), and where a variable of the address is not set, or has
+    no MLFLOW in its name.
     """
     cursor = read_cursor(run)
-    if cursor is None:
+    if cursor is None or _SHOWN.fullmatch(cursor.store) is None:
         return None
     try:
         address = resolve_environment(cursor.store)

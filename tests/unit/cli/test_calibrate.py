@@ -149,7 +149,8 @@ def run_on(tmp_path: Path, name: str, *, factor: float, device: str = H200, **se
         taken = 100.0 if iteration <= 2 else seconds * (1.01 if iteration % 2 else 0.99)
         values = {"throughput/step_seconds": taken} if iteration != 5 else {"train/loss": 1.0}
         append_line(
-            run.metrics_file, {"time": time.time(), "iteration": iteration, "samples": 8 * iteration, "values": values}
+            run.metrics_file,
+            {"time": time.time(), "iteration": iteration, "samples": 8 * iteration, "tokens": 0, "values": values},
         )
     return run
 
@@ -178,7 +179,9 @@ def test_steps_before_a_run_was_captured_are_no_measure_of_it(orchestrator: Any,
     run.append_event("started", iteration=4, device=H200, layers="torch", cuda_graphs=True)
     for iteration in range(5, 8):
         values = {"throughput/step_seconds": 0.5}
-        append_line(run.metrics_file, {"time": time.time(), "iteration": iteration, "samples": 0, "values": values})
+        append_line(
+            run.metrics_file, {"time": time.time(), "iteration": iteration, "samples": 0, "tokens": 0, "values": values}
+        )
     [record] = orchestrator("calibrate", "--from", "runs/one/run", "--json").json["runs"]
     assert record["measured_seconds"] == 0.5
 
@@ -192,7 +195,13 @@ def test_a_run_with_flash_attention_says_nothing_of_the_layers_own(
     for iteration in range(9, 14):
         append_line(
             run.metrics_file,
-            {"time": time.time(), "iteration": iteration, "samples": 0, "values": {"throughput/step_seconds": 0.5}},
+            {
+                "time": time.time(),
+                "iteration": iteration,
+                "samples": 0,
+                "tokens": 0,
+                "values": {"throughput/step_seconds": 0.5},
+            },
         )
     [record] = orchestrator("calibrate", "--from", "runs/one/run", "--json").json["runs"]
     job, base = load_resolved(run.resolved()), shipped("H200")
@@ -216,7 +225,9 @@ def test_a_mean_with_a_step_in_it_that_does_not_count_is_left_out(
     run.metrics_file.unlink()
     for when, iteration, seconds in means:
         values = {"throughput/step_seconds": seconds}
-        append_line(run.metrics_file, {"time": when, "iteration": iteration, "samples": 0, "values": values})
+        append_line(
+            run.metrics_file, {"time": when, "iteration": iteration, "samples": 0, "tokens": 0, "values": values}
+        )
     [record] = orchestrator("calibrate", "--from", "runs/one/run", "--json").json["runs"]
     assert record["measured_seconds"] == 0.5
 

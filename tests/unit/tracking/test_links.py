@@ -20,8 +20,10 @@ from tests.unit.tracking.conftest import make_run
         ("https://mlflow.example.org/", "https://mlflow.example.org/#/experiments/7/runs/abc"),
         ("http://me:secret@host:5000/prefix", "http://host:5000/prefix/#/experiments/7/runs/abc"),
         ("http://me:s@cret@host:5000", "http://host:5000/#/experiments/7/runs/abc"),
-        ("${env:TRACKER}", "http://tracker/#/experiments/7/runs/abc"),
-        ("${env:NOT_SET}", None),
+        ("${env:MLFLOW_URL}", "http://tracker/#/experiments/7/runs/abc"),
+        ("${env:NO_MLFLOW_HERE}", None),
+        ("${env:SLACK_WEBHOOK}", None),
+        ("http://x/${env:MLFLOW_URL}", None),
         ("default", None),
         ("sqlite:////shared/mlflow.db", None),
     ],
@@ -29,7 +31,8 @@ from tests.unit.tracking.conftest import make_run
 def test_a_run_has_a_page_where_its_store_is_a_server(
     store: str, page: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRACKER", "http://tracker")
+    monkeypatch.setenv("MLFLOW_URL", "http://tracker")
+    monkeypatch.setenv("SLACK_WEBHOOK", "https://hooks.example/secret")
     run = make_run(tmp_path)
     assert mlflow_url(run) is None  # nothing was sent yet
     write_cursor(run, Cursor(store, "7", "abc"))
