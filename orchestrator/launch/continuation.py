@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.checkpoints import Commit, committed
 from orchestrator.errors import SpecError, UserError
-from orchestrator.launch.runs import RUN_ID, passed_over, refuse_lost_spec, runs_named, written_of
+from orchestrator.launch.runs import RUN_ID, refuse_lost_spec, specs_named, written_of
 from orchestrator.launch.startable import imported_from
 from orchestrator.launch.states import RunStatus, last_iteration, readable_statuses
 from orchestrator.planning.batch import BatchSchedule
@@ -59,12 +59,7 @@ def find_continuation(
     """
     others = []
     wanted = job.config_hash
-    for run in reversed(runs_named(job.name, runs_dir)):
-        try:
-            spec = load_resolved(run.resolved())
-        except UserError as error:
-            warn(passed_over(run, error))
-            continue
+    for run, spec in specs_named(job.name, runs_dir, warn):
         if spec.config_hash == wanted:
             return Continuation(run, job)
         others.append((run, spec))

@@ -85,15 +85,18 @@ def _meant(text: str, runs_dir: Path) -> RunDir:
 def find_same(job: JobSpec, runs_dir: Path, warn: Callable[[str], object] = lambda message: None) -> RunDir | None:
     """The latest run whose current spec is this very one. `warn` hears of runs whose spec cannot be read."""
     wanted = job.config_hash
-    for run in reversed(runs_named(job.name, runs_dir)):
+    return next((run for run, spec in specs_named(job.name, runs_dir, warn) if spec.config_hash == wanted), None)
+
+
+def specs_named(
+    name: str, runs_dir: Path, warn: Callable[[str], object] = lambda message: None
+) -> Iterator[tuple[RunDir, JobSpec]]:
+    """The runs of a name with their current specs, the last chosen first. `warn` hears of specs that cannot be read."""
+    for run in reversed(runs_named(name, runs_dir)):
         try:
-            spec = load_resolved(run.resolved())
+            yield run, load_resolved(run.resolved())
         except UserError as error:
             warn(passed_over(run, error))
-            continue
-        if spec.config_hash == wanted:
-            return run
-    return None
 
 
 def passed_over(run: RunDir, error: UserError) -> str:
