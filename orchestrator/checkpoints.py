@@ -25,7 +25,7 @@ MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron-LM names its latest checkpoint in it."""
 _CHUNK_BYTES = 4 << 20
 _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-"""What stands for a control character in what is read."""
+"""Replaces a control character in text that is read."""
 _MOST_MARKER_BYTES = 64 << 20
 _MOST_THREADS = 8
 
@@ -55,7 +55,7 @@ class Commit:
 
     @property
     def consumed_tokens(self) -> int | None:
-        """Tokens that the training had read; None where that is not said, as in checkpoints of earlier versions."""
+        """Tokens that the training had read; None if not recorded, as in checkpoints of earlier versions."""
         tokens = self.details.get("consumed_tokens")
         return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0 else None
 

@@ -45,7 +45,7 @@ class RunIsHeld(UserError):
 
 
 class SpecChanged(UserError):
-    """A job differs from the run that it would continue, in more than what may be changed unasked."""
+    """A job differs from the run that it would continue in changes that need a person's consent."""
 
 
 class DataIsHeld(UserError):

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.stored_files import count, moment, number, read_json_lines
 
 Reader = Callable[[Any], Any]
-"""The value of a field; None where what is stored is none."""
+"""The value of a field; None if the stored value is invalid."""
 
 
 def _text(value: Any) -> str | None:
@@ -33,7 +33,7 @@ def _code(value: Any) -> int | None:
 
 
 def _seconds(value: Any) -> float | dict[str, float] | None:
-    """How long something took; of the first step by part."""
+    """How long something took; for the first step, by part."""
     if not isinstance(value, dict):
         return number(value)
     return {part: seconds for part, each in value.items() if (seconds := number(each)) is not None}
@@ -64,7 +64,7 @@ _FIELDS: Mapping[str, Reader] = {
     **dict.fromkeys(("topology", "failed", "mfu", "jobs", "driver"), _object),
     **dict.fromkeys(("cells", "pruned"), lambda value: value if isinstance(value, list) else None),
 }
-"""How each field is read; any other is told as it is."""
+"""How each field is read; other fields are passed on as they are."""
 
 
 _LEDGER_BYTES = 64 << 20
@@ -84,7 +84,7 @@ def read_ledger(ledger: Path) -> list[dict[str, Any]]:
 
 
 def readable(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Those records of a log that are events, with the fields that can be read."""
+    """The records of a log that are events, with their valid fields."""
     for record in records:
         if _text(record.get("event")) is not None:
             yield {key: value for key, given in record.items() if (value := _read(key, given)) is not None}

@@ -1,8 +1,8 @@
-"""The HTTP server of `serve` and of the dashboard: uvicorn, with limits that no caller can hold it up by.
+"""The HTTP server of `serve` and of the dashboard: uvicorn, with limits so that no client can hold it up.
 
-uvicorn waits for ever for a request's headers, for its body, and for a caller who does not read the answer. Here each
-of these has a time limit, and where there are as many connections as there may be, a new one takes the place of the
-one that has kept the server waiting for longest.
+uvicorn waits forever for a request's headers, for its body, and for a client that does not read the answer. Here each
+of these has a time limit. Beyond the maximum number of connections, a new one replaces the one that has kept the server
+waiting longest.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS = 10.0
-"""How long it may take from a connection's start, or the answer before, until the headers of a request are there."""
+"""Time limit from a connection's start, or its last answer, until the headers of a request have arrived."""
 BODY_SECONDS = 20.0
-"""So much time for each `BODY_SECONDS` times `BYTES_A_SECOND` of a body, and for the rest of it."""
+"""Time limit for each `BODY_SECONDS` x `BYTES_A_SECOND` bytes of a body, and for the rest of it."""
 READING_SECONDS = 30.0
-"""The same of an answer that is to be read."""
+"""The same for reading an answer."""
 BYTES_A_SECOND = 4096
 MOST_CONNECTIONS = 1024
 _FILES = 4096
-"""Descriptors that are asked for, where the machine gives them: connections, and files that are read meanwhile."""
+"""File descriptors that are requested, if the machine allows: for connections and for files read meanwhile."""
 _ACCEPTED_AT_ONCE = 32
 _WAITING_IN_THE_KERNEL = 2048
 _LOOK_SECONDS = 1.0
@@ -44,7 +44,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own has it
         super().connection_made(transport)
         self._since = self.loop.time()
-        """When it was last the caller's turn: since its start, the last answer, or the last that was read of one."""
+        """Since when the server has waited: the connection's start, the last answer, or the last read of an answer."""
         self._waited: int | None = 0
         self._received, self._unread = 0, 0
         self._looks = self.loop.call_later(_LOOK_SECONDS, self._look)
@@ -76,7 +76,7 @@ class _Connection(H11Protocol):
         return 1 if cycle.more_body and not self.flow.read_paused else None
 
     def _look(self) -> None:
-        """Every second: end the connection where the caller has had the turn for too long."""
+        """Every second: close the connection if the client has taken too long."""
         now, waits, unread = self.loop.time(), self.waits, self._bytes_unread()
         moved = (False, self._received >= BODY_SECONDS * BYTES_A_SECOND, self._has_read(unread))
         if waits is None or waits != self._waited or moved[waits]:
@@ -97,7 +97,7 @@ class _Connection(H11Protocol):
         return self.transport.get_write_buffer_size() + kept[0]
 
     def _has_read(self, unread: int) -> bool:
-        """Whether enough was read of an answer since `_since`; what was written meanwhile does not count against it."""
+        """Whether the client has read enough since `_since`; data written meanwhile does not count against it."""
         self._unread = max(self._unread, unread)
         return self._unread - unread >= READING_SECONDS * BYTES_A_SECOND
 
@@ -115,7 +115,7 @@ class _Connection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Answers with an application, until `should_exit` is set or a signal comes."""
+    """Serves an application until `should_exit` is set or a signal arrives."""
 
     def __init__(self, app: Any, **options: Any) -> None:
         """`options`: more of uvicorn's."""
@@ -143,7 +143,7 @@ class Server(uvicorn.Server):
 
 
 def _connections() -> int:
-    """How many there may be, with the descriptors that this process can have; a quarter of them is for files."""
+    """How many connections the file descriptors of this process allow; a quarter of these is kept for files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

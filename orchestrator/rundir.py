@@ -253,7 +253,7 @@ class RunDir:
         return read_object(path, self.path)
 
     def listed(self, folder: Path) -> list[Path]:
-        """What is in one of its folders, by name; nothing where that leads out of it, or cannot be listed."""
+        """The names in one of its folders; none if it leads outside or cannot be listed."""
         return [folder / name for name in listed(folder, self.path)]
 
     def append_event(self, kind: str, **fields: Any) -> None:
@@ -265,7 +265,7 @@ class RunDir:
         append_lines(self.events_file, events)
 
     def events(self) -> list[dict[str, Any]]:
-        """All events so far, their fields of the types that they should have. Raises as `events.read_events`."""
+        """All events so far, with fields of the right types. Raises as `events.read_events`."""
         return read_events(self.events_file)
 
 

@@ -1,4 +1,4 @@
-"""Python's safe path (`python -P`): no program of ours imports from the working directory, which may hold anything.
+"""Python's safe path (`python -P`): our programs do not import from the working directory, which may contain anything.
 
 A downloaded model, a checkpoint or a source tree is a folder that people change into. What lies there by the name of a
 library is not the library. The one exception is a training whose spec names code of the user's own, and there only the

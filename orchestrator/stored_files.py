@@ -1,9 +1,9 @@
-"""Reading what lies in a run directory, which anybody may have filled: one way to open a file, and one to parse it.
+"""Reading the files of a run directory, which anybody may have written: one way to open a file, and one to parse it.
 
-Only regular files that lie below their folder, links resolved, are opened. No link leads a reader out of a run
-directory, no pipe keeps it waiting, and no size takes all of its memory: reads have a bound, and so has the nesting of
-JSON. What is said of a person's terminal or page later holds no control characters. The folder itself may be reached
-through links, as a runs folder on another disk is.
+Only regular files inside their folder, links resolved, are opened. So no link leads a reader out of a run directory, no
+pipe blocks it, and no file exhausts its memory: the size of reads and the nesting of JSON are limited. Text that is
+shown on a terminal or a page later has no control characters. The folder itself may be reached through links, such as a
+runs folder on another disk.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ MOST_BYTES = 16 << 20
 MOST_LINE_BYTES = 4 << 20
 """Of a line of JSON; the specs, records and messages that a run writes have some kilobytes."""
 END_OF_TIME = 1e11
-"""In the year 5138, in seconds since the epoch: what a calendar can show."""
+"""In seconds since the epoch: the year 5138, which calendars can still show."""
 MOST_COUNTED = 1 << 62
-"""What a damaged file says beyond it is no step, no sample and no size."""
+"""A larger number in a damaged file is not a step, a sample or a size."""
 _DEEPEST = 64
 _TOO_DEEP = f"it nests deeper than {_DEEPEST} levels"
 _HEAD_BYTES = 1 << 20
 _MOST_BLANKS = 64
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-"""What terminals do not show: colours, titles of windows, movements of the cursor."""
+"""Escape sequences of terminals: colours, window titles, cursor movements."""
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""And what no text holds, but tab and line feed: control characters, and halves of UTF-16 pairs."""
+"""Control characters except tab and line feed, and halves of UTF-16 pairs."""
 
 
 DAMAGE = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, TypeError, ValueError)
-"""What it may come to where what is stored makes no sense to who goes on with it."""
+"""Errors that damaged content may cause in the code that uses it."""
 
 
 class NotStoredError(OSError):
-    """What has the name of a file is none that is read: no regular file, out of its folder, or too large."""
+    """A path is not read: it is not a regular file, lies outside its folder, or is too large."""
 
 
 def open_stored(path: Path, folder: Path) -> BinaryIO:
@@ -140,7 +140,7 @@ def _printable_value(value: Any, depth: int) -> Any:
 
 
 def printable(text: str) -> str:
-    """A text without what steers a terminal, or cannot be encoded."""
+    """A text without terminal escapes, control characters and characters that cannot be encoded."""
     if text.isascii() and text.isprintable():
         return text
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", without_escapes(text))
@@ -152,7 +152,7 @@ def is_name(text: str) -> bool:
 
 
 def without_escapes(text: str) -> str:
-    """A text without what tells a terminal to do something."""
+    """A text without terminal escape sequences."""
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
@@ -204,7 +204,7 @@ def past_a_hole(file: BinaryIO) -> int:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file; 0 where there is none, or what is there is no regular one."""
+    """The size of a file in bytes; 0 if it is missing or not a regular file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -213,7 +213,7 @@ def size_of(path: Path) -> int:
 
 
 def listed(folder: Path, root: Path) -> list[str]:
-    """The names in a folder that lies below `root`, links resolved; none where it does not, or cannot be listed."""
+    """The names in a folder inside `root`, links resolved; none if it is outside or cannot be listed."""
     try:
         descriptor = _open(folder, root, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -279,7 +279,7 @@ class _LinkError(OSError):
 
 
 def _resolved(path: Path, folder: Path) -> tuple[Path, tuple[str, ...]]:
-    """The folder and the names below it that a path with links in it means."""
+    """The folder, and the names below it, that a path with links resolves to."""
     root = Path(os.path.realpath(folder))
     real = Path(os.path.realpath(path, strict=True))
     if root not in real.parents:
@@ -288,7 +288,7 @@ def _resolved(path: Path, folder: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def _walk(folder: Path, names: tuple[str, ...], path: Path, flags: int) -> int:
-    """Open what the names lead to from a folder, one by one, none of them a link."""
+    """Open the file that the names lead to from a folder, one by one; none of them may be a link."""
     *between, last = names
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -177,9 +177,9 @@ def flags_page() -> str:
         f"{NOTE}# Megatron-LM's flags for speed and memory\n\n"
         "Every flag of Megatron-LM (core_v0.16.1 and core_v0.19.0) that makes a training faster or smaller, and the\n"
         "fields of megatron-core's configurations behind them (a field that is not named has its flag's name).\n"
-        "`migrate` carries what is a key, and says of each other what became of it;\n"
-        "`render --as megatron-lm` writes what is on here. Flags are listed as Megatron-LM has them: one that begins\n"
-        "with `no-` or `disable-` turns off what is meant. [How to migrate](../how-to/migrate.md).\n"
+        "`migrate` writes the key if there is one, and otherwise gives the reason below.\n"
+        "`render --as megatron-lm` writes the flags that are on here. Flags have their Megatron-LM names:\n"
+        "one that begins with `no-` or `disable-` turns the feature off. [How to migrate](../how-to/migrate.md).\n"
     ]
     for answer, meaning in ANSWERS.items():
         parts.append(f"\n## {meaning[0].upper()}{meaning[1:]}\n\n| flags | fields | |\n|---|---|---|\n")

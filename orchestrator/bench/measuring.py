@@ -48,9 +48,9 @@ class Measurement:
     """What was run."""
     request: Request
     result: dict[str, Any]
-    """What the ranks found, as rank 0 wrote it; without a profile where they did not get to it."""
+    """The measurement, as rank 0 wrote it; without a profile if the ranks did not get that far."""
     failure: str | None = None
-    """What ended it after its timed steps, in the profile or the trace; None when all was measured."""
+    """The error that ended it after its timed steps, in the profile or the trace; None if everything was measured."""
     is_stopped: bool = False
     """It was a person who ended it."""
 

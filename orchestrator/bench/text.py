@@ -38,7 +38,7 @@ def headline(report: Report) -> list[str]:
 
 
 def missing(report: Report) -> str:
-    """What a measurement lacks that ended early."""
+    """What is missing in a measurement that ended early."""
     return "the trace" if report.profile is not None else "a step by part"
 
 
@@ -57,7 +57,7 @@ def _mfu(report: Report) -> str:
 
 
 def parts_table(report: Report) -> Table:
-    """The profiled step by part, beside the plan and the roofline, in ms; empty where no step was profiled."""
+    """The profiled step by part, next to the plan and the roofline, in ms; empty if no step was profiled."""
     if report.profile is None:
         return []
     whole = float(report.profile["seconds"])

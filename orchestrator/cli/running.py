@@ -254,7 +254,7 @@ _LOSSES = (("train/loss", "loss"), ("validation/loss", "validation loss"))
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """Rows of a table as text, columns padded. Names of folders may hold anything, and a cell is in one line."""
+    """Rows of a table as text, columns padded. Folder names may contain anything, so each cell is put on one line."""
     rows = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(

@@ -106,5 +106,5 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _problem(request: Request, status: int, message: str) -> Response:
-    """What is wrong, of which an address may have been a part."""
+    """The error message; part of it may come from the URL."""
     return page(request, "problem.html", {"status": status, "message": shorten(message, _LONGEST_PROBLEM)}, status)

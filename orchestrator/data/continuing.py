@@ -1,4 +1,4 @@
-"""A training set that goes on from a position: what was drawn stays drawn, and each source goes on behind it."""
+"""A training set that continues from a position: each source continues after the samples already drawn from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ContinuedSource(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, source: SourcePosition, needed: int, build: BuildSource) -> None:
-        """`needed`: samples that are to be drawn yet, at most. Builds on every rank, and waits for the others."""
+        """`needed`: the most samples still to be drawn. Called on every rank; they wait for each other."""
         self._drawn, self._needed = source.drawn, needed
         self._first = build(source.path, source.first)
         endless = getattr(self._first, "is_endless", False)
@@ -54,7 +54,7 @@ class ContinuedSource(Dataset[dict[str, Any]]):
         return item
 
     def _at(self, epoch: int) -> Any:
-        """The samples of an epoch, whose masks, where there are some, are drawn anew."""
+        """The samples of an epoch; their masks, if any, are drawn anew."""
         if self._of_epoch[0] != epoch:
             samples = copy.copy(self._epoch)
             samples.config = copy.copy(samples.config)

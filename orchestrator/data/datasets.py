@@ -157,7 +157,7 @@ class _Builder:
         return built
 
     def training(self, blend: Sequence[BlendEntry], end: int, position: DataPosition | None) -> Samples:
-        """The training set. Where a run only began, and in what its order was made for, it is megatron-core's."""
+        """The training set. For a new run, within the samples that its order was made for, it is megatron-core's."""
         if position is None:
             return self(blend, 0, end)
         if position.since == 0:

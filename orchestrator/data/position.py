@@ -1,4 +1,4 @@
-"""Where a training is in its data: what it has drawn from each source, so that a changed job goes on from there. Light.
+"""How far a training is in its data: what it has drawn from each source, so that a changed job continues there. Light.
 
 A source gives its samples in one order for the whole run: first the order that megatron-core makes for the samples that
 the run was to draw when it began, or of one epoch where the run began to draw from it later; then whole epochs, one by
@@ -20,7 +20,7 @@ from orchestrator.spec.sections import JobSections
 _MOST = 1 << 48
 """Samples, more than any training has."""
 _MOST_SOURCES = 32_766
-"""Of a blend, as megatron-core numbers them."""
+"""Most sources of a blend, by megatron-core's integer type."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SourcePosition:
     tokens: int
     """Tokens of text in a sample."""
     first: int
-    """Samples that megatron-core's order was made for; it has whole epochs, which it shuffles together."""
+    """Samples that megatron-core's order was made for; it consists of full epochs, shuffled together."""
     drawn: int
     """Samples drawn before the blend in force began."""
 
@@ -47,17 +47,17 @@ class SourcePosition:
 
 @dataclass(frozen=True)
 class DataPosition:
-    """What the order of a run's samples from `since` on follows from, beside `data.seed`."""
+    """What determines the order of a run's samples from `since` on, together with `data.seed`."""
 
     since: int
     """Samples that the run had consumed when this blend came into force."""
     samples: int
-    """Samples that the blend was to give then."""
+    """Samples that the blend had to provide from then on."""
     weights: tuple[float, ...]
     sources: tuple[SourcePosition, ...]
     """Of the blend, in its order."""
     others: tuple[SourcePosition, ...] = ()
-    """Drawn from earlier, by other blends or cut in another way."""
+    """Sources drawn from earlier, by other blends or cut in another way."""
 
     def to_dict(self) -> dict[str, Any]:
         """For a checkpoint's marker."""
@@ -97,7 +97,7 @@ def has_sources(job: JobSections) -> bool:
 
 
 def beginning(job: JobSections, samples: int, since: int = 0) -> DataPosition:
-    """That of a job that has sources and begins to draw from them, `samples` samples, after `since` of a run."""
+    """The position of a job that starts to draw `samples` samples from its sources after sample `since` of a run."""
     return _of_blend(job, since, samples, {})
 
 

@@ -11,7 +11,7 @@ from orchestrator.rundir import append_line
 from orchestrator.stored_files import read_json_lines
 
 _MOST_BYTES = 1 << 30
-"""A line holds the values of a batch, and a task may have very many."""
+"""A line has the values of a batch, and a task may have very many of them."""
 
 
 class Journal:

@@ -26,7 +26,7 @@ class Network:
     device: Device
 
     def emptied(self) -> Network:
-        """What is known of it once it is not there any more: no weights, and no groups."""
+        """What stays known of the model after it was unloaded: no weights, and no groups."""
         return replace(self, module=None, groups=cast(Groups, None))
 
     @property

@@ -18,7 +18,7 @@ Finish = Literal["end", "stop", "length"]
 
 
 def finite(value: float) -> float | None:
-    """A number as JSON has it, which knows no NaN: None where a network has made none."""
+    """A number for JSON, which has no NaN: None for a value that is not finite."""
     return value if math.isfinite(value) else None
 
 

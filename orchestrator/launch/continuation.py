@@ -1,4 +1,4 @@
-"""Which run of its name a job continues: the latest of this very spec, or else one whose spec differs."""
+"""Which run of its name a job continues: the latest of exactly this spec, or else one whose spec differs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.spec.loading import load_resolved
 
 _LENGTHS = ("schedule.train_iters", "schedule.train_samples", "schedule.train_tokens")
 _OF_THE_START = ("runtime.seed", "model.init_method_std", "checkpoint.pretrained")
-"""Safe for a run that goes on, which they do not touch any more; for who writes them, another training."""
+"""Safe for a run that continues, which they no longer affect; but who edits them usually wants another training."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Continuation:
 
     run: RunDir
     job: JobSpec
-    """What it would go on with: the job as written, and what nobody wrote as the run has it."""
+    """What it would continue with: the job as written, and the run's own values for keys that nobody wrote."""
     changes: tuple[Change, ...] = ()
     """What a person changed since."""
     is_settled: bool = True
@@ -157,7 +157,7 @@ def _refuse_unreadable(name: str, runs_dir: Path, or_else: str) -> None:
                 load_resolved(run.resolved())
         except UserError as error:
             raise UserError(
-                f"run {run.name}/{run.run_id} has checkpoints up to iteration {checkpoints[-1].iteration}, and nobody "
-                f"can say whether this job is its own: {str(error).splitlines()[0]}.\n"
+                f"run {run.name}/{run.run_id} has checkpoints up to iteration {checkpoints[-1].iteration}, and its "
+                f"spec cannot be compared with this job: {str(error).splitlines()[0]}.\n"
                 f"      Put that file back to continue it, or {or_else}."
             ) from error

@@ -1,6 +1,6 @@
-"""What became of every flag of Megatron-LM that makes a training faster or smaller, and of the fields behind them.
+"""What corresponds to each Megatron-LM flag that makes a training faster or smaller, and to the fields behind them.
 
-Facts (names) are those of the argument parsers of core_v0.16.1 and core_v0.19.0, and of megatron-core's configurations
+The names are those of the argument parsers of core_v0.16.1 and core_v0.19.0, and of megatron-core's configurations
 in the same versions. Behind a name, `=` says that it takes a value, `=*` any number of them.
 """
 
@@ -12,8 +12,8 @@ from typing import Literal
 Answer = Literal["key", "on", "refused"]
 ANSWERS: dict[Answer, str] = {
     "key": "a key of the spec",
-    "on": "on by itself, wherever it applies",
-    "refused": "not in this version; a training is the same without, and may be slower or larger",
+    "on": "always on where it applies",
+    "refused": "not in this version; training gives the same results without, but may be slower or need more memory",
 }
 
 
@@ -31,8 +31,8 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "expert_model_parallel_size, expert_tensor_parallel_size": """
             tensor-model-parallel-size= model-parallel-size= sequence-parallel context-parallel-size=
             expert-model-parallel-size= expert-tensor-parallel-size=""",
-        "parallelism.pipeline_model_parallel_size, virtual_pipeline_model_parallel_size, and how its "
-        "stages share the layers": """
+        "parallelism.pipeline_model_parallel_size, virtual_pipeline_model_parallel_size, and the layers of "
+        "each stage": """
             pipeline-model-parallel-size= num-layers-per-virtual-pipeline-stage= num-virtual-stages-per-pipeline-rank=
             pipeline-model-parallel-layout= decoder-first-pipeline-num-layers= decoder-last-pipeline-num-layers=
             account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split""",
@@ -51,7 +51,7 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "checkpoint.async_save: on by default": "async-save",
         "data.num_workers, num_dataset_builder_threads": "num-workers= num-dataset-builder-threads=",
         "tracking.log_interval": "log-interval=",
-        "model.activation: a GeLU that is fused is gelu_tanh": "no-bias-gelu-fusion",
+        "model.activation: the fused GeLU is gelu_tanh": "no-bias-gelu-fusion",
     },
     "on": {
         "threads write checkpoints while the training goes on": """
@@ -59,82 +59,82 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "each rank loads and saves what it holds": """
             ckpt-fully-parallel-load-exchange-algo= ckpt-fully-parallel-load-process-group=
             ckpt-fully-parallel-save-process-group= distrib-optim-fully-reshardable-mem-efficient""",
-        "the fastest attention that is there is taken (runtime.attention_backend)": """
+        "the fastest available attention is used (runtime.attention_backend)": """
             use-flash-attn flash-attention-version=""",
-        "passes are a CUDA graph where the plan finds that faster (runtime.cuda_graphs)": """
+        "CUDA graphs are used where the plan finds them faster (runtime.cuda_graphs)": """
             enable-cuda-graph external-cuda-graph cuda-graph-impl= cuda-graph-scope=* cuda-graph-modules=*
             cuda-graph-warmup-steps= te-rng-tracker""",
-        "Transformer Engine's kernels permute and route where its layers compute, unless the job is "
-        "deterministic, routes by sinkhorn or scores in fp64": "moe-permute-fusion moe-router-fusion",
-        "Transformer Engine's grouped products stand for it": "moe-use-legacy-grouped-gemm",
-        "the cross entropy is one kernel in each pass, on every GPU": """
+        "Transformer Engine's fused kernels are used with its layers, unless the job is deterministic, routes "
+        "by sinkhorn or scores in fp64": "moe-permute-fusion moe-router-fusion",
+        "Transformer Engine's grouped GEMM is used instead": "moe-use-legacy-grouped-gemm",
+        "the cross entropy is one fused kernel per pass on GPUs": """
             cross-entropy-loss-fusion cross-entropy-fusion-impl=""",
-        "rotation, biases with activations, dropout with additions and norms are fused on a GPU": """
+        "RoPE, bias + activation, bias + dropout + add and norms are fused on GPUs": """
             no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion no-persist-layer-norm disable-jit-fuser
             disable-bf16-reduced-precision-matmul""",
-        "attention computes its softmax inside": "no-masked-softmax-fusion",
-        "garbage is collected once in each step, at the same place of it on every rank": """
+        "the softmax is part of the attention kernel": "no-masked-softmax-fusion",
+        "garbage is collected once a step, at the same point on every rank": """
             manual-gc manual-gc-interval= no-manual-gc-eval disable-manual-gc-eval""",
-        "a step that is not finite is seen in the gradient's norm, and nobody waits for the loss": """
+        "NaN and infinity are detected in the gradient norm, without waiting for the loss": """
             no-check-for-nan-in-loss-and-grad""",
-        "stages send while they compute, and what a stage has sent is freed": "no-overlap-p2p-communication",
-        "ranks talk over NCCL on GPUs, over gloo on CPUs": "distributed-backend=",
-        "stages with tensor parallelism each send their part": "no-scatter-gather-tensors-in-pipeline",
-        "gradients of inputs are reduced beside the weights' product": """
+        "stages send while they compute, and free outputs that were sent": "no-overlap-p2p-communication",
+        "ranks communicate over NCCL on GPUs and over gloo on CPUs": "distributed-backend=",
+        "with tensor parallelism each rank of a stage sends only its part": "no-scatter-gather-tensors-in-pipeline",
+        "input gradients are reduced during the weight-gradient GEMM": """
             no-async-tensor-model-parallel-allreduce disable-async-tensor-model-parallel-allreduce""",
-        "buckets are as large as the plan finds fast, and stages begin theirs together": """
+        "the plan chooses the bucket size, and stages start their buckets together": """
             ddp-num-buckets= ddp-bucket-size= no-align-grad-reduce disable-align-grad-reduce no-align-param-gather
             no-gradient-reduce-div-fusion""",
-        "all kinds of overlap that tensor parallelism has here are on with parallelism.tp_comm_overlap": """
+        "parallelism.tp_comm_overlap switches on every supported kind of overlap": """
             disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs disable-tp-comm-bulk-dgrad
             disable-tp-comm-bulk-wgrad disable-tp-comm-split-ag disable-tp-comm-split-rs no-tp-comm-overlap-ag
             no-tp-comm-overlap-rs no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-split-ag
             no-tp-comm-split-rs""",
-        "torch's allocator grows in place, and has no fragments to give back": """
+        "torch's allocator uses expandable segments and has no fragments to free": """
             empty-unused-memory-level= no-clone-scatter-output-in-embedding
             disable-clone-scatter-output-in-embedding""",
-        "weights are drawn on the GPU, each rank its own part": """
+        "weights are initialized on the GPU, each rank its own part": """
             use-cpu-initialization init-model-with-meta-device no-initialization""",
-        "checkpoints are distributed ones, written in parallel, each whole or not there": """
+        "checkpoints are distributed, written in parallel and committed atomically": """
             ckpt-fully-parallel-save ckpt-fully-parallel-load no-ckpt-fully-parallel-save
             disable-ckpt-fully-parallel-save ckpt-assume-constant-structure use-persistent-ckpt-worker
             dist-ckpt-workers= async-strategy=""",
-        "the data is read through memory maps, and each rank reads only what it needs; no mask is made": """
+        "data is memory-mapped, each rank reads only what it needs, and no mask is built": """
             no-mmap-bin-files dataloader-fast-cache-load dataloader-defer-npy-index-mmap
             no-create-attention-mask-in-dataloader mid-level-dataset-surplus=""",
         "timers do not wait for each other": "no-barrier-with-level-1-timing",
-        "the host is never more than a step ahead of its GPU": "train-sync-interval=",
+        "the host is never more than one step ahead of its GPU": "train-sync-interval=",
     },
     "refused": {
-        "squared ReLU of experts is computed one operation after the other": "use-fused-weighted-squared-relu",
-        "states are in the model's precision, and no optimizer is spread by layers": """
+        "the squared ReLU of experts is not fused": "use-fused-weighted-squared-relu",
+        "SSM states are in the model's precision, and there is no layer-wise optimizer": """
             mamba-training-ssm-states-dtype=""",
-        "experts exchange tokens beside nothing in this version: shared experts, the next micro-batch and "
-        "delayed weight gradients come one after the other": """
+        "the token exchange of experts overlaps with nothing: not with shared experts, the next micro-batch or "
+        "delayed weight gradients": """
             moe-shared-expert-overlap overlap-moe-expert-parallel-comm delay-wgrad-compute
             ep-overlap-early-attn-memory-release high-priority-a2a-comm-stream
             overlap-dispatch-backward-with-experts-wgrad""",
-        "of dispatchers this version has alltoall and allgather": """
+        "this version has the dispatchers alltoall and allgather": """
             moe-enable-deepep moe-deepep-num-sms= moe-flex-dispatcher-backend= moe-flex-dispatcher-num-sms=
             moe-hybridep-num-sms= moe-hybridep-num-sms-preprocessing= moe-hybridep-num-blocks-permute=
             moe-hybridep-num-blocks-unpermute= moe-hybridep-pad-uneven-dispatch-inputs
             moe-permute-fusion-into-hybridep moe-ncclep-static-shape moe-ncclep-zero-copy""",
-        "experts take as many tokens as come: nothing is padded to a capacity or to what FP8 likes, and "
-        "nothing is paged": """
+        "experts get a varying number of tokens: they are not padded to a capacity or for FP8, and nothing "
+        "is paged": """
             moe-pad-expert-input-to-capacity moe-router-padding-for-fp8 moe-router-padding-for-quantization
             moe-paged-stash moe-paged-stash-page-size= moe-paged-stash-buffer-size-factor-cpu=
             moe-paged-stash-buffer-size-factor-cuda= moe-expert-rank-capacity-factor=""",
-        "of experts' weights each has its own tensor, and a dense MLP its own product": """
+        "each expert has its own weight tensor, and a dense MLP is a plain GEMM": """
             moe-single-grouped-weight moe-single-grouped-bias moe-mlp-glu-interleave-size=
             moe-shared-expert-glu-interleave-size= use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert""",
         "write runtime.recompute_granularity: selective and runtime.recompute_modules: [moe]": "moe-layer-recompute",
-        "tables' gradients are multiplied as they come": "defer-embedding-wgrad-compute wgrad-deferral-limit=",
-        "parameters are gathered at their first use, and stages send at the order of their schedule": """
+        "embedding gradients are computed without delay": "defer-embedding-wgrad-compute wgrad-deferral-limit=",
+        "parameters are gathered at their first use, and stages send in the order of the schedule": """
             overlap-param-gather-with-optimizer-step overlap-p2p-communication-warmup-flush
             microbatch-group-size-per-virtual-pipeline-stage=""",
-        "Transformer Engine's own settings of the overlap hold": """
+        "Transformer Engine's default overlap settings are used": """
             tp-comm-overlap-cfg= tp-comm-overlap-rs-dgrad tp-comm-bootstrap-backend=""",
-        "NCCL is set up by its own variables in launch.env, and its collectives are the plain ones": """
+        "NCCL is configured by its own variables in launch.env; its standard collectives are used": """
             use-nccl-ub use-sharp sharp-enabled-group= nccl-communicator-config-path= high-priority-stream-groups=*
             ddp-pad-buckets-for-high-nccl-busbw ddp-average-in-collective ddp-reduce-scatter-with-fp32-accumulation
             ddp-param-name-patterns-for-fp32-local-accumulation=* disable-gloo-process-groups create-all-gather-group
@@ -142,7 +142,7 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             disable-symmetric-registration""",
         "context parallelism sends keys and values around a ring": """
             cp-comm-type=* hierarchical-context-parallel-sizes=* hybrid-context-parallel max-seqlen-per-dp-cp-rank=""",
-        "the optimizer's state is in fp32, and on the device of the weights": """
+        "optimizer state is in fp32, on the device of the weights": """
             optimizer-cpu-offload optimizer-offload-fraction= use-torch-optimizer-for-cpu-offload
             overlap-cpu-optimizer-d2h-h2d no-pin-cpu-grads no-pin-cpu-params use-precision-aware-optimizer
             main-grads-dtype= main-params-dtype= exp-avg-dtype= exp-avg-sq-dtype= optimizer-cuda-graph
@@ -154,79 +154,78 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             enable-full-sharding-in-hsdp megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-grad-comm-dtype=
             megatron-fsdp-main-grads-dtype= megatron-fsdp-main-params-dtype= megatron-fsdp-max-pool-double-buffer
             expert-tensor-parallel-num-weight-shards= tensor-parallel-num-weight-shards=""",
-        "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix "
-        "products, beside weights in 16 bits; no FP4": """
+        "FP8 is limited to the layers' matrix products (delayed, tensorwise or blockwise scaling) with 16-bit "
+        "weights; there is no FP4": """
             reuse-grad-buf-for-mxfp8-param-ag fp8-output-proj fp8-quantizer-factory= fp4-format= fp4-recipe=
             fp4-param-gather fp4-quantizer-factory= te-precision-config-file= kitchen-attention-backend=
             use-kitchen-attention""",
-        "weights stay in bf16, beside a copy in FP8": "fp8-param-gather",
-        "Transformer Engine 2 takes no notice of it: gradients of weights are multiplied in FP8 as well": """
+        "weights stay in bf16, with an additional copy in FP8": "fp8-param-gather",
+        "Transformer Engine 2 ignores it: weight gradients are computed in FP8 too": """
             no-fp8-wgrad disable-fp8-wgrad""",
-        "activations go to the host's memory by whole layers (runtime.cpu_offloading_num_layers)": """
+        "activations are offloaded to the host by entire layers (runtime.cpu_offloading_num_layers)": """
             fine-grained-activation-offloading fine-grained-offloading-max-inflight-offloads= offload-modules=*
             min-offloaded-tensor-size= activation-offload-fraction= delta-offload-bytes-across-pp-ranks=
             cpu-offloading-retain-pinned-cpu-buffers delay-offload-until-cuda-graph""",
-        "norms are Transformer Engine's as it has them": """
+        "Transformer Engine's standard norms are used": """
             use-transformer-engine-op-fuser fused-residual-rmsnorm mla-down-proj-fusion""",
-        "a micro-batch passes the layers whole": "mlp-chunks-for-training= disable-mamba-mem-eff-path",
-        "what is experimental in megatron-core is left alone": "enable-experimental",
+        "a micro-batch is not split into chunks within a layer": "mlp-chunks-for-training= disable-mamba-mem-eff-path",
+        "experimental features of megatron-core are not used": "enable-experimental",
     },
 }
-"""By answer and by its reason: the keys, or what is done in place of it."""
+"""Flags by answer and reason. The reason is the keys, or what happens instead."""
 _FIELDS: dict[str, str] = {
-    "states are in the model's precision, and no optimizer is spread by layers": """
+    "SSM states are in the model's precision, and there is no layer-wise optimizer": """
         use_layer_wise_distributed_optimizer""",
     "runtime.layers": "use_kitchen",
     "runtime.gradient_accumulation_fusion": "gradient_accumulation_fusion",
     "runtime.cpu_offloading_num_layers": """
         cpu_offloading _cpu_offloading_context cpu_offloading_activations cpu_offloading_weights""",
-    "passes are a CUDA graph where the plan finds that faster (runtime.cuda_graphs)": """
+    "CUDA graphs are used where the plan finds them faster (runtime.cuda_graphs)": """
         cuda_graph_retain_backward_graph cuda_graph_use_single_mempool use_te_rng_tracker""",
-    "parallelism.pipeline_model_parallel_size, virtual_pipeline_model_parallel_size, and how its stages "
-    "share the layers": """
+    "parallelism.pipeline_model_parallel_size, virtual_pipeline_model_parallel_size, and the layers of each stage": """
         virtual_pipeline_model_parallel_size num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage""",
     "precision.dtype": "params_dtype pipeline_dtype",
     "precision.fp8": "fp8 tp_only_amax_red",
     "precision.grad_reduce_in_fp32": "grad_reduce_in_fp32",
-    "rotation, biases with activations, dropout with additions and norms are fused on a GPU": """
+    "RoPE, bias + activation, bias + dropout + add and norms are fused on GPUs": """
         apply_rope_fusion bias_activation_fusion bias_dropout_fusion persist_layer_norm fused_single_qkv_rope""",
-    "attention computes its softmax inside": "masked_softmax_fusion",
-    "a step that is not finite is seen in the gradient's norm, and nobody waits for the loss": """
+    "the softmax is part of the attention kernel": "masked_softmax_fusion",
+    "NaN and infinity are detected in the gradient norm, without waiting for the loss": """
         check_for_nan_in_grad""",
-    "stages send while they compute, and what a stage has sent is freed": """
+    "stages send while they compute, and free outputs that were sent": """
         overlap_p2p_comm batch_p2p_comm batch_p2p_sync deallocate_pipeline_outputs""",
-    "gradients of inputs are reduced beside the weights' product": "async_tensor_model_parallel_allreduce",
-    "buckets are as large as the plan finds fast, and stages begin theirs together": """
+    "input gradients are reduced during the weight-gradient GEMM": "async_tensor_model_parallel_allreduce",
+    "the plan chooses the bucket size, and stages start their buckets together": """
         bucket_size num_buckets gradient_reduce_div_fusion align_param_gather""",
-    "all kinds of overlap that tensor parallelism has here are on with parallelism.tp_comm_overlap": """
+    "parallelism.tp_comm_overlap switches on every supported kind of overlap": """
         tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_bulk_dgrad tp_comm_bulk_wgrad tp_comm_split_ag tp_comm_split_rs
         tp_comm_atomic_ag tp_comm_atomic_rs tp_comm_overlap_disable_qkv tp_comm_overlap_disable_fc1""",
-    "torch's allocator grows in place, and has no fragments to give back": "clone_scatter_output_in_embedding",
-    "weights are drawn on the GPU, each rank its own part": "perform_initialization",
+    "torch's allocator uses expandable segments and has no fragments to free": "clone_scatter_output_in_embedding",
+    "weights are initialized on the GPU, each rank its own part": "perform_initialization",
     "timers do not wait for each other": "barrier_with_L1_time",
-    "parameters are gathered at their first use, and stages send at the order of their schedule": """
+    "parameters are gathered at their first use, and stages send in the order of the schedule": """
         overlap_p2p_comm_warmup_flush microbatch_group_size_per_vp_stage
         num_microbatches_with_partial_activation_checkpoints""",
-    "NCCL is set up by its own variables in launch.env, and its collectives are the plain ones": """
+    "NCCL is configured by its own variables in launch.env; its standard collectives are used": """
         nccl_ub average_in_collective pad_buckets_for_high_nccl_busbw reduce_scatter_with_fp32_accumulation
         param_name_patterns_for_fp32_local_accumulation""",
-    "the optimizer's state is in fp32, and on the device of the weights": """
+    "optimizer state is in fp32, on the device of the weights": """
         pin_cpu_grads pin_cpu_params store_param_remainders""",
     "sharded parameters (FSDP) are not in this version": """
         use_custom_fsdp fsdp_all_gather_in_start_param_sync megatron_fsdp_use_decoupled_grad
         megatron_fsdp_cuda_graph_mode gtp_weight_remat_size expert_gtp_weight_remat_size""",
-    "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix products, "
-    "beside weights in 16 bits; no FP4": """
+    "FP8 is limited to the layers' matrix products (delayed, tensorwise or blockwise scaling) with 16-bit "
+    "weights; there is no FP4": """
         fp4 fp4_param fp8_dot_product_attention fp8_multi_head_attention quant_recipe activation_func_fp8_input_store
         disable_parameter_transpose_cache""",
-    "weights stay in bf16, beside a copy in FP8": "fp8_param",
-    "Transformer Engine 2 takes no notice of it: gradients of weights are multiplied in FP8 as well": "fp8_wgrad",
-    "activations go to the host's memory by whole layers (runtime.cpu_offloading_num_layers)": """
+    "weights stay in bf16, with an additional copy in FP8": "fp8_param",
+    "Transformer Engine 2 ignores it: weight gradients are computed in FP8 too": "fp8_wgrad",
+    "activations are offloaded to the host by entire layers (runtime.cpu_offloading_num_layers)": """
         cpu_offloading_double_buffering""",
-    "norms are Transformer Engine's as it has them": "memory_efficient_layer_norm",
-    "a micro-batch passes the layers whole": "use_mamba_mem_eff_path",
+    "Transformer Engine's standard norms are used": "memory_efficient_layer_norm",
+    "a micro-batch is not split into chunks within a layer": "use_mamba_mem_eff_path",
 }
-"""megatron-core's that have the same reason, where they are not named as a flag."""
+"""Fields of megatron-core with the same reason, where no flag has their name."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,7 @@ class Group:
     """Its reason."""
     flags: tuple[str, ...]
     fields: tuple[str, ...]
-    """megatron-core's, where they are not named as a flag."""
+    """Those of megatron-core that have no flag of their name."""
 
 
 GROUPS = tuple(

@@ -66,7 +66,7 @@ def room_for_checkpoints(
     message = (
         f"{several} of {disk_size(writing.checkpoint_bytes)}{exported} "
         f"{'are kept at once' if kept > 1 or exports else 'is kept'}, and {there} has {disk_size(free - held)} free"
-        + (f" beside {disk_size(held)} of this run's" if held else "")
+        + (f", besides {disk_size(held)} of this run" if held else "")
     )
     paths = (_LAST, _EVERY, *((_EXPORTS,) if exports else ()), "launch.runs_dir")
     yield Problem(message, paths, _way_out(plan, writing, free), code=CHECKPOINT_ROOM)

@@ -1,4 +1,4 @@
-"""How far a checkpoint is, and where in its data: as its marker says, or, of an earlier version's, as its run tells."""
+"""A checkpoint's progress and position in the data: from its marker, or, for earlier versions, from its run."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _SHOWN = 5
 
 
 def runs_dir_of(job: JobSpec, asked: Path | None) -> Path:
-    """Where the runs of a job go: what was asked for, else what the spec says, else the default."""
+    """The runs folder of a job: the requested one, else that of the spec, else the default."""
     if asked is not None:
         return asked
     return Path(job.launch.runs_dir) if "runs_dir" in job.launch.model_fields_set else default_runs_dir()
@@ -60,7 +60,7 @@ def missing_train_step(job: JobSpec) -> Iterator[Problem]:
 
 
 def modules_are_hidden(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    """Modules beside a step of the user's own that it cannot import: an installed one of that name comes first."""
+    """Modules next to the user's train step that it cannot import, because an installed one has the same name."""
     if plan.job.runtime.train_step is None or plan.job.launch.python is not None:
         return
     named = plan.job.runtime.train_step.partition(":")[0].partition(".")[0]
@@ -69,7 +69,7 @@ def modules_are_hidden(plan: Plan, forecast: Forecast, cluster: ClusterSpec | No
         hidden = [name for name in _modules_in(folder) if name != named and _is_elsewhere(name, installed, folder)]
         if hidden:
             shown = ", ".join(hidden[:_SHOWN]) + (", …" if len(hidden) > _SHOWN else "")
-            message = f"{folder} has modules of the names of installed ones, which are imported in their place: {shown}"
+            message = f"installed modules hide those of the same name in {folder}: {shown}"
             yield Problem(
                 message, (_STEP,), "give those that the step imports other names, or put them into its package"
             )

@@ -313,7 +313,7 @@ def _weights_to_start_from(plan: Plan, runs_dir: Path) -> Iterator[Problem]:
     text, job = plan.job.checkpoint.pretrained, plan.job
     if text is None:
         return
-    paths, ends = ("checkpoint.pretrained",), "without them the run ends at its start"
+    paths, ends = ("checkpoint.pretrained",), "without them the run fails at its start"
     try:
         theirs = open_weights(find_weights(text, runs_dir)).job
     except UserError as error:
@@ -321,13 +321,13 @@ def _weights_to_start_from(plan: Plan, runs_dir: Path) -> Iterator[Problem]:
         return
     if other := other_network(theirs, job):
         message = f"{text} has the weights of another network: {in_words(other)}"
-        hint = "the run ends at its start: write the model that they are of, or name another"
+        hint = "the run fails at its start: write the model that they belong to, or name other weights"
         yield Problem(message, paths, hint, code=NO_WEIGHTS)
     elif job.model.vision is not None and theirs.model.vision is None:
         message = f"{text} sees no images, and what encodes them begins at random"
         if job.model.vision.freeze:
             frozen = (*paths, "model.vision.freeze")
-            yield Problem(f"{message} and stays so", frozen, "the run ends at its start", code=NO_WEIGHTS)
+            yield Problem(f"{message} and stays so", frozen, "the run fails at its start", code=NO_WEIGHTS)
         else:
             hint = "a model that sees, or more training than tuning takes"
             yield Problem(message, paths, hint, code="weights_without_vision")

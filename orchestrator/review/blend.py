@@ -292,7 +292,7 @@ def _use(
 
 
 def _epochs(job: JobSpec, plan: SourcePlan, read: Given) -> float | None:
-    """How often what was read goes through a source."""
+    """How many epochs of a source the samples read make up."""
     if job.model.reads_sentences:
         return None
     if job.data.chat is not None:

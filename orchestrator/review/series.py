@@ -22,9 +22,9 @@ _MOST_IN_A_FIGURE = 4500
 """Points of all its curves together; as `thinned` keeps two of three these are less than 64 KB. A part of the axis that
 is asked for has as many."""
 _DIGITS = 7
-"""Significant ones of each value where there are many: a curve shows fewer."""
+"""Significant digits of each value if there are many points: a curve shows fewer."""
 _HOUR_DIGITS = 6
-"""Decimals of an hour on the axis of such a figure."""
+"""Decimals of an hour on the axis of a figure with many points."""
 _FEW = 500
 
 

@@ -18,9 +18,9 @@ class TrainState:
     consumed_samples: int = 0
     """Sequences read; the position in the data."""
     consumed_tokens: int = 0
-    """Tokens of these sequences, each of the length that it was read with."""
+    """Tokens of these sequences, each with the length at which it was read."""
     data: DataPosition | None = None
-    """What the order of the samples follows from; None where they are random or a task's examples."""
+    """What determines the order of the samples; None if they are random or a task's examples."""
     skipped_steps: int = 0
     """Steps whose update was left out because it was not finite."""
     consecutive_bad_steps: int = 0

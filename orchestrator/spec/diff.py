@@ -168,7 +168,7 @@ def _sequence(old: JobSpec, new: JobSpec) -> Verdict:
 
 
 def _place(path: str | None) -> str | None:
-    """One spelling of a path: from the working directory, as it is read."""
+    """The absolute path, so that spellings of the same path are equal."""
     return None if path is None else os.path.abspath(path)
 
 

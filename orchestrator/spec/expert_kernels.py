@@ -1,4 +1,4 @@
-"""Which jobs' experts Transformer Engine can compute by kernels of its own: what routes, permutes and multiplies.
+"""Which jobs can use Transformer Engine's kernels for experts: router, permutation and grouped GEMM.
 
 The first two are megatron-core's `moe_router_fusion` and `moe_permute_fusion`. Whether this Transformer Engine has them
 is the runtime's to find out (`runtime/layers/experts.py`).
@@ -14,9 +14,9 @@ the gradients of tokens, on a Hopper GPU and in 16 bits. By itself it calls cuBL
 algorithm takes the host about 0.1 ms (docs/benchmarks/2026-11-27-experts.md).
 """
 _WIDTH = 8
-"""Elements of a row: what it demands a multiple of. Where a sum is over no multiple of 128, it calls cuBLAS itself."""
+"""Row widths must be multiples of this. For sums over no multiple of 128 it calls cuBLAS by itself."""
 _SHARED_BYTES = 48 << 10
-"""Of a thread block, without being asked for: the kernels of the router do not ask for more."""
+"""Default shared memory of a thread block: the router's kernels do not request more."""
 _SUM_BYTES, _SCORE_BYTES, _TOKENS_OF_BLOCK = 8, 4, 4
 
 

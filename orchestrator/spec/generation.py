@@ -16,14 +16,14 @@ from orchestrator.spec.words import few, shorten
 MAX_BEAMS = 256
 MAX_STOPS = 32
 MAX_STOP_LENGTH = 512
-"""Of each, in characters: after every token it is looked whether the end of the text begins one of them."""
+"""Length of each, in characters: after every token the end of the text is compared with them."""
 MAX_TEMPERATURE = 1000.0
 GREEDY_BELOW = 1e-5
-"""Temperatures by which no score in fp32 can be divided; the likeliest token is all that they would draw."""
+"""Below this, fp32 scores cannot be divided by the temperature, and only the likeliest token would be drawn."""
 MAX_PENALTY = 1000.0
-"""Of repetitions, and one over it the least: what fp32 can multiply scores by."""
+"""Largest repetition penalty; its inverse is the smallest. fp32 can multiply scores by it."""
 MAX_LENGTH_PENALTY = 10.0
-"""Either way: a length to a higher power is no float any more."""
+"""In both directions: a length to a higher power overflows a float."""
 
 
 def _no_empty_stop(stops: tuple[str, ...]) -> tuple[str, ...]:

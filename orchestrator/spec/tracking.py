@@ -63,7 +63,7 @@ class TrackingSpec(Section):
     wandb: WandbSpec | None = None
     """Send to Weights & Biases too."""
     log_interval: Positive = 1
-    """Steps between metric lines. A line has the means of its steps: losses, gradient norm, step time and rates. The
+    """Steps between metric lines. Losses, gradient norm, step time and rates of a line are means over its steps. The
     learning rate, the loss scale and counts are those of the last step."""
 
     @property

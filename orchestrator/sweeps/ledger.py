@@ -104,7 +104,7 @@ class SweepDir:
         return self.path / "driver.log"
 
     def run(self, entry: Entry) -> RunDir:
-        """The run directory of a cell, which lies in the runs folder."""
+        """The run directory of a cell, inside the runs folder."""
         return RunDir(self.runs_dir / entry.run)
 
     def append(self, kind: str, **fields: Any) -> None:
@@ -169,7 +169,7 @@ class SweepDir:
         self.append("planned", **asdict(planned))
 
     def is_written_as(self, text: str) -> bool:
-        """Whether what the sweep is now was written so."""
+        """Whether the sweep's current plan was written this way."""
         try:
             return read_stored(self._text(self.planned()), self.path) == text.encode()
         except OSError:
@@ -229,7 +229,7 @@ def all_sweeps(runs_dir: Path) -> list[SweepDir]:
 
 
 def _is_planned(sweep: SweepDir) -> bool:
-    """Whether it is a sweep; one that cannot be read is told of as such by who reads it."""
+    """Whether it is a sweep; an unreadable one is reported when it is read."""
     try:
         return sweep.is_planned
     except OSError:

@@ -24,7 +24,7 @@ ENVIRONMENT_FILE = "environment.json"
 
 _TAIL_BYTES = 1 << 16
 _MOST_BYTES = 64 << 20
-"""Of a file that is sent: the changes of code may be large."""
+"""Size limit of a file that is sent: code changes may be large."""
 _STATES: dict[str, State] = {
     "completed": "finished",
     "stopped": "killed",
@@ -190,7 +190,7 @@ def _files(run: RunDir, generations: list[Path]) -> list[Path]:
 
 
 def _content(run: RunDir, path: Path) -> bytes | None:
-    """What is in a file of the run; None where there is none. Where a link leads out, nothing of it is sent."""
+    """The content of a file of the run; None if there is none, or if a link leads outside the run."""
     try:
         return read_stored(path, run.path, _MOST_BYTES)
     except (FileNotFoundError, IsADirectoryError, NotStoredError):

@@ -98,7 +98,7 @@ def test_tokens_are_counted_as_they_were_read(orchestrator: CommandLine, sources
     longer = ["--set=model.seq_length=64", "--set=schedule.train_tokens=4096"]
     asked = orchestrator("resume", run.path, *longer)
     assert asked.code == 2
-    assert "of the 40 to come about" in asked.out, "how many repeat what was read at the other length"
+    assert "of the remaining 40, about" in asked.out, "how many repeat what was read at the other length"
     assert [event["iteration"] for event in events(run, "started")] == [0]
     assert orchestrator("resume", run.path, *longer, "--allow-changes").code == 0
     assert counts(run)[11] == (12, 48, 1536)

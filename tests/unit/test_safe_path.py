@@ -166,7 +166,7 @@ def test_from_text_to_texts_there(hostile: Hostile) -> None:
     }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     validated = hostile(CONSOLE_SCRIPT, "validate", "job.yaml")
-    assert "modules of the names of installed ones" in " ".join((validated.stdout + validated.stderr).split())
+    assert "installed modules hide those of the same name" in " ".join((validated.stdout + validated.stderr).split())
     # The user's folder is the last place where ranks look: there they find what is installed nowhere.
     for name in modules_imported():
         if importlib.util.find_spec(name) is None:

@@ -127,7 +127,7 @@ def command(
 
 
 def _failure(report: Report) -> OrchestratorError | None:
-    """What kept the run from measuring all, after its timed steps."""
+    """The error after the timed steps that left the measurement incomplete."""
     measured = report.measured
     if measured.failure is None:
         return None

@@ -119,7 +119,7 @@ def _from_measurements(
     failure = found.get("links_failure")
     error: OrchestratorError | None = None
     if failure is not None:
-        error = JobError(f"what the devices send to each other was not measured: {failure}")
+        error = JobError(f"the links between the devices were not measured: {failure}")
     written, refusal = _write(path, profile)
     error = error or refusal
     rows = table_of(found, sheet)
@@ -260,7 +260,7 @@ def _written(path: Path, name: str) -> str:
 
 
 def _write(path: Path, profile: GpuProfile) -> tuple[str | None, UserError | None]:
-    """Where it was written, or why it could not be: what was measured is shown all the same."""
+    """The path that was written, or the error: results are shown in both cases."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, profile_text(profile))

@@ -1,5 +1,5 @@
-"""What is said of a job before it starts: the warnings that `validate` prints. One that says that the work would be
-lost for certain keeps the job from starting.
+"""What is printed about a job before it starts: the warnings of `validate`. A warning that the work would certainly be
+lost stops the start.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from orchestrator.spec.job import JobSpec
 
 AllowWarnings = Annotated[
     bool,
-    typer.Option("--allow-warnings", help="Start although a warning says that the work would be lost."),
+    typer.Option("--allow-warnings", help="Start even if a warning says that the work would be lost."),
 ]
 ON_A_CLUSTER = frozenset({CHECKPOINT_ROOM})
-"""Codes of the warnings that stop a start there: nodes may have what this machine has not, but for the runs' disk."""
+"""Codes of the warnings that stop a start on a cluster: its nodes may differ from this machine, but share its disk."""
 HERE = ON_A_CLUSTER | {NO_WEIGHTS}
 """Those that stop a start on this machine."""
 _OF_THE_LAYOUT = frozenset({"gpu_memory", "tensor_parallel_across_nodes", "pipeline_bubble", "communication"})
@@ -40,7 +40,7 @@ def check_start(verdict: Verdict, stopping: Collection[str], *, allowed: bool) -
     stops = [*verdict.stops, *(each for each in verdict.doubts if each.code in stopping)]
     tell_warnings([*(stops if allowed else ()), *(each for each in verdict.doubts if each.code not in stopping)])
     if stops and not allowed:
-        way_out = "--allow-warnings starts it nevertheless"
+        way_out = "--allow-warnings starts it anyway"
         raise SpecError([replace(each, hint=f"{each.hint}\n{way_out}" if each.hint else way_out) for each in stops])
 
 
@@ -77,7 +77,7 @@ def verdict_on_all(
 
 
 def tell_of_measurement(job: JobSpec, runs_dir: Path, *, layout_is_open: bool = False) -> None:
-    """Print the warnings of a job that is measured: it saves nothing, and that it does not fit is a result."""
+    """Print the warnings of a job that is measured. It saves nothing, and running out of memory is a result."""
     verdict = verdict_on(job, None, runs_dir)
     untold = {CHECKPOINT_ROOM, *(_OF_THE_LAYOUT if layout_is_open else ())}
     stops = () if layout_is_open else verdict.stops

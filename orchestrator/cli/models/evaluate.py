@@ -213,7 +213,7 @@ def _known(asked: Sequence[Asked], commit: Commit, job: JobSpec, folder: Path) -
 def _measured(
     job: JobSpec, asked: Sequence[Asked], arguments: list[str]
 ) -> tuple[list[Result], OrchestratorError | None]:
-    """The results of the program, and what it says went wrong: then these are of the tasks before."""
+    """The results of the program, and its error, if any: then the results are those of the tasks before."""
     error: OrchestratorError | None = None
     with tempfile.TemporaryDirectory(prefix="orchestrator-evaluate-") as folder:
         summary = Path(folder, "results.json")

@@ -1,4 +1,4 @@
-"""Which run `run` and `submit` continue, and what they ask a person before they start another one."""
+"""Which run `run` and `submit` continue, and what they ask before they start another one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from orchestrator.rundir import in_command
 from orchestrator.spec.diff import Change
 from orchestrator.spec.loading import LoadedJob
 
-New = Annotated[bool, typer.Option("--new", help="Start another run beside those that there are.")]
+New = Annotated[bool, typer.Option("--new", help="Start another run, even if one exists.")]
 AllowChanges = Annotated[
     bool,
-    typer.Option("--allow-changes", help="Continue the run of this name with changes that alter its training."),
+    typer.Option(
+        "--allow-changes", help="Continue the run of this name with changes that alter the course of its training."
+    ),
 ]
 Answer = Literal["continue", "new", "nothing"]
 
@@ -39,7 +41,7 @@ def run_continued(
     spec, and typer.Exit for who chose nothing.
     """
     if new and allow_changes:
-        raise UserError("--new starts another run, and --allow-changes continues the one there is: choose one")
+        raise UserError("--new starts another run, and --allow-changes continues the existing one: choose one")
     if new:
         return None
     job, text = loaded.job, loaded.text
@@ -50,10 +52,10 @@ def run_continued(
     status = status_of(found.run)
     if status.is_active:
         raise RunIsHeld(
-            f"run {label(found.run)} is on its way with another spec ({status.describe()}); nothing was started or "
+            f"run {label(found.run)} is active with another spec ({status.describe()}); nothing was started or "
             f"changed.\n{all_changes([found])}\n"
             f"      To continue it with these changes, stop it first (`orchestrator cancel {in_command(found.run)}`), "
-            "which saves; to start another beside it, add --new."
+            "which saves; to start another run, add --new."
         )
     if found.is_settled or (allow_changes and not found.is_forbidden):
         return found
@@ -62,12 +64,12 @@ def run_continued(
 
 
 def take_changes(found: Continuation, written: str, *, from_scratch: bool, as_json: bool) -> None:
-    """Make what the job says now the spec of the run that it continues, and say so. Raises UserError where it leaves no
-    step to train.
+    """Make the edited job the spec of the run that it continues, and say so. Raises UserError where no step is left
+    to train.
     """
     if not found.changes:
         return
-    typer.echo(f"run {label(found.run)} goes on with these changes:\n{all_changes([found])}", err=as_json)
+    typer.echo(f"run {label(found.run)} continues with these changes:\n{all_changes([found])}", err=as_json)
     if not from_scratch:
         if (repeated := samples_again(found.run, found.job)) is not None:
             typer.echo(repeated, err=as_json)
@@ -76,10 +78,10 @@ def take_changes(found: Continuation, written: str, *, from_scratch: bool, as_js
 
 
 def tell_completed(found: Continuation, status: RunStatus, as_json: bool) -> None:
-    """Say that there is nothing left to do, and what the job says otherwise than the run that has done it."""
+    """Say that there is nothing left to do, and how the job differs from the completed run."""
     describe_completed(found.run, status, as_json)
     if found.changes:
-        told = f"      This job differs from it, which changes nothing by now:\n{all_changes([found])}"
+        told = f"      This job differs from it, but the differences no longer have an effect:\n{all_changes([found])}"
         typer.echo(told, err=as_json)
 
 
@@ -90,10 +92,10 @@ def choose(found: Sequence[Continuation], what: str, *, as_json: bool) -> Answer
     forbidden = any(each.is_forbidden for each in found)
     told = f"{what}:\n{all_changes(found)}"
     if as_json or not _can_ask():
-        cannot = "it cannot be continued with what is forbidden" if forbidden else ""
+        cannot = "forbidden changes cannot be applied to an existing run" if forbidden else ""
         ways = cannot or "to continue with these changes, add --allow-changes"
         raise SpecChanged(
-            f"nothing was started: {told}\n      {ways[0].upper()}{ways[1:]}; to start anew beside it, add --new."
+            f"nothing was started: {told}\n      {ways[0].upper()}{ways[1:]}; to start another run, add --new."
         )
     typer.echo(told, err=True)
     answers: tuple[Answer, ...] = ("new", "nothing") if forbidden else ("continue", "new", "nothing")
@@ -105,16 +107,16 @@ def choose(found: Sequence[Continuation], what: str, *, as_json: bool) -> Answer
 
 
 def all_changes(found: Sequence[Continuation]) -> str:
-    """The changes of several runs, each once, as lines."""
+    """The changes of several runs as lines, without duplicates."""
     changes = [change for each in found for change in each.changes]
     return _indented(list({(change.path, str(change.old), str(change.new)): change for change in changes}.values()))
 
 
 def _answer(answers: Sequence[Answer]) -> Answer:
-    """What a person types: a word or the start of one; nothing where the input ends."""
+    """The answer typed: a word or the start of one; "nothing" at the end of the input."""
     while True:
         try:
-            typed = str(typer.prompt(f"start {', '.join(answers[:-1])} or {answers[-1]}", default="nothing", err=True))
+            typed = str(typer.prompt(f"choose {', '.join(answers[:-1])} or {answers[-1]}", default="nothing", err=True))
         except typer.Abort:
             return "nothing"
         meant = [answer for answer in answers if typed and answer.startswith(typed.strip().lower())]
@@ -123,7 +125,7 @@ def _answer(answers: Sequence[Answer]) -> Answer:
 
 
 def _can_ask() -> bool:
-    """Whether a person sits at a terminal that answers this process: in the background, reading would stop it."""
+    """Whether a terminal can answer this process: in the background, reading from it would stop the process."""
     try:
         return sys.stdin.isatty() and sys.stderr.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError):

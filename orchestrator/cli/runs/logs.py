@@ -67,7 +67,7 @@ def _labelled(log: str, line: str) -> str:
 
 
 def _print(follower: LogFollower, form: Callable[[str, str], str]) -> bool:
-    """Print what is new, to its end; returns whether there was any."""
+    """Print all new lines; returns whether there were any."""
     found = False
     while new := follower.poll():
         found = True

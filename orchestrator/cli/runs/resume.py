@@ -122,7 +122,7 @@ def command(
 
 
 def _newest(run: RunDir) -> Commit | None:
-    """The checkpoint that the ranks will go on from, as far as sizes tell."""
+    """The checkpoint that the ranks will continue from, as far as file sizes show."""
     return latest_valid(run, findings_of=lambda path: verify(path, contents=False))
 
 
@@ -135,7 +135,7 @@ def check_length(run: RunDir, job: JobSpec, *, quiet: bool) -> None:
         return
     known = stored_progress(run, newest, run.events())
     done, by_itself, schedule = known.progress, BatchSchedule.of(job), BatchSchedule.of(job, known.progress)
-    whole = f"{by_itself.train_iters:,} steps with this spec are {by_itself.train_samples:,} samples in all"
+    whole = f"{by_itself.train_iters:,} steps with this spec are {by_itself.train_samples:,} samples in total"
     so_far, unit = f"{done.samples:,} are done at iteration {done.iteration}", "samples"
     if job.schedule.train_tokens is not None:
         whole = f"schedule.train_tokens is {job.schedule.train_tokens:,}"
@@ -152,8 +152,8 @@ def check_length(run: RunDir, job: JobSpec, *, quiet: bool) -> None:
 
 
 def samples_again(run: RunDir, job: JobSpec) -> str | None:
-    """How much of what a changed job reads the run has read in this epoch before, cut into other samples; None where
-    nothing is cut anew.
+    """How many samples of a changed job repeat text that the run has read in this epoch, cut into other samples; None
+    where nothing is cut anew.
     """
     newest = _newest(run)
     if newest is None:
@@ -169,7 +169,7 @@ def samples_again(run: RunDir, job: JobSpec) -> str | None:
         return None
     how_many = "an unknown number" if again is None else f"about {again:,}"
     to_come = schedule.train_samples - consumed
-    return f"the data is cut into other samples: of the {to_come:,} to come {how_many} repeat text of this epoch"
+    return f"the data is cut into other samples: of the remaining {to_come:,}, {how_many} repeat text of this epoch"
 
 
 def changed_job(run: RunDir, old: JobSpec, files: list[Path], overrides: list[str]) -> LoadedJob | None:

@@ -41,9 +41,9 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job here, under torchrun. The same spec again continues its run, and so does one in which safe keys were
-    edited; where others were, nothing starts without --new or --allow-changes. Ctrl-C saves and stops cleanly. Data
-    sets that are not there are made first, from the text that the spec names.
+    """Train a job here, under torchrun. The same spec again continues its run, and so does one with edits in safe keys
+    only. After other edits nothing starts without --new or --allow-changes. Ctrl-C saves and stops cleanly. Missing
+    data sets are made first, from the text that the spec names.
 
     \b
     Example:

@@ -121,7 +121,7 @@ def _passed_over(status: RunStatus) -> dict[int, str]:
 
 
 def _first_step(status: RunStatus) -> dict[str, Any] | None:
-    """The newest event of that name that says how long the start took."""
+    """The newest event of that name that has the duration of the start."""
     told = (event for event in reversed(status.events) if event["event"] == "first_step" and "iteration" in event)
     return next((event for event in told if isinstance(event.get("seconds"), dict)), None)
 

@@ -65,9 +65,9 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it when it has ended, and
-    so does one in which safe keys were edited; where others were, nothing starts without --new or --allow-changes.
-    Data sets that are not there are made by a job of their own, for which the training waits.
+    """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it if it has ended. A spec
+    with edits in safe keys only continues its run too. After other edits nothing starts without --new or
+    --allow-changes. Missing data sets are made by a job of their own, which the training waits for.
 
     \b
     Example:
@@ -78,7 +78,7 @@ def command(
     """
     if array:
         if from_scratch or after or strict:
-            raise UserError("--array starts a sweep, which knows no --from-scratch, --after or --strict")
+            raise UserError("--array starts a sweep, which has no --from-scratch, --after or --strict")
         asked = Asked(dry_run=dry_run, cluster=cluster, new=new, allow_changes=allow_changes)
         start_sweep(jobs, overrides, array, replace(asked, allow_warnings=allow_warnings), runs_dir, as_json)
         return

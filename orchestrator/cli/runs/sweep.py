@@ -105,9 +105,9 @@ def run_(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start every cell of a sweep that is not done, has not failed and is not on its way: as one SLURM array, or here.
-    Run it again after adding a value, and only the new cells start. Where safe keys of its job were edited, its cells
-    go on with them; where others were, nothing starts without --new or --allow-changes.
+    """Start every cell of a sweep that is not done, queued or running and has not failed: as one SLURM array, or here.
+    Run it again after adding a value, and only the new cells start. After edits in safe keys of the job, its cells
+    continue with them. After other edits nothing starts without --new or --allow-changes.
 
     \b
     Example:
@@ -348,7 +348,7 @@ def list_(runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
 
 
 def _how_far(sweep: SweepDir) -> tuple[dict[str, int], int, str | None]:
-    """Its cells by state, how many left it, and why that cannot be told, where it is so: it hides no other sweep."""
+    """Its cells by state, how many left it, and why it is unreadable, if so: other sweeps are still listed."""
     try:
         return counts(cell_statuses(sweep, sweep.planned())), len(left_statuses(sweep)), None
     except UserError as error:

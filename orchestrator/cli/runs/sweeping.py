@@ -158,7 +158,7 @@ def cells_continued(
     SpecChanged where nobody can be asked.
     """
     if new and allow_changes:
-        raise UserError("--new starts other runs, and --allow-changes continues those there are: choose one")
+        raise UserError("--new starts other runs, and --allow-changes continues the existing ones: choose one")
     matched = match_cells(sweep, loaded, new=new)
     unsettled = [each.found for each in matched if each.found is not None and not each.found.is_settled]
     if unsettled and (not allow_changes or any(each.is_forbidden for each in unsettled)):
@@ -181,8 +181,8 @@ def starts_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus]) -> lis
 
 
 def take_changes_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus], *, as_json: bool) -> list[Path]:
-    """Make what the sweep says now the specs of its cells, and say so: of those under way nothing changes. Returns the
-    files of these specs.
+    """Make the edited specs those of the cells, and say so; cells under way keep theirs. Returns the files of these
+    specs.
     """
     known = {status.entry.id: status for status in statuses}
     live, taking = [], []
@@ -197,12 +197,15 @@ def take_changes_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus], 
     taken = [
         add_generation(each.found.run, each.job, each.cell.loaded.text) for each in taking if each.found is not None
     ]
-    for these, what in ((taking, "go on with"), (live, "are under way, and do not get")):
+    for these, what in ((taking, "continue with"), (live, "are under way, and do not get")):
         if these:
             changes = all_changes([each.found for each in these if each.found is not None])
             typer.echo(f"{len(these)} cells {what} these changes:\n{changes}", err=as_json)
     if live:
-        typer.echo("      `sweep cancel` lets them save and stop, and `sweep run` goes on with them", err=as_json)
+        typer.echo(
+            "      `sweep cancel` lets them save and stop; `sweep run` then continues them with the changes",
+            err=as_json,
+        )
     return taken
 
 

@@ -34,7 +34,7 @@ def asked_action(name: str, run: Annotated[RunSummary, Depends(asked_run)], acti
 
 
 def asked_sweep(found: Annotated[SweepDir, Depends(asked_sweep_dir)]) -> SweepDir:
-    """The sweep that an address names, once it is planned. Raises HTTPException (404) where there is none."""
+    """The planned sweep that a URL names. Raises HTTPException (404) where there is none."""
     if not found.is_planned:
         raise HTTPException(404, f"sweep {found.name} has no cells yet")
     return found

@@ -20,7 +20,7 @@ from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 PREFIX = "/runs/{name}/{run_id}"
 
 Text = Annotated[str, Query(max_length=200)]
-"""A parameter as an address has it, which a page may say again in each of its links."""
+"""A query parameter, which a page may repeat in each of its links."""
 
 SECTIONS = {
     "": "Curves",

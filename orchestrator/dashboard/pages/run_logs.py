@@ -37,7 +37,7 @@ _SECONDS_OF_WAITING = 1.0
 _CHUNK_BYTES = 1 << 16
 
 Name = Annotated[str, Query(max_length=400)]
-"""Of a log: its path below the run directory."""
+"""A log's path below the run directory."""
 
 
 @router.get("")
@@ -109,7 +109,7 @@ def raw(run: AskedFolder, file: Name) -> Response:
 
 
 def _content(opened: BinaryIO, size: int) -> Iterator[bytes]:
-    """So many bytes of a log, which may grow meanwhile, or be cut."""
+    """At most this many bytes of a log, which may grow or be truncated meanwhile."""
     with opened:
         while size > 0 and (chunk := opened.read(min(size, _CHUNK_BYTES))):
             size -= len(chunk)

@@ -48,7 +48,7 @@ class ChatDataset(MegatronDataset):
     """
 
     is_endless = True
-    """Whether items beyond its length are there too: epochs go on."""
+    """Whether there are items beyond its length, in further epochs."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -45,12 +45,12 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::\d*)?")
 """A Host header in lower case: a name or an address, that of IPv6 in brackets, and perhaps a port."""
 
 _CHARACTERS_A_TOKEN = 256
-"""More than tokens have, but for the few that stand for long rows of blanks."""
+"""Longer than any token, except the few for long runs of blanks."""
 _MOST_VALUES = 1_000_000
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""How JSON spells a half of a surrogate pair; most are halves of a whole one."""
+"""A JSON escape of half a surrogate pair; most belong to a complete pair."""
 _READERS = ThreadPoolExecutor(2, "requests")
-"""However many requests come at once, so many are read: reading holds what Python shares between threads."""
+"""Requests that are parsed at a time: parsing holds Python's global interpreter lock."""
 
 _PATHS = "GET /health, GET /v1/models, POST /v1/completions, POST /v1/chat/completions"
 
@@ -119,7 +119,7 @@ def build_app(served: Served, limits: Limits) -> FastAPI:
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:
-        """The log has it, with its traceback."""
+        """The error is in the log, with its traceback."""
         return _refusal(RequestError(500, FAILED))
 
     @app.get("/health")
@@ -193,7 +193,7 @@ async def _asked(kind: type[Kind], request: Request, limits: Limits) -> Kind:
 
 
 async def _body(request: Request, limits: Limits) -> bytearray:
-    """What was sent. Raises RequestError when that is too large, or not said to be JSON."""
+    """The body. Raises RequestError if it is too large or not declared as JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestError(415, "send JSON, with Content-Type: application/json")
     content = bytearray()
@@ -206,7 +206,7 @@ async def _body(request: Request, limits: Limits) -> bytearray:
 
 
 def _json(content: bytearray) -> Any:
-    """Raises RequestError for what is no JSON, or of so many values that they would take long to be made."""
+    """Raises RequestError for invalid JSON, or for so many values that parsing them would take long."""
     if content.count(b",") > _MOST_VALUES:
         raise RequestError(400, f"the request holds more than {_MOST_VALUES} commas: send fewer values")
     try:

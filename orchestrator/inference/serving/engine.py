@@ -22,8 +22,8 @@ _GATHERING_SECONDS = 0.005
 """Once a request is there, others that come with it are waited for so long."""
 _LOOK_SECONDS = 0.2
 _NO_MEMORY = "can't allocate memory"
-"""What torch says where the memory of a CPU is at its end; it has a class for GPUs only."""
-FAILED = "the server made a mistake with this request; its log says which"
+"""torch's message when CPU memory runs out; it has an exception class for GPUs only."""
+FAILED = "the server failed on this request; its log says why"
 
 
 @dataclass(eq=False)
@@ -103,7 +103,7 @@ class Engine:
                 self._model.reload()
 
     def _fails(self) -> bool:
-        """Work until an error, or until it is time to stop. Raises what leaves nothing to go on with."""
+        """Work until an error, or until it is time to stop. Raises errors that cannot be recovered from."""
         tickets: list[Ticket] = []
         try:
             while True:
@@ -123,7 +123,7 @@ class Engine:
         return True
 
     def _write(self, tickets: Sequence[Ticket]) -> bool:
-        """Write a batch, on every rank; False when there is none any more."""
+        """Generate a batch, on every rank; False if there are no more."""
         batch = [
             replace(request, number=number)
             for number, request in enumerate(request for ticket in tickets for request in ticket.requests)
@@ -159,7 +159,7 @@ class Engine:
 
 
 def _refusal(error: Exception) -> RequestError:
-    """What those are told whose batch has failed."""
+    """The response to the callers whose batch failed."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or _NO_MEMORY in str(error):
         return RequestError(503, f"there is too little memory for these texts together: {error}")
     return RequestError(500, FAILED)

@@ -78,12 +78,12 @@ def _ids(given: object, where: str) -> list[int]:
         raise ValueError(f"{where}expects a list of token ids, not {show(given)}")
     wrong = next((number for number, each in enumerate(given) if type(each) is not int), None)
     if wrong is not None:
-        raise ValueError(f"{where}number {wrong} is no token id, but {show(given[wrong])}")
+        raise ValueError(f"{where}number {wrong} is not a token id: {show(given[wrong])}")
     return given
 
 
 def _stops(given: object) -> list[str] | None:
-    """One text or several. Raises ValueError at the first that is none."""
+    """One text or several. Raises ValueError at the first value that is not text."""
     if given is None or isinstance(given, str):
         return None if given is None else [given]
     if not isinstance(given, list):
@@ -134,7 +134,7 @@ class _Asked(BaseModel):
 
     @property
     def tells_usage(self) -> bool:
-        """Whether a stream ends with how many tokens there were."""
+        """Whether a stream ends with its token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @model_validator(mode="before")
@@ -240,7 +240,7 @@ Kind = TypeVar("Kind", CompletionRequest, ChatRequest)
 
 
 def parsed(kind: type[Kind], given: Any) -> Kind:
-    """A request's body. Raises RequestError 400 with the first of what is wrong with it."""
+    """A request's body. Raises RequestError 400 with its first errors."""
     try:
         return kind.model_validate(given)
     except ValidationError as error:

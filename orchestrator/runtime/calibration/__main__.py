@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _links(count: int, *, on_gpus: bool) -> dict[str, Any]:
-    """What the devices send to each other, or why that cannot be measured: each device by itself can, all the same."""
+    """The links between the devices, or why they cannot be measured: each device still can be, by itself."""
     try:
         return {"links": measure_links(count, _GPU_GATHER_BYTES if on_gpus else _CPU_GATHER_BYTES, on_gpus=on_gpus)}
     except Exception as error:  # whatever a network and its libraries raise, in this process or in those that talk

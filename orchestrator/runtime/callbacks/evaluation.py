@@ -51,7 +51,7 @@ class FinalEvaluation(Callback):
 
 
 def _is_owed(session: Session) -> bool:
-    """Whether these very weights were due for an evaluation that the run has no record of. All ranks agree on it."""
+    """Whether an evaluation of exactly these weights was due and is not recorded. All ranks agree on it."""
     iteration = session.state.iteration
     if iteration == 0 or session.finished or not _at_interval(session):
         return False

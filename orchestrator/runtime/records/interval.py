@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class _Mean:
-    """Of the finite values; of all of them where none was finite."""
+    """The mean of the finite values, or of all values if none is finite."""
 
     total: float = 0.0
     count: int = 0
@@ -48,5 +48,5 @@ class Interval:
 
     @property
     def means(self) -> dict[str, float]:
-        """Of what the steps measured, by name."""
+        """The means of what the steps measured, by name."""
         return {name: mean.value for name, mean in self._means.items()}

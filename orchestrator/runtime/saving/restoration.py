@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Restored:
-    """What a start went on from; the same on every rank."""
+    """What a start continued from; the same on every rank."""
 
     commit: Commit | None
     position: DataPosition | None
-    """In the data, as the checkpoint has it."""
+    """The position in the data, from the checkpoint."""
     pretrained: Source | None
     fresh: tuple[str, ...]
-    """Weights that the pretrained ones do not have."""
+    """Weights that are missing in the pretrained ones."""
 
 
 def restore(
@@ -86,7 +86,7 @@ def restore(
 
 
 def _stored(run: RunDir, commit: Commit, events: list[dict[str, Any]]) -> StoredProgress | OrchestratorError:
-    """How far a checkpoint is, or an error that every rank is to raise."""
+    """A checkpoint's progress, or an error that every rank has to raise."""
     try:
         return stored_progress(run, commit, events)
     except OrchestratorError as error:

@@ -73,7 +73,7 @@ def _import(name: str, where: str) -> ModuleType:
 
 
 class _Named(MetaPathFinder):
-    """Finds the module or package of one name in some places of its own."""
+    """Finds one module or package in folders of its own."""
 
     def __init__(self, name: str, places: Sequence[str]) -> None:
         self._name, self._places = name, list(places)

@@ -112,7 +112,7 @@ def test_other_batches_move_the_end_and_every_display_says_where_to(
     monkeypatch.setenv("FAKE_END", "raise@12")
     code, out, _ = orchestrator("resume", "tiny", "--set", "batch.global_batch_size=4", "--allow-changes")
     assert code == 1
-    said = "it ends at iteration 25: 20 steps with this spec are 80 samples in all, and 20 are done at iteration 10"
+    said = "it ends at iteration 25: 20 steps with this spec are 80 samples in total, and 20 are done at iteration 10"
     assert said in out
     assert "iteration 11/25" in out
     assert " of 25\n" in orchestrator("status", run.run_id)[1]
