@@ -99,7 +99,7 @@ def test_damaged_sweeps_and_those_that_are_not_there(
         ledger.write('{"event": "planned", "cel')
     address = dashboards.start(mine.runs_dir).address
     page = visitor(f"{address}/sweeps")
-    expect(page.get_by_role("main")).to_contain_text("<script>/ledger.jsonl cannot be read")
+    expect(page.get_by_role("main")).to_contain_text("<script>/ledger.jsonl is damaged")
     page.get_by_role("link", name=SWEEP).click()
     expect(page.get_by_label("Progress")).to_contain_text("10 of 12 cells done")
     expect(page.get_by_label("Progress")).to_contain_text("1 missing")

@@ -59,6 +59,7 @@ def record(iteration: int, seconds: float = 1.0, grad_norm: float = 0.5, **field
         **{
             "iteration": iteration,
             "consumed_samples": 8 * iteration,
+            "consumed_tokens": 8 * 64 * iteration,
             "samples": 8,
             "learning_rate": iteration * 1e-3,
             "grad_norm": grad_norm,
