@@ -87,20 +87,20 @@ def test_a_server_that_asks_who_comes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("TRACKER", guarded_server.address)
+    monkeypatch.setenv("MLFLOW_SERVER", guarded_server.address)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
-    job = tiny_job("guarded", tracking={"mlflow": True, "uri": "${env:TRACKER}"}, schedule={"train_iters": 6})
+    job = tiny_job("guarded", tracking={"mlflow": True, "uri": "${env:MLFLOW_SERVER}"}, schedule={"train_iters": 6})
     run = create_run(job, dump_resolved(job), tmp_path / "runs", CodeState({}, b""))
     guarded_server.wait_until_up()
 
     # A wrong password: the training ends as it should, and one line says why nothing was sent.
     wrong = {**USER, "MLFLOW_TRACKING_PASSWORD": WRONG, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
-    ranks.must_train(run, job, env={**wrong, "TRACKER": guarded_server.address}, inject=inject(PATIENT))
+    ranks.must_train(run, job, env={**wrong, "MLFLOW_SERVER": guarded_server.address}, inject=inject(PATIENT))
     assert set(losses(run)) == set(range(1, 7))
     said = (run.logs / "mlflow.log").read_text().splitlines()
     refused = [line for line in said if "not sent: " in line and "bytes" not in line]
     [line] = refused
-    assert "MLflow at ${env:TRACKER}: it does not know who asks: MLFLOW_TRACKING_USERNAME and " in line
+    assert "MLflow at ${env:MLFLOW_SERVER}: it does not know who asks: MLFLOW_TRACKING_USERNAME and " in line
     assert main(["status", str(run.path)]) == 0
     left = f"{run.metrics_file.stat().st_size:,} bytes of metrics to MLflow: {run.logs / 'mlflow.log'} says why"
     assert left in capsys.readouterr().out
