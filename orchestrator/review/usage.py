@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.planning.hardware.devices import computing_unit
-from orchestrator.review.charts import Figure, plain
+from orchestrator.review.axes import plain
+from orchestrator.review.charts import Figure
 from orchestrator.review.summary import RunSummary
 from orchestrator.tracking.goodput import without_refused
 

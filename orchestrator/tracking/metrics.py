@@ -29,6 +29,7 @@ _MOST_SKIPPED_BYTES = 2 << 30
 _RECORDS_AT_A_TIME = 2000
 _LINES_AT_A_TIME = 200
 """What is parsed together; more takes memory, and no less time."""
+_FLOATS = frozenset({float})
 
 
 class Metric(NamedTuple):
@@ -191,12 +192,15 @@ def _parse(line: bytes) -> Metric | None:
 def _metric(record: Any) -> Metric | None:
     """The record that a line of JSON holds; None for anything else, and where its numbers are none of a training."""
     try:
+        values = record["values"]
+        if not _FLOATS.issuperset(map(type, values.values())):
+            values = {str(key): float(value) for key, value in values.items()}
         metric = Metric(
             time=float(record["time"]),
             iteration=int(record["iteration"]),
             samples=int(record["samples"]),
             tokens=int(record["tokens"]),
-            values={str(key): float(value) for key, value in record["values"].items()},
+            values=values,
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
