@@ -14,6 +14,7 @@ _METADATA = frozenset(
         *("_name_or_path", "name_or_path", "_commit_hash", "model_type", "architectures", "transformers_version"),
         *("transformers.js_config", "tokenizer_class", "prefix", "finetuning_task", "task_specific_params"),
         *("problem_type", "id2label", "label2id", "num_labels", "_num_labels", "unsloth_version", "unsloth_fixed"),
+        *("is_llama_config", "max_sequence_length"),
     }
 )
 _TOKENS = frozenset(
@@ -59,7 +60,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("quantization_config", "sliding_window", "cross_attention_hidden_size"), (None,)),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), (None,)),
     **dict.fromkeys(("is_encoder_decoder", "is_decoder", "add_cross_attention", "tie_encoder_decoder"), (False,)),
-    **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window", "use_mrope"), (False,)),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window", "use_mrope", "rope_interleaved"), (False,)),
     **dict.fromkeys(("pruned_heads", "per_layer_config"), (None, {}, [])),
     "partial_rotary_factor": (1.0, None),
     "dropout": (0.0,),

@@ -208,17 +208,24 @@ def _refuse_mixed_layers(config: Mapping[str, Any], windowed: bool, place: str) 
 
 
 def _activation(config: Mapping[str, Any], family: Family, place: str) -> str:
+    """What each key that names it says: versions of transformers read one or another."""
     keys = (family.activation_key, *(key for key, of in family.repeated.items() if of == family.activation_key))
-    value = next((config[key] for key in keys if config.get(key)), None)
-    value = value or family.defaults.get(family.activation_key, next(iter(family.activations.values()))[0])
+    default = family.defaults.get(family.activation_key, next(iter(family.activations.values()))[0])
+    named = {key: config[key] for key in keys if config.get(key)} or {family.activation_key: default}
+    ours = [_our_activation(value, key, family, place) for key, value in named.items()]
+    name = next(iter(named.values()))
     for key, values in family.implied.items():
-        if key in config and value in tuple(values) and config[key] != values[value]:
+        if key in config and config[key] != values[name]:
             raise no_network(f"{key}{place}", config[key])
+    return ours[0]
+
+
+def _our_activation(value: Any, key: str, family: Family, place: str) -> str:
     for ours, theirs in family.activations.items():
         if value in theirs:
             return ours
     known = ", ".join(name for theirs in family.activations.values() for name in theirs)
-    raise UserError(f"config.json: {family.activation_key} is {value!r}; {family.name} is imported with {known}")
+    raise UserError(f"config.json: {key}{place} is {value!r}; {family.name} is imported with {known}")
 
 
 def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:

@@ -69,7 +69,8 @@ GPT2 = Family(
     },
     ignored=frozenset(
         {
-            *("n_ctx", "summary_activation", "summary_first_dropout", "summary_last_dropout"),
+            *("n_ctx", "n_special", "predict_special_tokens"),
+            *("summary_activation", "summary_first_dropout", "summary_last_dropout"),
             *("summary_proj_to_labels", "summary_type", "summary_use_proj"),
         }
     ),

@@ -141,6 +141,7 @@ _DEFAULTS = {family.name: default(family) for family in FAMILIES}
         ("mixtral", {"num_experts": 4}, "num_experts and num_local_experts are the same"),
         ("t5", {"dense_act_fn": "gelu_new"}, "dense_act_fn is"),
         ("t5", {"feed_forward_proj": "gated-gelu", "is_gated_act": False}, "is_gated_act is"),
+        ("gemma", {"hidden_act": "silu", "hidden_activation": "gelu_pytorch_tanh"}, "hidden_act is 'silu'"),
         ("mt5", {"scale_decoder_outputs": True}, "scale_decoder_outputs"),
         ("bert", {"embedding_size": 128}, "embedding_size"),
         ("llava", {"mm_vision_tower": "clip"}, "mm_vision_tower"),
@@ -199,6 +200,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         **{"num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "sliding_window": 4096},
         **{"tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_mrope": False, "use_sliding_window": False},
         **{"transformers_version": "4.44.0", "use_cache": True, "vocab_size": 152064},
+    },
+    "smollm2": {
+        **{"model_type": "llama", "attention_bias": False, "bos_token_id": 0, "hidden_act": "silu", "hidden_size": 576},
+        **{"initializer_range": 0.04, "intermediate_size": 1536, "is_llama_config": True, "mlp_bias": False},
+        **{"max_position_embeddings": 8192, "num_attention_heads": 9, "num_hidden_layers": 30, "rope_scaling": None},
+        **{"num_key_value_heads": 3, "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_interleaved": False},
+        **{"rope_theta": 100000, "tie_word_embeddings": True, "transformers.js_config": {"dtype": "q4"}},
+        **{"use_cache": True, "vocab_size": 49152},
     },
     "llava-1.5": {
         **{"model_type": "llava", "ignore_index": -100, "image_token_index": 32000, "pad_token_id": 32001},
