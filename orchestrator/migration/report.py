@@ -61,6 +61,16 @@ class Migration:
     refused: str | None = None
     """Why there is no job spec of this at all."""
 
+    def drop(self, path: str) -> None:
+        """Take back what is said of a field and of those in it."""
+        for held in (self.values, self.missing, self.sources):
+            for other in [other for other in held if other == path or other.startswith(f"{path}.")]:
+                del held[other]
+
+    def is_open(self, path: str) -> bool:
+        """Whether a person has to write a field."""
+        return path in self.missing
+
     def of(self, outcome: Outcome) -> list[Account]:
         """The accounts with an outcome, in the order of the source."""
         return [account for account in self.accounts if account.outcome == outcome]

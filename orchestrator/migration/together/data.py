@@ -156,7 +156,7 @@ def read_tokenizer(given: Gathering) -> None:
     elif kind in _TYPES:
         _read_files(given, kind, is_random)
     else:
-        given.not_supported("tokenizer-type", f"of tokenizers this version has {', '.join(sorted(_TYPES))}", TYPE)
+        given.refuse_value("tokenizer-type", TYPE, f"of tokenizers this version has {', '.join(sorted(_TYPES))}")
         given.require(PATH, f"a tokenizer of a type that is here instead of {kind}")
     _read_vocabulary(given, kind, is_random)
     given.no_effect(("vocab-file", "merge-file", "tokenizer-model"), _UNREAD)

@@ -21,6 +21,7 @@ _OF_ATTENTION = {
     "NVTE_FUSED_ATTN": {"auto": "1", "fused": "1", "flash": "0"},
     "NVTE_UNFUSED_ATTN": {"auto": "1", "fused": "0", "flash": "0"},
 }
+_TO_BE_WRITTEN = "???"
 _OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|NODE_RANK|MASTER_(ADDR|PORT)|"
     r"(ORCHESTRATOR|TORCHELASTIC|PET)_.*"
@@ -190,6 +191,13 @@ def kept_checkpoints(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("checkpoint.keep_every", "checkpoint.save_interval"), hint)
 
 
+def weights_to_begin_with(job: JobSections) -> Iterator[Problem]:
+    """`migrate` leaves a mark where a person has to say which weights a training begins with."""
+    if job.checkpoint.pretrained == _TO_BE_WRITTEN:
+        hint = "write the name of a run; `orchestrator checkpoint import DIR` makes one of other weights"
+        yield Problem("stands for weights that have to be named", ("checkpoint.pretrained",), hint)
+
+
 def exported_checkpoints(job: JobSections) -> Iterator[Problem]:
     """What is exported is a checkpoint that was saved at a fixed step."""
     export, saved, steps = job.checkpoint.export, job.checkpoint.save_interval, job.schedule.train_iters
@@ -301,6 +309,7 @@ RULES = (
     fp16_on_cpu,
     transformer_engine_on_cpu,
     kept_checkpoints,
+    weights_to_begin_with,
     exported_checkpoints,
     validation_data,
     arguments_of_the_train_step,
