@@ -43,6 +43,8 @@ from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
 from orchestrator.migration.together.training import name_of_file
 from orchestrator.migration.unread import unread_notes
+from orchestrator.spec.foreign_names import FOREIGN_NAMES
+from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.suggestions import closest, suggest
 
 _ROWS = {row.flag: row for row in ROWS}
@@ -304,8 +306,10 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
 
 
 def _hint(name: str) -> str:
-    near = closest(name, list(_WORDS))
-    meant = f"did you mean --{' or --'.join(near)}?" if near else suggest(name, (), ())[0]
+    near, plain = closest(name, list(_WORDS)), name.replace("-", "_")
+    meant = f"did you mean --{' or --'.join(near)}?" if near else None
+    if not near and (plain in FOREIGN_NAMES or any(path.endswith(f".{plain}") for path in leaf_paths())):
+        meant = suggest(plain, (), ())[0]
     return f"{meant} Else {_UNKNOWN}" if meant else _UNKNOWN
 
 

@@ -134,6 +134,14 @@ def test_local_layers() -> None:
     assert of("pretrain_gpt.py", "--spec local").outcome("--spec") == "not_supported"
 
 
+def test_begin_and_end_of_t5_by_the_legacy_tokenizer() -> None:
+    words = "--legacy-tokenizer --tokenizer-type BertWordPieceCase --vocab-file v"
+    migrated = of("pretrain_t5.py", words)
+    assert migrated.outcome("--legacy-tokenizer") == "no_effect"
+    assert [note for note in migrated.migration.notes if "[BOS]" in note]
+    assert not [note for note in of("pretrain_bert.py", words).migration.notes if "[BOS]" in note]
+
+
 def test_under_deepspeed_the_loss_scale_is_its_own() -> None:
     scales = "--loss-scale 128 --initial-loss-scale 65536 --loss-scale-window odd --hysteresis 3"
     migrated = of("pretrain_gpt.py", f"--deepspeed --deepspeed_config ds.json --fp16 {scales}")
