@@ -197,7 +197,8 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
     family = command.family or GPT
     migration = Migration(source)
     line = parse_flags(command.words, _WORDS.get)
-    flags, replaced = _renamed(line.flags)
+    valued = [flag for name, flag in line.flags.items() if flag.words and _WORDS.get(name) == 0]
+    flags, replaced = _renamed({name: flag for name, flag in line.flags.items() if flag not in valued})
     gathering = Gathering(flags, migration, family)
     if family.architecture not in (None, GPT.architecture):
         gathering.default(
@@ -213,6 +214,10 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
     migration.notes += unread_notes(gathering)
     order = {flag.shown: number for number, flag in enumerate(flags.values())}
     migration.accounts.sort(key=lambda account: order.get(account.flag, len(order)))
+    migration.accounts += [
+        Account("no_counterpart", flag.shown, reason="it takes no value, and Megatron-LM refuses one: leave it out")
+        for flag in valued
+    ]
     again = "it is given again later, and the last one counts"
     migration.accounts += [Account("no_effect", flag.shown, reason=again) for flag in line.repeated]
     migration.accounts += [Account("no_effect", flag.shown, reason="another flag says it") for flag in replaced]

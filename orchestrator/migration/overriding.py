@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
 from orchestrator.errors import SpecError
-from orchestrator.migration.report import WRITE_IT, Migration, Source
+from orchestrator.migration.report import LOUD, WRITE_IT, Migration, Source
 from orchestrator.spec.composing import apply_override, compose_text
 from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.written import Written
@@ -36,12 +37,12 @@ def override(migration: Migration, assignment: str) -> None:
     for key in path.split("."):
         value = value.content[key]
     plain = _plain(value)
-    migration.drop(path)
+    _supply(migration, path)
     if plain is not None:
-        _drop_alternatives(migration, path, plain)
+        _supply_alternatives(migration, path, plain)
     section = next((each for each in _sections_of(path) if each in migration.values), None)
     if section is not None and migration.values[section] == WRITE_IT:
-        migration.drop(section)
+        _supply(migration, section)
         section = None
     if section is not None:
         _put_into(migration.values[section], path.removeprefix(f"{section}.").split("."), plain)
@@ -65,7 +66,18 @@ def _put_into(held: dict[str, Any], keys: list[str], value: Any) -> None:
         held[keys[-1]] = value
 
 
-def _drop_alternatives(migration: Migration, path: str, value: Any) -> None:
+def _supply(migration: Migration, path: str) -> None:
+    """Take back what is said of a field that now has a value: nobody has to look at its flag any more."""
+    migration.drop(path)
+    migration.accounts = [
+        replace(each, outcome="no_effect", reason="--set says it")
+        if each.path is not None and f"{each.path}.".startswith(f"{path}.") and each.outcome in LOUD
+        else each
+        for each in migration.accounts
+    ]
+
+
+def _supply_alternatives(migration: Migration, path: str, value: Any) -> None:
     """Take back what has to be written no more where this value is there."""
     needless = {other for group in _ALTERNATIVES if path in group for other in group}
     unsaid: set[str] = set()
@@ -78,7 +90,7 @@ def _drop_alternatives(migration: Migration, path: str, value: Any) -> None:
         needless = unsaid = {f"model.{name}" for name in yaml.safe_load(preset_text(value))}
     for other in needless:
         if migration.is_open(other):
-            migration.drop(other)
+            _supply(migration, other)
     for other in unsaid:
         if other in migration.sources and migration.sources[other].is_default:
             migration.drop(other)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestrator.spec.values import TO_BE_WRITTEN
+
 Outcome = Literal["carried", "default", "no_effect", "not_supported", "no_counterpart", "not_known"]
 
 HEADINGS: dict[Outcome, str] = {
@@ -18,8 +20,7 @@ HEADINGS: dict[Outcome, str] = {
 LOUD: tuple[Outcome, ...] = ("not_supported", "no_counterpart", "not_known")
 """What a person has to look at: also at the top of the written job."""
 
-WRITE_IT = "???"
-"""Stands where a value has to be written; no field but free text takes it."""
+WRITE_IT = TO_BE_WRITTEN
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
 from orchestrator.spec.sections import JobSections
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
-from orchestrator.spec.values import environment_references
+from orchestrator.spec.values import TO_BE_WRITTEN, environment_references
 
 # What megatron-core sets for each choice; another word in the environment it refuses (`language_module.py`).
 _OF_ATTENTION = {
@@ -21,7 +21,6 @@ _OF_ATTENTION = {
     "NVTE_FUSED_ATTN": {"auto": "1", "fused": "1", "flash": "0"},
     "NVTE_UNFUSED_ATTN": {"auto": "1", "fused": "0", "flash": "0"},
 }
-_TO_BE_WRITTEN = "???"
 _OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|NODE_RANK|MASTER_(ADDR|PORT)|"
     r"(ORCHESTRATOR|TORCHELASTIC|PET)_.*"
@@ -193,7 +192,7 @@ def kept_checkpoints(job: JobSections) -> Iterator[Problem]:
 
 def weights_to_begin_with(job: JobSections) -> Iterator[Problem]:
     """`migrate` leaves a mark where a person has to say which weights a training begins with."""
-    if job.checkpoint.pretrained == _TO_BE_WRITTEN:
+    if job.checkpoint.pretrained == TO_BE_WRITTEN:
         hint = "write the name of a run; `orchestrator checkpoint import DIR` makes one of other weights"
         yield Problem("stands for weights that have to be named", ("checkpoint.pretrained",), hint)
 

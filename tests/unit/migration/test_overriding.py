@@ -50,7 +50,9 @@ def whole(migration: Migration) -> JobSpec:
 )
 def test_nothing_is_missing_then(words: str, assignments: tuple[str, ...]) -> None:
     assert with_values(words).missing or "tokenizer" in str(assignments)
-    assert whole(with_values(words, *assignments)).name == "train"
+    migration = with_values(words, *assignments)
+    assert whole(migration).name == "train"
+    assert not migration.of("not_known"), "what is supplied is not at the top of the job any more"
 
 
 def test_one_file_of_a_tokenizer_is_not_the_other() -> None:

@@ -123,6 +123,14 @@ def test_choices_of_flags_without_a_field_have_an_effect_nowhere_or_are_listed()
     assert others <= speed | of_checkpoints_and_logs | of_other_models
 
 
+@pytest.mark.parametrize("flag", ["bf16", "use-distributed-optimizer", "manual-gc", "swiglu"])
+def test_a_switch_with_a_value_is_not_taken_for_one_without(flag: str) -> None:
+    migration = migrate_words(["torchrun", _GPT, f"--{flag}=false"], "test")
+    [account] = [each for each in migration.accounts if each.flag == f"--{flag} false"]
+    assert account.outcome == "no_counterpart"
+    assert "precision.dtype" not in migration.values or migration.values["precision.dtype"] == "fp32"
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [("absolute", "learned_absolute"), ("rotary", "rope"), ("alibi", "alibi"), ("mrope", None), ("yarn", None)],
