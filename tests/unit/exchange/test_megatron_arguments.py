@@ -178,6 +178,16 @@ def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
     assert ("save once with" in said) is (kind == "dp_reshardable")
 
 
+def test_an_optimizer_that_only_the_job_refuses_is_not_to_be_saved_once_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = tiny_job("job", parallelism={"use_distributed_optimizer": False})
+    assert not megatron._takes_optimizer(Path("there"), {"optimizer": "fully_reshardable", "unread": None}, job)
+    said = capsys.readouterr().err
+    assert "parallelism.use_distributed_optimizer" in said
+    assert "save once" not in said
+
+
 def test_parts_that_the_arguments_do_not_say_show_in_the_number_of_weights() -> None:
     job = tiny_job("job", model=MODELS["llama"])
     found = {"rows": 256, "weights": parameters(job, 256).total}
