@@ -26,6 +26,8 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 
 _RESHARDABLE = ("fully_reshardable",)
+_SAVED_ONCE_MORE = ("dp_reshardable", "dp_zero_gather_scatter", "fully_sharded_model_space")
+"""What Megatron-LM loads and then saves in the other format."""
 _DECODER = {"embedding", "decoder", "output_layer"}
 
 
@@ -173,11 +175,12 @@ def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bo
     kind = found["optimizer"]
     if kind in _RESHARDABLE and job.parallelism.use_distributed_optimizer:
         return True
-    reason = (
-        f"it is {kind}; Megatron-LM writes one that any layout reads with --use-distributed-optimizer "
-        "--dist-ckpt-optim-fully-reshardable"
-    )
-    if kind is None:
+    reason = f"it is {kind}, bound to the ranks that wrote it"
+    if kind in _RESHARDABLE:
+        reason = "it is the distributed one's, and the job has parallelism.use_distributed_optimizer: false"
+    elif kind in _SAVED_ONCE_MORE:
+        reason += "; let Megatron-LM load it and save once with --dist-ckpt-optim-fully-reshardable"
+    elif kind is None:
         reason = found["unread"] or "it has none"
     warn(
         f"the optimizer's state of {source} stays behind ({reason}): the run holds its weights alone, for "

@@ -164,13 +164,28 @@ def test_folders_of_other_kinds(tmp_path: Path) -> None:
             find_weights(str(folder), tmp_path / "runs")
 
 
-@pytest.mark.parametrize(("kind", "taken"), [("fully_reshardable", True), ("dp_reshardable", False), (None, False)])
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [("fully_reshardable", True), ("dp_reshardable", False), ("fsdp_dtensor", False), (None, False)],
+)
 def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
     kind: str | None, taken: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = {"optimizer": kind, "unread": None}
     assert megatron._takes_optimizer(Path("there"), found, tiny_job("job")) is taken
-    assert ("stays behind" in capsys.readouterr().err) is not taken
+    said = capsys.readouterr().err
+    assert ("stays behind" in said) is not taken
+    assert ("save once with" in said) is (kind == "dp_reshardable")
+
+
+def test_an_optimizer_that_only_the_job_refuses_is_not_to_be_saved_once_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = tiny_job("job", parallelism={"use_distributed_optimizer": False})
+    assert not megatron._takes_optimizer(Path("there"), {"optimizer": "fully_reshardable", "unread": None}, job)
+    said = capsys.readouterr().err
+    assert "parallelism.use_distributed_optimizer" in said
+    assert "save once" not in said
 
 
 def test_parts_that_the_arguments_do_not_say_show_in_the_number_of_weights() -> None:
