@@ -381,6 +381,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "checkpoint.pretrained": ("safe", "where the weights came from: the run goes on from its own checkpoint"),
     "evaluation.*": ("safe", "evaluation does not touch training"),
     "tracking.*": ("safe", "tracking does not touch training"),
+    "throughput.*": ("safe", "how speed is counted does not touch training"),
     "notifications.*": ("safe", "who is told does not touch training"),
     "launch.*": ("safe", "where a job runs does not touch training; losses agree, not bitwise"),
     "runtime.device": ("safe", "losses agree, not bitwise"),

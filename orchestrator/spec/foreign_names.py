@@ -277,7 +277,6 @@ FOREIGN_NAMES: dict[str, str] = {
     "tensorboard_dir": "tracking.tensorboard: true",
     "logging_steps": "tracking.log_interval",
     "log_every_n_steps": "tracking.log_interval",
-    "throughput": "tracking.flops",
     # launch and runtime
     "job_name": "name",
     "run_name": "name",

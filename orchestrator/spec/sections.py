@@ -16,6 +16,7 @@ from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.runtime import RuntimeSpec
 from orchestrator.spec.schedule import ScheduleSpec
 from orchestrator.spec.task import TaskSpec
+from orchestrator.spec.throughput import ThroughputSpec
 from orchestrator.spec.tracking import TrackingSpec
 from orchestrator.spec.values import Name
 
@@ -36,6 +37,7 @@ class JobSections(Section):
     checkpoint: CheckpointSpec = CheckpointSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     tracking: TrackingSpec = TrackingSpec()
+    throughput: ThroughputSpec = ThroughputSpec()
     notifications: NotificationsSpec = NotificationsSpec()
     launch: LaunchSpec = LaunchSpec()
     runtime: RuntimeSpec = RuntimeSpec()

@@ -66,10 +66,6 @@ class TrackingSpec(Section):
     """Steps between metric lines. Losses, gradient norm, step time and rates of a line are means over its steps. The
     learning rate, the loss scale and counts are those of the last step."""
 
-    flops: Literal["full", "causal"] = "full"
-    """How the model's FLOPs are counted, for TFLOP/s and MFU in metrics, `bench` and `plan`: `full` counts all of
-    attention's scores; `causal` half of them, as Megatron-LM does, so that its figures can be compared."""
-
     @property
     def trackers(self) -> tuple[str, ...]:
         """Where metrics are sent on to."""

@@ -1,7 +1,7 @@
 """Model FLOPs of a step and the peak of a device: what MFU is made of.
 
 The model's own arithmetic: forward and backward (twice the forward), attention counted full and not halved for
-causality unless `tracking.flops` is causal, recomputation not counted; of experts those that a token is routed to; of
+causality unless `throughput.flops` is causal, recomputation not counted; of experts those that a token is routed to; of
 frozen weights no gradients. For
 multi-head attention and a 4h GeLU MLP it is T · (72·L·h² + 12·L·h·s + 6·V·h) (T tokens, L layers, h hidden size,
 s sequence length, V padded vocabulary).
@@ -51,7 +51,7 @@ def formula(job: JobSpec) -> str:
 
 def counts_causal(job: JobSpec) -> bool:
     """Whether a job's FLOPs are counted as Megatron-LM counts them."""
-    return job.tracking.flops == "causal"
+    return job.throughput.flops == "causal"
 
 
 def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:

@@ -1,4 +1,4 @@
-"""`tracking.flops: causal` against Megatron-LM's own count of FLOPs."""
+"""`throughput.flops: causal` against Megatron-LM's own count of FLOPs."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ CAUSAL = {"flops": "causal"}
 @pytest.mark.parametrize("name", RECORDED)
 def test_it_is_megatrons_count(make_job: Any, name: str) -> None:
     model, vocab, batch, expected = RECORDED[name]
-    full, causal = (make_job(model=model, tracking=tracking) for tracking in ({}, CAUSAL))
+    full, causal = (make_job(model=model, throughput=counted) for counted in ({}, CAUSAL))
     tokens = batch * full.model.seq_length
     assert model_flops(causal, tokens, vocab) == pytest.approx(expected, rel=1e-14)
     assert model_flops(full, tokens, vocab) != pytest.approx(expected, rel=1e-6)
@@ -136,7 +136,7 @@ def test_a_closed_form(make_job: Any, gated: bool, groups: int) -> None:
     """As Narayanan et al. 2021, section 5.1, without recomputation and with half of the scores: two operations for each
     weight of the matrices, and for each score and its use, and twice as many backward."""
     activation = "swiglu" if gated else "gelu"
-    job = make_job(model={"num_query_groups": groups, "activation": activation}, tracking=CAUSAL)
+    job = make_job(model={"num_query_groups": groups, "activation": activation}, throughput=CAUSAL)
     m = job.model
     h, width, ffn = m.hidden_size, m.head_dim, m.ffn_size
     weights = m.num_layers * (2 * h * h + 2 * h * groups * width + (3 if gated else 2) * h * ffn) + 300 * h
@@ -157,7 +157,7 @@ def test_what_megatron_does_not_count_has_half_of_its_causal_scores(
     make_job: Any, model: dict[str, Any], masked: int
 ) -> None:
     """`masked`: tokens of a sample under a causal mask."""
-    full, causal = (make_job(model=model, tracking=tracking) for tracking in ({}, CAUSAL))
+    full, causal = (make_job(model=model, throughput=counted) for counted in ({}, CAUSAL))
     layers, width, tokens = 4, 64, full.model.sample_length
     halved = 6 * layers * width * masked * masked
     assert model_flops(full, tokens, 512) - model_flops(causal, tokens, 512) == pytest.approx(halved)
