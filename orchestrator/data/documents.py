@@ -47,7 +47,7 @@ def read_documents(block: Block, keys: Sequence[str]) -> Iterator[Document | Mal
 
 def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple[int | None, Parsed | Malformed]]:
     """The line, or row, of each record of a block, and what `parse` makes of it. What it raises of ValueError, and what
-    is neither JSON nor Unicode, becomes Malformed."""
+    is neither JSON nor Unicode, or too large for memory, becomes Malformed."""
     for line, record in _records(block):
         try:
             yield line, parse(record)
@@ -59,6 +59,8 @@ def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple
             reason = f"not valid JSON: {error.msg} (column {error.colno})"
         except RecursionError:
             reason = "not readable JSON: nested too deeply"
+        except MemoryError:
+            reason = "it needs more memory than there is"
         except ValueError as error:
             reason = str(error)
         else:

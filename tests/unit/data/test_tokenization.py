@@ -187,7 +187,7 @@ class TestInputs:
             pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
             parquet.write_table(pyarrow.table({"text": texts}), path)
         request = TokenizeRequest(inputs=(path, path), txt_documents="line")
-        files = find_inputs(request)
+        files = find_inputs(request).files
         chunks = list(read_chunks(files, ("text",), chunk_bytes=1500))
         assert len(chunks) > 4
         for done, chunk in enumerate(chunks, 1):
@@ -199,7 +199,7 @@ class TestInputs:
 def all_documents(request: TokenizeRequest, chunk_bytes: int) -> list[object]:
     from orchestrator.data.documents import read_documents
 
-    chunks = read_chunks(find_inputs(request), request.json_keys, Position(), chunk_bytes)
+    chunks = read_chunks(find_inputs(request).files, request.json_keys, Position(), chunk_bytes)
     return [d for chunk in chunks for block in chunk.blocks for d in read_documents(block, request.json_keys)]
 
 
