@@ -192,6 +192,13 @@ class _Turn(BaseModel):
     role: Literal["system", "user", "assistant"]
     content: Annotated[Content, PlainValidator(read_content)]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_calls(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("tool_calls") not in (None, []):
+            raise ValueError("tool_calls is not supported")
+        return given
+
 
 class ChatRequest(_Asked):
     """POST /v1/chat/completions."""

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
+from orchestrator.data.__main__ import run
+from orchestrator.data.commands import print_description
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.manifest import read_manifest
-from orchestrator.data.request import ShowRequest
+from orchestrator.data.request import ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.data.tasks.race import race_files
 from orchestrator.errors import UserError
 from orchestrator.folder_tree import folder_tree
 from orchestrator.results.asked import file_facts
 
 Tokenize = Callable[..., Path]
-Program = Callable[..., Any]
 
 
 @pytest.fixture
@@ -80,14 +81,19 @@ def test_what_nobody_asked_for_is_not_named(linked: Path, tokenize: Tokenize) ->
     assert (len(manifest.sources), manifest.left_out) == (5, [])
 
 
-def test_programs_get_it_as_json(linked: Path, program: Program, tmp_path: Path) -> None:
-    made = program("tokenize", linked, "--output-prefix", tmp_path / "made", "--json", "--workers", "1")
-    [data_set] = json.loads(made.stdout)["datasets"]
-    learnt = json.loads(program("train-tokenizer", linked, "--output", tmp_path / "t.json", "--json").stdout)
-    for left_out in (data_set["left_out"], learnt["left_out"]):
+def test_programs_get_it_as_json(linked: Path, tmp_path: Path, capfd: Any) -> None:
+    made, learnt = tmp_path / "made", tmp_path / "t.json"
+    requests = {
+        "tokenize": TokenizeRequest((linked,), output_prefix=made, workers=1),
+        "train-tokenizer": TrainTokenizerRequest((linked,), output=learnt),
+    }
+    for command, request in requests.items():
+        assert run(command, request, as_json=True) == 0
+        said = json.loads(capfd.readouterr().out)
+        left_out = said["datasets"][0]["left_out"] if command == "tokenize" else said["left_out"]
         assert [each["path"] for each in left_out] == [str(linked / name) for name in LEFT_OUT]
-    shown = program("inspect", tmp_path / "made").stdout
-    assert "5 files, 5 bytes of text; 6 links or folders left out" in shown
+    print_description(made, as_json=False)
+    assert "5 files, 5 bytes of text; 6 links or folders left out" in capfd.readouterr().out
 
 
 def test_a_folder_of_dangling_links_alone(tmp_path: Path, tokenize: Tokenize) -> None:

@@ -20,6 +20,7 @@ import pytest
 from orchestrator.cli.preparing import refuse_killed
 from orchestrator.data import sources
 from orchestrator.data.request import TrainTokenizerRequest
+from orchestrator.data.tasks.examples import read_lines
 from orchestrator.data.training import train_tokenizer
 from orchestrator.data.workers import ordered_map
 from orchestrator.errors import JobError, UserError
@@ -130,6 +131,14 @@ def test_a_value_of_a_table_that_is_too_long(tmp_path: Path, tokenize: Tokenize,
     parquet.write_table(pyarrow.table({"text": ["x", "y" * 70_000]}), path)
     with pytest.raises(UserError, match=r"a\.parquet:2: this value has more than"):
         tokenize(path)
+
+
+def test_a_line_of_a_task_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.data.tasks.examples.LONGEST_RECORD", 1 << 16)
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b"a\n" + b"x" * 70_000)
+    with pytest.raises(UserError, match=r"a\.tsv:2: this line has more than"):
+        list(read_lines(path))
 
 
 def starving(item: str) -> str:
