@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeVar
 
 from orchestrator.data.sources import Block
@@ -76,7 +77,8 @@ def _records(block: Block) -> Iterator[tuple[int | None, bytes | tuple[object, .
     elif block.kind == "paragraph":
         yield from _paragraphs(block.content, block.first)
     else:
-        for number, line in enumerate(block.content.split(b"\n"), block.first):
+        lines = block.content.split(b"\n")
+        for number, line in zip(block.lines or count(block.first), lines, strict=False):
             if line.strip():
                 yield number, line.removesuffix(b"\r")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from orchestrator.data.json_array import ArrayError, Element, elements
 from orchestrator.data.optional import optional_module
 from orchestrator.data.request import SOURCE_GLOBS, TextDocuments, TextRequest
 from orchestrator.errors import JobError, UserError
@@ -26,7 +27,7 @@ person's but an accident, or meant to use up all memory."""
 _ZSTD_READ = 1 << 12
 """Compressed bytes that are taken at a time: zstd makes up to 2^15 bytes of one."""
 _BLANKS = 1 << 20
-"""Bytes in which a file begins, or it is left to its reader to say what is wrong with it."""
+"""Bytes that are looked through for the beginning of a file of JSON."""
 _PARQUET_ROWS = 256
 _PEEKED = 1 << 12
 _TOLD = 10
@@ -69,6 +70,8 @@ class Block:
     kind: Kind
     first: int
     content: bytes | list[tuple[Any, ...]]
+    lines: tuple[int, ...] | None = None
+    """Of the elements of a JSON array, which stand in `content` on a line each: on which of the file's each begins."""
 
 
 @dataclass
@@ -149,34 +152,18 @@ def _input_file(path: Path, txt_documents: TextDocuments) -> InputFile:
     return InputFile(path, kind, status.st_size, status.st_mtime_ns)
 
 
-def refuse_arrays(files: Sequence[InputFile]) -> None:
-    """Raises UserError for the first file of JSON lines that is one JSON array, whatever its lines are."""
-    for file in files:
-        if file.kind == "json" and _begins(file) == b"[":
-            path, unpacked = file.path, file.path
-            read = f"jq -c '.[]' {path}"
-            if path.suffix.lower() in _COMPRESSED:
-                unpacked = path.with_suffix("")
-                read = f"{'gzip' if path.suffix.lower() == '.gz' else 'zstd'} -dc {path} | jq -c '.[]'"
-            lines = unpacked.with_suffix(".jsonl" if unpacked.suffix.lower() == ".json" else ".lines.jsonl")
-            raise UserError(
-                f"{path} begins with [, so it is a JSON array, and what is read is one JSON object (a conversation, a "
-                f"document) to a line. Write its elements as lines, and read those: {read} > {lines}"
-            )
-
-
-def _begins(file: InputFile) -> bytes:
-    """The first byte of a file that is not blank; nothing where there is none, or it cannot be told."""
-    try:
-        with open(file.path, "rb") as raw:
-            stream = _decompressed(file.path, raw)
-            for _ in range(_BLANKS // _PEEKED):
-                block = stream.read(_PEEKED)
-                if (begin := block.lstrip()[:1]) or not block:
-                    return begin
-    except (EOFError, zlib.error, OSError):
-        pass  # it is read in a moment, and what is wrong said then
-    return b""
+def _is_array(file: InputFile) -> bool:
+    """Whether a file of JSON is one array of objects, which would otherwise have a line each."""
+    head = b""
+    with open(file.path, "rb") as raw:
+        stream = _decompressed(file.path, raw)
+        for _ in range(_BLANKS // _PEEKED):
+            block = stream.read(_PEEKED)
+            head = (head + block).lstrip()
+            behind = head[1:].lstrip()
+            if behind or not block:
+                return head.startswith(b"[") and behind.startswith(b"{")
+    return False
 
 
 def read_chunks(
@@ -225,9 +212,13 @@ def _steps(file: InputFile, keys: Sequence[str], offset: int, record: int, size:
     if file.kind == "parquet":
         yield from _read_rows(file, keys, record)
         return
+    is_array = file.kind == "json" and _is_array(file)
     with open(file.path, "rb") as raw:
         stream = _decompressed(file.path, raw)
         _skip(stream, offset)
+        if is_array:
+            yield from _read_array(file, raw, stream, offset, record, size)
+            return
         yield from _read_bytes(file, raw, stream, offset, record, size)
 
 
@@ -245,6 +236,31 @@ def _read_bytes(
         yield block, len(content), raw.tell(), (offset, record)
         if whole:
             return
+
+
+def _read_array(
+    file: InputFile, raw: IO[bytes], stream: IO[bytes], offset: int, record: int, size: int
+) -> Iterator[_Step]:
+    """The elements of a JSON array, as lines."""
+    held: list[Element] = []
+    length = 0
+    try:
+        for element in elements(stream, offset, record, LONGEST_RECORD):
+            held.append(element)
+            length += len(element.content)
+            if length >= size:
+                yield _step_of(file, held, length, raw.tell())
+                held, length = [], 0
+    except ArrayError as error:
+        raise UserError(f"{file.path}:{error.line}: {error}") from error
+    if held:
+        yield _step_of(file, held, length, raw.tell())
+
+
+def _step_of(file: InputFile, held: Sequence[Element], length: int, read: int) -> _Step:
+    content = b"\n".join(element.content for element in held)
+    block = Block(str(file.path), file.kind, held[0].line, content, tuple(element.line for element in held))
+    return block, length, read, (held[-1].offset, held[-1].lines)
 
 
 def _whole_file(file: InputFile, stream: IO[bytes]) -> bytes:

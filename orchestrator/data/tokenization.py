@@ -32,7 +32,6 @@ from orchestrator.data.sources import (
     find_inputs,
     left_out_warnings,
     read_chunks,
-    refuse_arrays,
 )
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.data.workers import available_cores, ordered_map
@@ -64,8 +63,6 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         _refuse_other_than_json(files)
     elif len(request.json_keys) > 1:
         _refuse_without_fields(files, request.json_keys)
-    if request.on_error == "fail":
-        refuse_arrays(files)
     outputs = _outputs(request, tokenizer)
     folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, template, files)
     with open_output(
@@ -81,7 +78,6 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         for manifest, key in zip(manifests, request.json_keys, strict=True):
             if manifest.documents == 0:
                 out.discard()
-                refuse_arrays(files)
                 raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
         for warning in _about_images(manifests[0]):
             display.warn(warning)

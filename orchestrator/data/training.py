@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from orchestrator.data.documents import Document, read_documents
 from orchestrator.data.request import TrainTokenizerRequest
-from orchestrator.data.sources import find_inputs, left_out_warnings, read_chunks, refuse_arrays
+from orchestrator.data.sources import find_inputs, left_out_warnings, read_chunks
 from orchestrator.data.vocabulary import GPT2_EOD
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.folder_tree import LeftOut
@@ -43,13 +43,10 @@ def train_tokenizer(request: TrainTokenizerRequest) -> tuple[int, list[LeftOut]]
     texts = _Texts(request)
     for warning in left_out_warnings(texts.left_out):
         print(f"warning: {warning}", file=sys.stderr, flush=True)
-    if request.on_error == "fail":
-        refuse_arrays(texts.files)
     tokenizer.train_from_iterator(iter(texts), trainer)
     if texts.error is not None:
         raise texts.error
     if not texts.documents:
-        refuse_arrays(texts.files)
         raise UserError(f"the input holds no text: {texts.skipped} records could not be read. Nothing was written")
     _save(tokenizer, output)
     return int(tokenizer.get_vocab_size()), texts.left_out

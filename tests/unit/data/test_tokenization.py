@@ -241,27 +241,6 @@ class TestWrongInput:
         with pytest.raises(UserError, match=f"x.jsonl:2: .*{reason}"):
             tokenize(tmp_path / "x.jsonl")
 
-    @pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
-    @pytest.mark.parametrize("indent", [None, 2], ids=["one line", "indented"])
-    def test_a_json_array_is_told_with_the_way_out(
-        self, tokenize: Any, tmp_path: Path, indent: int | None, chat: bool
-    ) -> None:
-        """LLaVA's conversations are published as one. Left out with --on-error skip, nothing would be left."""
-        record = {"prompt": "a", "completion": "b", "text": "c"}
-        path = tmp_path / "mix.json"
-        path.write_text("\n " + json.dumps([record, record], indent=indent))
-        options: dict[str, Any] = {"append_eod": False, "chat": chat}
-        for on_error in ("fail", "skip"):
-            with pytest.raises(UserError) as said:
-                tokenize(path, on_error=on_error, **options)
-            assert "one JSON object (a conversation, a document) to a line" in str(said.value)
-            assert str(said.value).endswith(f": jq -c '.[]' {path} > {tmp_path / 'mix.jsonl'}")
-            assert "skip" not in str(said.value)
-        packed = tmp_path / "mix.json.gz"
-        packed.write_bytes(gzip.compress(path.read_bytes()))
-        with pytest.raises(UserError, match=rf"gzip -dc {packed} \| jq -c '\.\[\]' > {tmp_path}/mix\.jsonl"):
-            tokenize(packed, **options)
-
     def test_a_list_among_lines_is_left_out_as_ever(self, tokenize: Any, tmp_path: Path) -> None:
         (tmp_path / "x.jsonl").write_text('[1]\n{"text": "x"}\n')
         assert read_index(tokenize(tmp_path / "x.jsonl", on_error="skip")).documents == 1
