@@ -118,7 +118,8 @@ VICUNA = """\
 {%- for message in messages %}
 {%- if message['role'] == 'system' %}{{ message['content'] + ' ' }}
 {%- elif message['role'] == 'user' %}{{ 'USER: ' + message['content'] + ' ' }}
-{%- else %}{{ 'ASSISTANT:' }}{% generation %}{{ ' ' + message['content'] + end }}{% endgeneration %}
+{%- elif message['role'] == 'assistant' %}{{ 'ASSISTANT:' }}
+{%- generation %}{{ ' ' + message['content'] + end }}{% endgeneration %}
 {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}
@@ -157,7 +158,7 @@ class JinjaTemplate:
         if tools and self._with_tools is not None:
             return self._with_tools(messages, tools)
         said = [message.text for message in messages]
-        said += [json.dumps(message.fields, ensure_ascii=False) for message in messages if message.has_more]
+        said += [json.dumps(message.fields, ensure_ascii=False) for message in messages if len(message.fields) > 2]
         if any(mark in text for text in (*said, json.dumps(tools, ensure_ascii=False)) for mark in (BEGIN, END)):
             raise ValueError("its text holds a noncharacter of Unicode, U+FDD0 or U+FDD1")
         if self._in_parts and any(message.text.count(IMAGE) != len(message.images) for message in messages):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
-from orchestrator.data.chat.templates import CHATML, JinjaTemplate
+from orchestrator.data.chat.templates import CHATML, VICUNA, JinjaTemplate
 from orchestrator.data.index import read_index
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
@@ -215,9 +215,18 @@ def test_what_a_template_leaves_out_is_told(encode: Any, turns: list[Turn], tool
         encode({"messages": turns, "tools": tools}, CHATML)
 
 
-def test_turns_of_a_tool_that_a_template_leaves_out(encode: Any) -> None:
+@pytest.mark.parametrize(
+    "template", [QWEN_LIKE.replace("'tool'", "'other'"), VICUNA.replace("+ end", "+ '.'")], ids=["other", "vicuna"]
+)
+def test_turns_of_a_tool_that_a_template_leaves_out(encode: Any, template: str) -> None:
     with pytest.raises(ValueError, match="leaves out turns of role 'tool'"):
-        encode({"messages": [USER, {"role": "tool", "content": "x"}, ANSWER]}, QWEN_LIKE.replace("'tool'", "'other'"))
+        encode({"messages": [USER, {"role": "tool", "content": "x"}, ANSWER]}, template)
+
+
+def test_marks_of_ours_in_a_field_are_no_text(encode: Any) -> None:
+    told = {"role": "tool", "content": "x", "name": "\ufdd0"}
+    with pytest.raises(ValueError, match=r"U\+FDD0"):
+        encode({"messages": [USER, told, ANSWER]})
 
 
 def test_a_template_of_its_own_for_tools(bpe: Path, tmp_path: Path) -> None:
