@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.data.chat.conversations import Message, Role
+from orchestrator.data.chat.conversations import Message
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
@@ -189,8 +189,15 @@ class CompletionRequest(_Asked):
 class _Turn(BaseModel):
     model_config = ConfigDict(extra="ignore")  # a name beside a role changes nothing
 
-    role: Role
+    role: Literal["system", "user", "assistant"]
     content: Annotated[Content, PlainValidator(read_content)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_calls(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("tool_calls") not in (None, []):
+            raise ValueError("tool_calls is not supported")
+        return given
 
 
 class ChatRequest(_Asked):

@@ -115,6 +115,13 @@ def test_a_conversation_is_written_as_the_tokenizer_says(server: Server) -> None
     assert "".join(deltas) == choice["message"]["content"]
 
 
+def test_a_conversation_that_its_template_makes_too_much_of_is_refused(server: Server) -> None:
+    for content, expected in (("too much", 400), ("hi", 200)):
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+        status, answer = server.ask("/v1/chat/completions", body)
+        assert (status, "MiB of memory" in answer) == (expected, expected == 400), answer
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
