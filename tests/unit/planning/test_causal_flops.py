@@ -166,7 +166,7 @@ def test_what_megatron_does_not_count_has_half_of_its_causal_scores(
 
 def test_plan_and_its_mfu_follow(make_job: Any) -> None:
     model = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 4096}
-    plans = [make_plan(make_job(model=model, launch={"gpu": "H100"}, tracking=tracking)) for tracking in ({}, CAUSAL)]
+    plans = [make_plan(make_job(model=model, launch={"gpu": "H100"}, throughput=counted)) for counted in ({}, CAUSAL)]
     times = [forecast(plan).time for plan in plans]
     assert times[0].step_seconds == times[1].step_seconds
     full, causal = (time.mfu or 0.0 for time in times)
