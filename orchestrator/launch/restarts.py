@@ -1,0 +1,98 @@
+"""Starting a run here again after an end that it may recover from, decided as on a cluster: by its cause, the spec and
+what came of the starts before (policy.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from orchestrator.causes import Exit, cause_of
+from orchestrator.launch.local import Display, Watcher, launch
+from orchestrator.launch.policy import BY_LAUNCHER, Decision, decide
+from orchestrator.launch.render import RUNTIME_MODULE
+from orchestrator.launch.startable import saved_nothing
+from orchestrator.launch.stopping import StopSignals, caught_signals
+from orchestrator.rundir import RunDir, event
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.words import duration
+
+_POLL_SECONDS = 0.1
+
+
+def launch_with_restarts(
+    run: RunDir,
+    job: JobSpec,
+    *,
+    from_scratch: bool = False,
+    watcher: Callable[[], Watcher] = Watcher,
+    module: str = RUNTIME_MODULE,
+    on_launched: Callable[[str], None] = lambda launch_id: None,
+) -> Exit:
+    """Start the run's training here and wait for its end; start it again while `launch.on_failure` says so. Returns the
+    last end. `watcher` makes what is told of one launch, and `on_launched` hears the id of each.
+
+    Raises what `launch` raises.
+    """
+    before = len(run.events())
+    decisions: list[Decision] = []
+
+    def follow_up(end: Exit, exited: Mapping[str, Any]) -> list[dict[str, Any]]:
+        decisions.append(_decide(run, job, end, [*run.events()[before:], exited]))
+        return [_requeued(exited, decisions[-1])] if decisions[-1].requeue else []
+
+    shown = Display(watcher())
+    with caught_signals() as signals:
+        while True:
+            end = launch(
+                run,
+                job,
+                from_scratch=from_scratch,
+                watcher=shown,
+                module=module,
+                on_launched=on_launched,
+                follow_up=follow_up,
+            )
+            decision = decisions[-1]
+            if not decision.requeue:
+                if len(decisions) > 1 and end.code != 0:
+                    shown.say(f"it is not started again: {decision.reason}")
+                return end
+            shown = Display(watcher())
+            from_scratch = saved_nothing(run, run.events()[before if from_scratch else 0 :])
+            why = f"{cause_of(end.cause).sentence}{f' ({end.message})' if end.message else ''}"
+            whence = "from iteration 0" if from_scratch else "from the last checkpoint"
+            shown.say(f"{why}: it starts again in {duration(round(decision.delay))}, {whence} (launch.on_failure)")
+            if not _waited(run, decision.delay, signals):
+                run.append_event("gave_up", launch_id=_last_id(run), cause=end.cause, reason="a person asked for it")
+                shown.close()
+                return end
+
+
+def _decide(run: RunDir, job: JobSpec, end: Exit, events: list[Mapping[str, Any]]) -> Decision:
+    decision = decide(job.launch, end, events)
+    if decision.requeue and run.stop_file.exists():
+        return Decision(False, "a person asked for it")
+    if decision.requeue and job.launch.nodes > 1:
+        return Decision(False, "the other machines would have to be started again, too")
+    return decision
+
+
+def _requeued(exited: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
+    facts = {"cause": decision.reason, "by": BY_LAUNCHER, "delay": decision.delay}
+    return event("requeued", launch_id=exited["launch_id"], **facts)
+
+
+def _last_id(run: RunDir) -> str:
+    return str(next(each["launch_id"] for each in reversed(run.events()) if each.get("event") == "launched"))
+
+
+def _waited(run: RunDir, seconds: float, signals: StopSignals) -> bool:
+    """Wait; False where a person asks for a stop meanwhile."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if signals.first is not None or run.stop_file.exists():
+            return False
+        time.sleep(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+    return signals.first is None and not run.stop_file.exists()
