@@ -253,8 +253,8 @@ def begin(
 
 
 def conclude(sweep: SweepDir, starts: Sequence[Start], interrupts: Interrupts, *, wait: bool, as_json: bool) -> None:
-    """Tell what was started; on this machine, see it through to its end. Exit code 1 where a cell has failed, in every
-    way of starting them and whoever started it, and where one that was waited for has not completed.
+    """Tell what was started; on this machine, see it through to its end. Exit code 1 where a cell had failed before, in
+    every way of starting others, and where one that was waited for has not completed.
     """
     try:
         interrupts.let_through()
@@ -271,8 +271,10 @@ def conclude(sweep: SweepDir, starts: Sequence[Start], interrupts: Interrupts, *
         print_json({**as_record(sweep, statuses), "started": [start.id for start in starts]})
     else:
         _tell(sweep, starts, statuses)
-    started = {start.id for start in starts} if wait else set()
-    if any(status.state == "failed" or (status.entry.id in started and status.state != "completed") for status in mine):
+    started = {start.id for start in starts}
+    before = [status.state for status in mine if status.entry.id not in started]
+    waited = [status.state for status in mine if wait and status.entry.id in started]
+    if "failed" in before or any(state != "completed" for state in waited):
         raise typer.Exit(1)
 
 
