@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from orchestrator.causes import Exit, cause_of
@@ -13,7 +14,7 @@ from orchestrator.launch.local import Display, Watcher, launch
 from orchestrator.launch.policy import BY_LAUNCHER, Decision, decide
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.startable import saved_nothing
-from orchestrator.launch.stopping import StopSignals, caught_signals
+from orchestrator.launch.stopping import StopSignals, caught_signals, request_stop
 from orchestrator.rundir import RunDir, event
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.words import duration
@@ -42,32 +43,35 @@ def launch_with_restarts(
         decisions.append(_decide(run, job, end, [*run.events()[before:], exited]))
         return [_requeued(exited, decisions[-1])] if decisions[-1].requeue else []
 
-    shown = Display(watcher())
-    with caught_signals() as signals:
-        while True:
-            end = launch(
-                run,
-                job,
-                from_scratch=from_scratch,
-                watcher=shown,
-                module=module,
-                on_launched=on_launched,
-                follow_up=follow_up,
-            )
-            decision = decisions[-1]
-            if not decision.requeue:
-                if len(decisions) > 1 and end.code != 0:
-                    shown.say(f"it is not started again: {decision.reason}")
-                return end
+    once = partial(launch, run, job, module=module, follow_up=follow_up)
+    end = once(from_scratch=from_scratch, watcher=watcher(), on_launched=on_launched)
+    if not decisions[-1].requeue:
+        return end
+    with caught_signals() as signals:  # from here on no signal ends the launcher: its run has begun
+
+        def launched(launch_id: str) -> None:
+            on_launched(launch_id)
+            if signals.first is not None:  # it came while the next start was being prepared
+                request_stop(run, signals.first)
+
+        while decisions[-1].requeue:
             shown = Display(watcher())
-            from_scratch = saved_nothing(run, run.events()[before if from_scratch else 0 :])
-            why = f"{cause_of(end.cause).sentence}{f' ({end.message})' if end.message else ''}"
-            whence = "from iteration 0" if from_scratch else "from the last checkpoint"
-            shown.say(f"{why}: it starts again in {duration(round(decision.delay))}, {whence} (launch.on_failure)")
-            if not _waited(run, decision.delay, signals):
+            anew = saved_nothing(run, run.events()[before if from_scratch else 0 :])
+            shown.say(_announcement(end, decisions[-1], anew=anew))
+            if not _waited(run, decisions[-1].delay, signals):
                 run.append_event("gave_up", launch_id=_last_id(run), cause=end.cause, reason="a person asked for it")
                 shown.close()
                 return end
+            end = once(from_scratch=anew, watcher=shown, on_launched=launched)
+    if end.code != 0:
+        Display(watcher()).say(f"it is not started again: {decisions[-1].reason}")
+    return end
+
+
+def _announcement(end: Exit, decision: Decision, *, anew: bool) -> str:
+    why = f"{cause_of(end.cause).sentence}{f' ({end.message})' if end.message else ''}"
+    whence = "from iteration 0" if anew else "from the last checkpoint"
+    return f"{why}: it starts again in {duration(round(decision.delay))}, {whence} (launch.on_failure)"
 
 
 def _decide(run: RunDir, job: JobSpec, end: Exit, events: list[Mapping[str, Any]]) -> Decision:
