@@ -41,6 +41,22 @@ class Metric(NamedTuple):
     tokens: int
     values: Mapping[str, float]
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether this was measured beside the steps: a validation or a test, whose iteration may have a record of its
+        steps as well.
+        """
+        return "train/loss" not in self.values
+
+    @property
+    def with_progress(self) -> Mapping[str, float]:
+        """The values, and how far the training had come. A record of steps says that, and no evaluation repeats it: one
+        point a step.
+        """
+        if self.is_evaluation:
+            return self.values
+        return {**self.values, "progress/samples": float(self.samples), "progress/tokens": float(self.tokens)}
+
 
 class MetricLog:
     """Appends to metrics.jsonl. `check` is called before each write and raises when this process may not write."""

@@ -16,6 +16,7 @@ from orchestrator.cli.jobs.job_text import job_text
 from orchestrator.cli.jobs.questionnaire import answers_in, ask, spec_values, without_replaced
 from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, write_output
 from orchestrator.errors import Location, Problem, SpecError, UserError
+from orchestrator.spec.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 
@@ -100,7 +101,7 @@ def _overridden(values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     except SpecError as error:
         raise SpecError(problems=[_unplaced(problem) for problem in error.problems]) from error
     for override in overrides:
-        path = override.partition("=")[0].strip()
+        path = overridden(override)
         values = {key: value for key, value in values.items() if key != path and not key.startswith(f"{path}.")}
         value = _value_at(job, path)
         if value is not None:

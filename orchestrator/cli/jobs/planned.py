@@ -37,7 +37,11 @@ from orchestrator.spec.words import duration
 
 ClusterName = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="NAME", help="Check it against this cluster profile, instead of launch.cluster."),
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        help="Check it against this cluster profile (or its file), instead of launch.cluster.",
+    ),
 ]
 GpuName = Annotated[
     str | None, typer.Option("--gpu", metavar="NAME", help="Plan for this GPU, instead of launch.gpu: H100, H200, …")

@@ -20,6 +20,7 @@ from orchestrator.data.request import SOURCE_GLOBS
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import DataError, SpecError, UserError
 from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.field_names import overridden
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import has_vocabulary, preset_names, sees_images, sequence_length
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
@@ -185,8 +186,9 @@ _INSTEAD_OF = {
 def answers_in(overrides: Sequence[str]) -> dict[str, Any]:
     """What `KEY=VALUE` overrides answer, so far as the defaults of other questions depend on it."""
     answers: dict[str, Any] = {}
-    for key, _, text in (override.partition("=") for override in overrides):
-        path, value = key.strip(), resolve_scalar(text.strip())
+    for override in overrides:
+        path, text = overridden(override), override.partition("=")[2]
+        value = resolve_scalar(text.strip())
         is_count = path in _COUNTS and type(value) is int and value >= 1
         if is_count or (path in _WORDS and isinstance(value, str)):
             answers[path] = value
@@ -198,7 +200,7 @@ def answers_in(overrides: Sequence[str]) -> dict[str, Any]:
 
 def without_replaced(values: Values, overrides: Sequence[str]) -> dict[str, Any]:
     """The values without the defaults that overrides say in another way."""
-    said = {override.partition("=")[0].strip() for override in overrides}
+    said = {overridden(override) for override in overrides}
     replaced = {default for path, default in _INSTEAD_OF.items() if path in said and default not in said}
     return {path: value for path, value in values.items() if path not in replaced}
 

@@ -24,8 +24,8 @@ from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_charts import How, heat_map, loss_curves, parallel, scatter
 from orchestrator.review.sweeps import SweepView, importance_of, sweep_folders, view_of
+from orchestrator.spec.field_names import short_name
 from orchestrator.sweeps.ledger import SweepDir
-from orchestrator.sweeps.names import short_name
 from orchestrator.sweeps.states import STARTED_BY_RETRY
 
 router = APIRouter(prefix="/sweeps")

@@ -24,7 +24,7 @@ from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content
 from orchestrator.inference.texts import Continuation, finite
-from orchestrator.spec.generation import MAX_STOPS, Generation, options_of
+from orchestrator.spec.generation import MAX_STOPS, Generation, options_of, unknown_option
 from orchestrator.spec.values import refuse_bool
 from orchestrator.spec.words import few, shorten, show
 
@@ -243,6 +243,9 @@ class ChatRequest(_Asked):
         return tokens
 
 
+PATHS: dict[str, type[_Asked]] = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest}
+"""What each path reads."""
+
 Kind = TypeVar("Kind", CompletionRequest, ChatRequest)
 
 
@@ -251,11 +254,20 @@ def parsed(kind: type[Kind], given: Any) -> Kind:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        problems = [
-            f"{shorten('.'.join(map(str, found['loc'])))}: {found['msg'].removeprefix('Value error, ')}".lstrip(": ")
-            for found in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = [_sentence(kind, each["loc"], each["type"], each["msg"]) for each in found]
         raise RequestError(400, few(problems)) from error
+
+
+def _sentence(kind: type[_Asked], place: tuple[int | str, ...], problem: str, message: str) -> str:
+    """One of a request's errors."""
+    name = shorten(".".join(map(str, place)))
+    if problem != "extra_forbidden":
+        return f"{name}: {message.removeprefix('Value error, ')}".lstrip(": ")
+    elsewhere = next((path for path, other in PATHS.items() if name in other.model_fields), None)
+    if elsewhere is not None:
+        return f"{name} belongs to POST {elsewhere}"
+    return unknown_option(name, kind.model_fields)
 
 
 def finish_reason(written: Continuation) -> str:

@@ -246,6 +246,12 @@ def test_cluster_of_the_command_line(orchestrator: Any, job_file: Path) -> None:
     assert "cluster      alps, partition gpu: 4 of 4 nodes, 8 of 8 GPUs on each, 4h of 1d" in finished.out
     assert orchestrator("plan", job_file, "--cluster", "alps", "--json").json["cluster"] == "alps"
     assert "alps, partition gpu: 4 of 4 nodes" in orchestrator("plan", job_file, "--cluster", "alps").out
+    own = "clusters/alps.yaml"
+    assert orchestrator("plan", job_file, "--cluster", own, "--json").json["cluster"] == "alps"
+    assert orchestrator("cluster", "show", own).out.startswith(f"alps: {own}\n")
+    nowhere = orchestrator("validate", job_file, "--cluster", "alp.yaml")
+    assert nowhere.code == 2
+    assert "--cluster alp.yaml: there is no cluster profile alp.yaml: no such file" in nowhere.err
 
 
 @pytest.mark.usefixtures("alps")
