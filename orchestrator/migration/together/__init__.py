@@ -5,6 +5,7 @@ from orchestrator.migration.together.data import DATA
 from orchestrator.migration.together.experts import EXPERTS_TOGETHER
 from orchestrator.migration.together.fp8 import FP8_TOGETHER
 from orchestrator.migration.together.kernels import KERNELS_TOGETHER
+from orchestrator.migration.together.losses import LOSSES
 from orchestrator.migration.together.model import MODEL
 from orchestrator.migration.together.task import TASK
 from orchestrator.migration.together.tracking import TRACKING
@@ -18,6 +19,7 @@ TOGETHER: tuple[Together, ...] = (
     *DATA,
     *TASK,
     *TRAINING,
+    *LOSSES,
     *TRACKING,
     *FP8_TOGETHER,
     *KERNELS_TOGETHER,
