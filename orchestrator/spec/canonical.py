@@ -9,6 +9,7 @@ from typing import Any
 
 _ADDED: dict[tuple[str, ...], Any] = {
     ("batch", "calculate_per_token_loss"): None,
+    ("evaluation", "same_samples"): True,
     ("model", "add_output_bias"): False,
     ("notifications",): {
         "when": ["completed", "failed"],
