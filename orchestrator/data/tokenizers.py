@@ -20,7 +20,10 @@ from orchestrator.data.vocabulary import (
     BYTE_LEVEL_TOKENS,
     GPT2_EOD,
     MASKED_LM_TOKENS,
+    WORDPIECE_BOS,
     WORDPIECE_EOD,
+    WORDPIECE_OWN_BOS,
+    WORDPIECE_OWN_EOD,
     content_hash,
     is_special_wordpiece,
     lower_cases,
@@ -270,7 +273,10 @@ def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
         return SentencePieceTokenizer(spec)
     path = tokenizer_file(spec)
     if spec.type == "wordpiece":
-        return RustTokenizer(spec, _wordpiece(path, lower_cases(spec)), WORDPIECE_EOD, "[CLS]")
+        library = _wordpiece(path, lower_cases(spec))
+        has_own = all(library.token_to_id(token) is not None for token in (WORDPIECE_OWN_BOS, WORDPIECE_OWN_EOD))
+        eos, bos = (WORDPIECE_OWN_EOD, WORDPIECE_OWN_BOS) if has_own else (WORDPIECE_EOD, WORDPIECE_BOS)
+        return RustTokenizer(spec, library, eos, bos)
     if spec.type == "gpt2_bpe":
         return RustTokenizer(spec, _gpt2(path, merges_file(spec)), GPT2_EOD)
     special = special_tokens(path)

@@ -61,7 +61,6 @@ _NO_EFFECT: dict[str, str] = {
     "the data is read through memory maps, and each rank reads only what it needs": "mmap-warmup data-impl=",
     "a signal or a time limit ends in a checkpoint by itself": "exit-signal-handler exit-signal-handler-dataloader",
     "a run comes back by itself, and requeues on a cluster": "adlr-autoresume adlr-autoresume-interval=",
-    "the loss is always the average over tokens": "calculate-per-token-loss",
     "scores are scaled by the head's width alone": "no-query-key-layer-scaling",
     "the model is always the one of megatron-core": "use-mcore-models",
     "a preset or the flags say the sizes": "no-use-tokenizer-model-from-checkpoint-args",

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 _ADDED: dict[tuple[str, ...], Any] = {
+    ("batch", "calculate_per_token_loss"): None,
+    ("evaluation", "same_samples"): True,
+    ("model", "add_output_bias"): False,
     ("notifications",): {
         "when": ["completed", "failed"],
         "cells": ["failed"],

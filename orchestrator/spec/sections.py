@@ -85,6 +85,14 @@ class JobSections(Section):
         return self.batch.micro_batch_size * micro_batches * self.data_parallel_size
 
     @property
+    def has_per_token_loss(self) -> bool:
+        """Whether each token that counts weighs the same, however the global batch is cut into micro-batches."""
+        if self.batch.calculate_per_token_loss is not None:
+            return self.batch.calculate_per_token_loss
+        # The samples of T5 have different numbers of decoder tokens.
+        return self.data.masks_loss or self.model.architecture == "t5"
+
+    @property
     def sequences_per_sample(self) -> int:
         """Sequences that the model reads for one sample: one, or one for each option where a task has to choose."""
         return 1 if self.task is None else self.task.sequences_per_example

@@ -81,7 +81,7 @@ T5 = Family(
     fixed={
         **{field: value for field, value in FIXED.items() if field != "rotary_percent"},
         **{"architecture": "t5", "position_embedding_type": "relative", "softmax_scale": 1.0},
-        "num_query_groups": None,
+        **{"num_query_groups": None, "add_output_bias": False},
     },
     constants={"is_encoder_decoder": True, "is_decoder": False},
     defaults={

@@ -270,6 +270,8 @@ def write_evaluation(writer: FlagWriter) -> None:
         if writer.job.data.test is not None and writer.job.data.validation is None:
             for path in (INTERVAL, BATCHES):
                 writer.unsaid_value(path, "without --valid-data-path Megatron-LM has no validation data here")
+    if not evaluation.same_samples:
+        writer.say_otherwise("evaluation.same_samples", "Megatron-LM always goes on through the set")
     writer.leave("evaluation.eval_at_start", "Megatron-LM evaluates at fixed steps and at the end")
     writer.leave("evaluation.eval_at_end", "Megatron-LM evaluates at fixed steps and at the end")
 
@@ -341,7 +343,7 @@ TRAINING = (
         {"eval-interval": 1, "eval-iters": 1},
         read_evaluation,
         write_evaluation,
-        (INTERVAL, BATCHES, "evaluation.eval_at_start", "evaluation.eval_at_end"),
+        (INTERVAL, BATCHES, "evaluation.same_samples", "evaluation.eval_at_start", "evaluation.eval_at_end"),
     ),
     Together({"recompute-modules": None}, read_recomputation, write_recomputation, (MODULES,)),
     Together({"cpu-offloading-num-layers": 1}, read_offloading, write_offloading, (OFFLOADED,)),

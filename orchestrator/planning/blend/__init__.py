@@ -37,14 +37,17 @@ class Needed(NamedTuple):
 
     train: int
     validation: int
-    """For one evaluation; the next one reads the same."""
+    """For one evaluation, where the next one reads the same; else for those that Megatron-LM builds its set for."""
     test: int
 
 
 def samples_needed(job: JobSpec, batch: BatchSchedule) -> Needed:
     """What the training asks its data sets for. Test data is not read during training."""
-    evaluates = job.evaluation.eval_interval is not None or job.evaluation.eval_at_start
-    return Needed(batch.train_samples, job.evaluation.eval_iters * job.global_batch_size if evaluates else 0, 0)
+    spec = job.evaluation
+    times = int(spec.eval_interval is not None or spec.eval_at_start)
+    if spec.eval_interval is not None and not spec.same_samples:
+        times = batch.train_iters // spec.eval_interval + 1
+    return Needed(batch.train_samples, times * spec.eval_iters * job.global_batch_size, 0)
 
 
 def evaluations(job: JobSpec, batch: BatchSchedule) -> int:
@@ -62,7 +65,8 @@ def blend_report(job: JobSpec, batch: BatchSchedule, there: Sequence[Source] | N
     sources = survey_job(job) if there is None else there
     found = {normpath(source.entry.path): source for source in sources}
     train = _part(job, batch, TRAIN, needed.train, 1, found)
-    validation = _part(job, batch, VALIDATION, needed.validation, evaluations(job, batch), found)
+    times = evaluations(job, batch) if job.evaluation.same_samples else 1
+    validation = _part(job, batch, VALIDATION, needed.validation, times, found)
     return BlendReport(
         train=train,
         validation=validation,
