@@ -16,7 +16,7 @@ from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.running import check_installed, label
 from orchestrator.data.vocabulary import own_vocabulary_size
 from orchestrator.errors import UserError
-from orchestrator.exchange.megatron_arguments import differences, require_representable, to_model
+from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model
 from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
 from orchestrator.launch.runs import create_run
 from orchestrator.portable import Weights
@@ -147,7 +147,7 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
 def _vocabulary(arguments: Mapping[str, Any]) -> int | None:
     """The tokens that the arguments speak of: those of a NullTokenizer leave out its end of document."""
     size = arguments.get("vocab_size")
-    return size + 1 if size and arguments.get("tokenizer_type") == "NullTokenizer" else size
+    return size + 1 if size and arguments.get("tokenizer_type") == NULL_TOKENIZER else size
 
 
 def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, str] | None:
