@@ -194,7 +194,7 @@ def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bo
     stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
     _, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=True), stored)
     if kind is None:
-        reason = found["unread"] or "it has none that says its steps"
+        reason = found["unread"] or "it has none"
     elif kind not in _RESHARDABLE:
         reason = (
             f"it is {kind}; to have one that any layout reads, go on there for one step with "
@@ -202,6 +202,8 @@ def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bo
         )
     elif not job.parallelism.use_distributed_optimizer:
         reason = "it is of a distributed optimizer, and the job has parallelism.use_distributed_optimizer: false"
+    elif not found["is_resumable"]:
+        reason = "it does not say how many steps it has taken"
     elif missing:
         reason = f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks"
     else:
