@@ -66,6 +66,11 @@ def arguments_of(name: str) -> dict[str, Any]:
     return {**found["shared"], **found["kinds"][name]}
 
 
+def values_of(name: str) -> dict[str, Any]:
+    """The arguments of a kind, as a checkpoint has them."""
+    return {key: _from_json(value) for key, value in arguments_of(name).items()}
+
+
 def steps_of(name: str) -> list[dict[str, float]]:
     """Loss and gradient norm of every step."""
     steps: list[dict[str, float]] = json.loads((FOLDER / f"{name}.json").read_text())["steps"]
@@ -84,7 +89,7 @@ def write_checkpoint(name: str, folder: Path) -> Path:
         for key, shape in found["tensors"].items()
     ]
     write_tensors(checkpoint, parts, found["objects"], 1, lambda count: None)
-    arguments = argparse.Namespace(**{key: _from_json(value) for key, value in arguments_of(name).items()})
+    arguments = argparse.Namespace(**values_of(name))
     torch.save({**_from_json(found["common"]), "args": arguments}, checkpoint / "common.pt")
     save_config(CheckpointingConfig("torch_dist", 1), str(checkpoint))
     (folder / MEGATRON_TRACKER).write_text(str(SAVED))

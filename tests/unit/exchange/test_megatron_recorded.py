@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from parity.kinds import KINDS, SAVED
-from parity.records import recorded, value_of, write_checkpoint
+from parity.records import recorded, value_of, values_of, write_checkpoint
 
 from orchestrator.cli.models import megatron
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
-from orchestrator.exchange.megatron_arguments import differences, to_model
+from orchestrator.exchange.megatron_arguments import differences, to_arguments, to_model
 from orchestrator.exchange.megatron_names import numbered_object, stacked_object, wanted_tensors
 from orchestrator.exchange.megatron_optimizer import is_resumable
 from orchestrator.exchange.reading import StoredWeights
@@ -105,6 +105,25 @@ def test_in_and_out_again_is_what_megatron_lm_wrote(kind: str, tmp_path: Path) -
     said, expected = there.shared(), theirs.shared()
     assert said["content_metadata"].items() <= expected["content_metadata"].items()
     assert groups_of(said["optimizer"]) == groups_of(expected["optimizer"])
+
+
+OF_FLAGS = {"apply_layernorm_1p", "norm_epsilon", "disable_bias_linear"}
+"""Names that our exports have and the trainer's checkpoints do not."""
+OTHERWISE = {
+    *("data_path", "save", "load", "iteration", "no_save_rng", "manual_gc", "cross_entropy_loss_fusion"),
+    *("cross_entropy_fusion_impl", "moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion"),
+    "use_rotary_position_embeddings",
+}
+"""Places, kernels, and what our exports say of themselves."""
+
+
+@pytest.mark.parametrize("kind", recorded())
+def test_arguments_of_an_export_are_those_that_megatron_lm_writes(kind: str) -> None:
+    ours = to_arguments(job_of(kind), iteration=SAVED, consumed_samples=8 * SAVED, padded_vocab=ROWS)
+    theirs = values_of(kind)
+    assert ours.keys() - theirs.keys() <= OF_FLAGS
+    shared = (ours.keys() & theirs.keys()) - OTHERWISE
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
 
 
 def groups_of(state: dict[Any, Any]) -> list[set[tuple[Any, ...]]]:
