@@ -9,6 +9,7 @@ DIR/iter_0000500/                        .metadata, *.distcp, metadata.json
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import time
 from collections.abc import Iterable
@@ -44,6 +45,9 @@ from orchestrator.spec.job import JobSpec
 _TABLE = "embedding.word_embeddings.weight"
 _OURS_ALONE = ("commit.json", "common.pt")
 _SHOWN = 4
+_SMALL = 1 << 20
+"""Numbers in a weight that is read to compare it."""
+_ROUNDING = 2.0**-7
 _NO_WEIGHT = ("optimizer.", "chained_", "rng_state", "rng/", "rerun_state_machine", "common_state")
 _PLAIN = (bool, int, float, str, type(None))
 _CHECKPOINT_VERSION = 3.0
@@ -61,6 +65,9 @@ class Described:
     """Format of the optimizer's state; None where it has none."""
     is_resumable: bool
     """Whether what it says of the optimizer beside the tensors is what training goes on from."""
+    torn: str | None
+    """A weight whose fp32 copy in the optimizer's state is another one: megatron-core 0.16.1 saves those of a stage
+    shifted behind a tied output layer that does not fill its bucket."""
     rows: int | None
     """Of the embedding."""
     tensors: dict[str, tuple[int, ...]]
@@ -96,6 +103,7 @@ def describe(checkpoint: Path) -> dict[str, Any]:
         consumed_samples=consumed if isinstance(consumed, int) else None,
         optimizer=contents(checkpoint).optimizer if isinstance(shared.get("optimizer"), dict) else None,
         is_resumable=is_resumable(shared.get("optimizer")),
+        torn=next((key for key in keys if _is_torn(stored, key)), None),
         rows=stored.shape(_TABLE)[0] if _TABLE in stored else None,
         tensors={key: stored.shape(key) for key in stored.keys() if _is_kept(key)},  # noqa: SIM118
         dtype=narrow.get(stored.dtype(keys[0]), "fp32"),
@@ -103,6 +111,15 @@ def describe(checkpoint: Path) -> dict[str, Any]:
         unread=unread,
     )
     return asdict(found)
+
+
+def _is_torn(stored: StoredWeights, key: str) -> bool:
+    """Of a small weight, as norms and biases are, whether its copy is more than a rounding away."""
+    copy = f"optimizer.state.param.{key}"
+    if copy not in stored or math.prod(stored.shape(key)) > _SMALL or stored.shape(copy) != stored.shape(key):
+        return False
+    weight, kept = stored.read(key, ()).float(), stored.read(copy, ()).float()
+    return not torch.allclose(weight, kept, rtol=_ROUNDING, atol=1e-6)
 
 
 def _is_plain(value: Any) -> bool:

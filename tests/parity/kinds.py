@@ -65,7 +65,8 @@ KINDS = {
         f"{_STEPS} {_LLAMA} {_EXPERTS} --expert-model-parallel-size 2 --moe-layer-freq 2", ranks=2
     ),
     "decoupled-lr": Kind(f"{_STEPS} {_LLAMA} --decoupled-lr 5e-4 --decoupled-min-lr 2e-4", forgets=True),
-    "pipeline": Kind(f"{_STEPS} --pipeline-model-parallel-size 2", ranks=2),
+    # With 261 words megatron-core 0.16.1 saves the state of the last stage shifted: its bucket of words is padded.
+    "pipeline": Kind(f"{_STEPS} --pipeline-model-parallel-size 2 --vocab-size 261", ranks=2),
     "data-parallel": Kind(f"{_STEPS} {_LLAMA}", ranks=2),
     "wsd": Kind(
         """

@@ -11,7 +11,7 @@ import argparse
 import importlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from orchestrator.exchange.writing import Part, write_tensors
 from parity.kinds import KINDS, SAVED
 
 FOLDER = Path(__file__).parent / "recorded"
+Value = Callable[[str, Sequence[int]], torch.Tensor]
 _ARGUMENTS = FOLDER / "arguments.json"
 
 
@@ -77,15 +78,16 @@ def steps_of(name: str) -> list[dict[str, float]]:
     return steps
 
 
-def write_checkpoint(name: str, folder: Path) -> Path:
+def write_checkpoint(name: str, folder: Path, value: Value | None = None) -> Path:
     """Make a folder that Megatron-LM saved into, of a kind: all keys, shapes and words are the trainer's, and the
-    tensors are `value_of` their keys.
+    tensors are `value` (or `value_of`) of their keys and shapes.
     """
+    value = value or value_of
     found = json.loads((FOLDER / f"{name}.json").read_text())
     checkpoint = folder / f"iter_{SAVED:07d}"
     checkpoint.mkdir(parents=True)
     parts = [
-        Part(key, (), (), tuple(shape), torch.float32, lambda key=key, shape=shape: value_of(key, shape))
+        Part(key, (), (), tuple(shape), torch.float32, lambda key=key, shape=shape: value(key, shape))
         for key, shape in found["tensors"].items()
     ]
     write_tensors(checkpoint, parts, found["objects"], 1, lambda count: None)
@@ -97,8 +99,9 @@ def write_checkpoint(name: str, folder: Path) -> Path:
 
 
 def value_of(key: str, shape: Sequence[int]) -> torch.Tensor:
-    """What a tensor of a recorded checkpoint holds."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(zlib.crc32(key.encode())))
+    """What a tensor of a recorded checkpoint holds; the optimizer's copies are those of the weights."""
+    seed = zlib.crc32(key.removeprefix("optimizer.state.param.").encode())
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def _to_json(value: Any) -> Any:

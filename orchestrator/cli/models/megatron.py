@@ -204,6 +204,11 @@ def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bo
         reason = "it is of a distributed optimizer, and the job has parallelism.use_distributed_optimizer: false"
     elif not found["is_resumable"]:
         reason = "it does not say how many steps it has taken"
+    elif found["torn"] is not None:
+        reason = (
+            f"its copy of {found['torn']} is not that weight: behind a tied output layer that does not fill its bucket "
+            "megatron-core 0.16.1 saves the state of a pipeline's last stage shifted, and it is lost"
+        )
     elif missing:
         reason = f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks"
     else:
