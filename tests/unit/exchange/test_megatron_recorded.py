@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ ROWS = 261
 
 
 def job_of(kind: str) -> JobSpec:
-    """The job migrated from a kind's script."""
-    return load_text(job_text(migrate_script(KINDS[kind].script, "pretrain.sh"))).job
+    """The job migrated from a kind's script; what it begins with is no part of it."""
+    script = replace(KINDS[kind], finetunes=None).script
+    return load_text(job_text(migrate_script(script, "pretrain.sh"))).job
 
 
 def imported(kind: str, folder: Path) -> tuple[StoredWeights, StoredWeights, JobSpec]:
