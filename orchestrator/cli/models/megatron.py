@@ -16,9 +16,9 @@ from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.running import check_installed, label
 from orchestrator.data.vocabulary import own_vocabulary_size
 from orchestrator.errors import UserError
-from orchestrator.exchange.megatron_arguments import differences, require_representable, to_model
+from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model
+from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
 from orchestrator.launch.runs import create_run
-from orchestrator.planning.parameters import parameters
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
 from orchestrator.spec.data import TokenizerSpec
@@ -28,6 +28,8 @@ from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_t
 _RESHARDABLE = ("fully_reshardable",)
 _SAVED_ONCE_MORE = ("dp_reshardable", "dp_zero_gather_scatter", "fully_sharded_model_space")
 """What Megatron-LM loads and then saves in the other format."""
+_OPTIMIZER = ("optimizer.", "chained_")
+_SHOWN = 4
 _DECODER = {"embedding", "decoder", "output_layer"}
 
 
@@ -131,7 +133,7 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
         warn(f"the tokenizer of {source} is not on this machine, or of a kind that is not read: name one yourself")
     model = to_model(arguments)
     own = own_vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
-    model["vocab_size"] = arguments.get("vocab_size") or own or found["rows"]
+    model["vocab_size"] = _vocabulary(arguments) or own or found["rows"]
     written = {
         "name": name or "megatron-lm",
         "model": {"seq_length": 1024, **model},
@@ -142,6 +144,12 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
         "batch": {"micro_batch_size": 1, "global_batch_size": 8},
     }
     return load_text(yaml.safe_dump(written, sort_keys=False), f"the job made of the arguments in {source}")
+
+
+def _vocabulary(arguments: Mapping[str, Any]) -> int | None:
+    """The tokens that the arguments speak of: those of a NullTokenizer leave out its end of document."""
+    size = arguments.get("vocab_size")
+    return size + 1 if size and arguments.get("tokenizer_type") == NULL_TOKENIZER else size
 
 
 def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, str] | None:
@@ -159,29 +167,56 @@ def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None:
-    """What the arguments do not say, like layers of another kind, would show in the number of weights."""
+    """See that every weight of the job's network is there, and no other. What the arguments do not say, like layers of
+    another kind, shows in the weights.
+    """
     if found["rows"] is None:
         raise UserError(f"{source} has no embedding.word_embeddings.weight: it is no GPT")
-    wanted = parameters(job, found["rows"]).total
-    if wanted != found["weights"]:
+    stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
+    weights = {key: shape for key, shape in stored.items() if not key.startswith(_OPTIMIZER)}
+    sources, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=False), weights)
+    stray = unread(sources, weights)
+    if missing or stray:
+        parts = [f"it lacks {_listed(missing)}"] if missing else []
+        parts += [f"it has {_listed([f'{key} of shape {list(weights[key])}' for key in stray])}"] if stray else []
         raise UserError(
-            f"{source} has {found['weights']:,} weights, and the network that its arguments or the job describe has "
-            f"{wanted:,}: it has parts that are not described here"
+            f"{source} is another network than its arguments or the job describe: {'; '.join(parts)}. Give the job "
+            "that it is of; parts that no job describes are not imported"
         )
+
+
+def _listed(keys: list[str]) -> str:
+    rest = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(keys[:_SHOWN]) + rest
 
 
 def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bool:
     """Whether the optimizer's state comes along, which only some formats allow; said where it does not."""
     kind = found["optimizer"]
-    if kind in _RESHARDABLE and job.parallelism.use_distributed_optimizer:
-        return True
-    reason = f"it is {kind}, bound to the ranks that wrote it"
-    if kind in _RESHARDABLE:
-        reason = "it is the distributed one's, and the job has parallelism.use_distributed_optimizer: false"
-    elif kind in _SAVED_ONCE_MORE:
-        reason += "; let Megatron-LM load it and save once with --dist-ckpt-optim-fully-reshardable"
-    elif kind is None:
+    stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
+    _, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=True), stored)
+    if kind is None:
         reason = found["unread"] or "it has none"
+    elif kind not in _RESHARDABLE:
+        reason = f"it is {kind}, bound to the ranks that wrote it"
+        if kind in _SAVED_ONCE_MORE:
+            reason += (
+                "; let Megatron-LM load it at its layout, go on for one step with --use-distributed-optimizer "
+                "--dist-ckpt-optim-fully-reshardable, and save"
+            )
+    elif not job.parallelism.use_distributed_optimizer:
+        reason = "it is of a distributed optimizer, and the job has parallelism.use_distributed_optimizer: false"
+    elif not found["is_resumable"]:
+        reason = "it does not say how many steps it has taken"
+    elif found["torn"] is not None:
+        reason = (
+            f"its copy of {found['torn']} is not that weight: behind a tied output layer that does not fill its bucket "
+            "megatron-core 0.16.1 saves the state of a pipeline's last stage shifted, and it is lost"
+        )
+    elif missing:
+        reason = f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks"
+    else:
+        return True
     warn(
         f"the optimizer's state of {source} stays behind ({reason}): the run holds its weights alone, for "
         "checkpoint.pretrained"
