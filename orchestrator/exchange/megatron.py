@@ -9,9 +9,9 @@ DIR/iter_0000500/                        .metadata, *.distcp, metadata.json
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,23 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
-from orchestrator.checkpoints import MEGATRON_TRACKER, file_record, read_commit, write_commit
+from orchestrator.checkpoints import CONTENT, MEGATRON_TRACKER, file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
 from orchestrator.exchange.drafts import drafted, require_free
 from orchestrator.exchange.megatron_arguments import scheduler_state, to_arguments
+from orchestrator.exchange.megatron_names import (
+    find_sources,
+    names_there,
+    numbered_object,
+    numbers_layers,
+    stacked_object,
+    wanted_tensors,
+)
+from orchestrator.exchange.megatron_optimizer import given_state, is_resumable, taken_state
 from orchestrator.exchange.reading import StoredWeights
+from orchestrator.exchange.renaming import RenamedWeights
 from orchestrator.exchange.reshaping import contents, copy_tensors
+from orchestrator.exchange.table import DECODER
 from orchestrator.planning.progress import progress_of
 from orchestrator.portable import files_to_carry
 from orchestrator.rundir import sync_folder, sync_tree
@@ -32,7 +43,8 @@ from orchestrator.spec.job import JobSpec
 
 _TABLE = "embedding.word_embeddings.weight"
 _OURS_ALONE = ("commit.json", "common.pt")
-_NO_WEIGHT = ("optimizer.", "chained_", "rng_state", "rerun_state_machine", "common_state")
+_SHOWN = 4
+_NO_WEIGHT = ("optimizer.", "chained_", "rng_state", "rng/", "rerun_state_machine", "common_state")
 _PLAIN = (bool, int, float, str, type(None))
 _CHECKPOINT_VERSION = 3.0
 
@@ -49,8 +61,8 @@ class Described:
     """Format of the optimizer's state; None where it has none."""
     rows: int | None
     """Of the embedding."""
-    weights: int
-    """Numbers in all weights."""
+    tensors: dict[str, tuple[int, ...]]
+    """Shapes of weights and of the optimizer's state, by key."""
     dtype: str
     """Of the weights: bf16, fp16 or fp32."""
     kinds: list[str]
@@ -80,9 +92,9 @@ def describe(checkpoint: Path) -> dict[str, Any]:
         arguments=plain,
         iteration=iteration if isinstance(iteration, int) else 0,
         consumed_samples=consumed if isinstance(consumed, int) else None,
-        optimizer=contents(checkpoint).optimizer if isinstance(shared.get("optimizer"), dict) else None,
+        optimizer=contents(checkpoint).optimizer if is_resumable(shared.get("optimizer")) else None,
         rows=stored.shape(_TABLE)[0] if _TABLE in stored else None,
-        weights=sum(math.prod(stored.shape(key)) for key in keys),
+        tensors={key: stored.shape(key) for key in stored.keys() if _is_kept(key)},  # noqa: SIM118
         dtype=narrow.get(stored.dtype(keys[0]), "fp32"),
         kinds=sorted({key.partition(".")[0] for key in keys}),
         unread=unread,
@@ -91,7 +103,7 @@ def describe(checkpoint: Path) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return all(isinstance(item, _PLAIN) for item in value)
     return isinstance(value, _PLAIN)
 
@@ -105,21 +117,28 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
     optimizer the point of the training that it is of as well. Raises CheckpointError when it cannot be read.
     """
     stored, found = StoredWeights(source), Described(**describe(source))
+    assert found.rows is not None, "the command has looked"
+    wanted = wanted_tensors(job, found.rows, with_optimizer=with_optimizer)
+    sources, missing = find_sources(wanted, found.tensors)
+    if missing:
+        raise CheckpointError(f"{source} has no {', '.join(missing[:_SHOWN])} of the shape that the job describes")
     iteration = found.iteration if with_optimizer else 0
     consumed = found.consumed_samples if found.consumed_samples is not None else iteration * job.global_batch_size
     consumed = consumed if with_optimizer else 0
     common: dict[str, Any] = {}
     if with_optimizer:
-        shared = stored.shared()
         common = {
-            "optimizer": shared["optimizer"],
-            "content_metadata": shared.get("content_metadata"),
+            "optimizer": taken_state(stored.shared()["optimizer"], job),
+            "content_metadata": CONTENT,
             "train_state": {"iteration": iteration, "consumed_samples": consumed, "skipped_steps": 0},
         }
+    names = {key: key for key in stored.objects() if _is_weight(key)}
+    if not any(key.startswith(f"{DECODER}0.") for key in wanted):
+        names = {stacked_object(key, job.model.num_layers): key for key in names}
     target.mkdir(parents=True)
     try:
         parts = job.parallelism.tensor_model_parallel_size
-        copy_tensors(stored, target, parts, keep=lambda key: _is_kept(key, with_optimizer))
+        copy_tensors(RenamedWeights(stored, sources, names), target, parts)
         torch.save(common, target / "common.pt")
         save_config(CheckpointingConfig("torch_dist", 1), str(target))
         for name, content in files_to_carry(job).items():
@@ -144,8 +163,8 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
     return {"path": str(target), "iteration": iteration, "bytes": sum(record.bytes for record in files.values())}
 
 
-def _is_kept(key: str, with_optimizer: bool) -> bool:
-    return _is_weight(key) or (with_optimizer and key.startswith(("optimizer.", "chained_")))
+def _is_kept(key: str) -> bool:
+    return _is_weight(key) or key.startswith(("optimizer.", "chained_"))
 
 
 def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, Any]:
@@ -167,11 +186,11 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
         "checkpoint_version": _CHECKPOINT_VERSION,
         "iteration": commit.iteration,
         "num_floating_point_operations_so_far": 0.0,
-        "content_metadata": shared.get("content_metadata", {}),
+        "content_metadata": CONTENT,
     }
     if "optimizer" in shared:
         common |= {
-            "optimizer": shared["optimizer"],
+            "optimizer": given_state(shared["optimizer"], job),
             "opt_param_scheduler": scheduler_state(job, progress_of(commit, job)),
         }
     else:
@@ -179,11 +198,27 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
     with drafted(target) as draft:
         folder = draft / f"iter_{commit.iteration:07d}"
         folder.mkdir()
-        for name in commit.files:
-            if name not in _OURS_ALONE and "/" not in name:
-                shutil.copyfile(checkpoint / name, folder / name)
+        _copy(checkpoint, commit.files, job, folder)
         torch.save(common, folder / "common.pt")
         (draft / MEGATRON_TRACKER).write_text(str(commit.iteration))
     written = [file for file in target.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in written)
     return {"path": str(target), "family": "Megatron-LM", "files": len(written), "bytes": size}
+
+
+def _copy(checkpoint: Path, files: Iterable[str], job: JobSpec, target: Path) -> None:
+    """Write the tensors as Megatron-LM names them: as they are, where it names them as they are."""
+    stored = StoredWeights(checkpoint)
+    shapes = {key: stored.shape(key) for key in stored.keys() if _is_kept(key)}  # noqa: SIM118 - it is no mapping
+    sources = names_there(shapes, job.model, local=job.runtime.layers == "torch")
+    if sources.keys() == shapes.keys():
+        for name in files:
+            if name not in _OURS_ALONE and "/" not in name:
+                shutil.copyfile(checkpoint / name, target / name)
+        return
+    objects = {key: key for key in stored.objects() if _is_weight(key)}
+    if numbers_layers(job.model):
+        objects = {numbered_object(key): key for key in objects}
+    parts = job.parallelism.tensor_model_parallel_size
+    copy_tensors(RenamedWeights(stored, sources, objects), target, parts)
+    save_config(CheckpointingConfig("torch_dist", 1), str(target))

@@ -17,8 +17,8 @@ from orchestrator.cli.running import check_installed, label
 from orchestrator.data.vocabulary import own_vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import differences, require_representable, to_model
+from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
 from orchestrator.launch.runs import create_run
-from orchestrator.planning.parameters import parameters
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
 from orchestrator.spec.data import TokenizerSpec
@@ -26,6 +26,8 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 
 _RESHARDABLE = ("fully_reshardable",)
+_OPTIMIZER = ("optimizer.", "chained_")
+_SHOWN = 4
 _DECODER = {"embedding", "decoder", "output_layer"}
 
 
@@ -129,7 +131,7 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
         warn(f"the tokenizer of {source} is not on this machine, or of a kind that is not read: name one yourself")
     model = to_model(arguments)
     own = own_vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
-    model["vocab_size"] = arguments.get("vocab_size") or own or found["rows"]
+    model["vocab_size"] = _vocabulary(arguments) or own or found["rows"]
     written = {
         "name": name or "megatron-lm",
         "model": {"seq_length": 1024, **model},
@@ -140,6 +142,12 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
         "batch": {"micro_batch_size": 1, "global_batch_size": 8},
     }
     return load_text(yaml.safe_dump(written, sort_keys=False), f"the job made of the arguments in {source}")
+
+
+def _vocabulary(arguments: Mapping[str, Any]) -> int | None:
+    """The tokens that the arguments speak of: those of a NullTokenizer leave out its end of document."""
+    size = arguments.get("vocab_size")
+    return size + 1 if size and arguments.get("tokenizer_type") == "NullTokenizer" else size
 
 
 def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, str] | None:
@@ -157,28 +165,47 @@ def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None:
-    """What the arguments do not say, like layers of another kind, would show in the number of weights."""
+    """See that every weight of the job's network is there, and no other. What the arguments do not say, like layers of
+    another kind, shows in the weights.
+    """
     if found["rows"] is None:
         raise UserError(f"{source} has no embedding.word_embeddings.weight: it is no GPT")
-    wanted = parameters(job, found["rows"]).total
-    if wanted != found["weights"]:
+    stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
+    weights = {key: shape for key, shape in stored.items() if not key.startswith(_OPTIMIZER)}
+    sources, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=False), weights)
+    stray = unread(sources, weights)
+    if missing or stray:
+        parts = [f"it lacks {_listed(missing)}"] if missing else []
+        parts += [f"it has {_listed([f'{key} of shape {list(weights[key])}' for key in stray])}"] if stray else []
         raise UserError(
-            f"{source} has {found['weights']:,} weights, and the network that its arguments or the job describe has "
-            f"{wanted:,}: it has parts that are not described here"
+            f"{source} is another network than its arguments or the job describe: {'; '.join(parts)}. Give the job "
+            "that it is of; parts that no job describes are not imported"
         )
+
+
+def _listed(keys: list[str]) -> str:
+    rest = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(keys[:_SHOWN]) + rest
 
 
 def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bool:
     """Whether the optimizer's state comes along, which only some formats allow; said where it does not."""
     kind = found["optimizer"]
-    if kind in _RESHARDABLE and job.parallelism.use_distributed_optimizer:
-        return True
-    reason = (
-        f"it is {kind}; Megatron-LM writes one that any layout reads with --use-distributed-optimizer "
-        "--dist-ckpt-optim-fully-reshardable"
-    )
+    stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
+    _, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=True), stored)
     if kind is None:
-        reason = found["unread"] or "it has none"
+        reason = found["unread"] or "it has none that says its steps"
+    elif kind not in _RESHARDABLE:
+        reason = (
+            f"it is {kind}; to have one that any layout reads, go on there for one step with "
+            "--use-distributed-optimizer --dist-ckpt-optim-fully-reshardable, save, and import that"
+        )
+    elif not job.parallelism.use_distributed_optimizer:
+        reason = "it is of a distributed optimizer, and the job has parallelism.use_distributed_optimizer: false"
+    elif missing:
+        reason = f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks"
+    else:
+        return True
     warn(
         f"the optimizer's state of {source} stays behind ({reason}): the run holds its weights alone, for "
         "checkpoint.pretrained"

@@ -14,7 +14,7 @@ _UNFUSED, _APPROXIMATE, _BY_ENGINE = "no-bias-gelu-fusion", "openai-gelu", "use-
 _FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu"}
 _OWN_LAYERS = ("use-legacy-models", "deepspeed")
 """Flags of those whose layers are not megatron-core's."""
-_LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Megatron-LM's --use-rope-scaling has these figures of Llama 3.1."""
 
 
@@ -99,7 +99,7 @@ def _carry_scaling(given: Gathering, flag: str, factor: str, kind: str) -> None:
     except ValueError:
         value = 0.0
     if 1.0 <= value < float("inf"):
-        figures = _LLAMA if kind == "llama3" else {}
+        figures = LLAMA_SCALING if kind == "llama3" else {}
         given.carry(flag, SCALING, {"type": kind, "factor": value, **figures})
     else:
         given.write_it(flag, SCALING, f"--{factor} is no number from 1")
@@ -113,7 +113,7 @@ def write_scaling(writer: FlagWriter) -> None:
         return
     if scaling.type == "linear" and scaling.factor.is_integer():
         writer.add("MODEL", "rotary-seq-len-interpolation-factor", int(scaling.factor))
-    elif scaling.type == "llama3" and all(getattr(scaling, name) == value for name, value in _LLAMA.items()):
+    elif scaling.type == "llama3" and all(getattr(scaling, name) == value for name, value in LLAMA_SCALING.items()):
         writer.add("MODEL", "use-rope-scaling")
         writer.add("MODEL", "rope-scaling-factor", scaling.factor)
     else:
