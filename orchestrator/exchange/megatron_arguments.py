@@ -83,6 +83,7 @@ def to_model(arguments: Mapping[str, Any], architecture: str = "gpt") -> dict[st
     """
     if missing := [name for name in ("num_layers", "hidden_size", "num_attention_heads") if name not in arguments]:
         raise UserError(f"the checkpoint's arguments do not say {', '.join(missing)}: give the job with --job")
+    arguments = sentences.with_known_layers(arguments, architecture)
     stray = {what for name, what in _NOT_HERE.items() if arguments.get(name) not in (*_UNSET, _NONE_OF_IT.get(name))}
     if stray:
         raise UserError(f"the checkpoint's network has {', '.join(sorted(stray))}, which is not imported")

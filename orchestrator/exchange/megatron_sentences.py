@@ -72,6 +72,12 @@ def _parts(key: str) -> tuple[str, str]:
     return found[1] or "", found[2]
 
 
+def with_known_layers(arguments: Mapping[str, Any], architecture: str) -> Mapping[str, Any]:
+    """The arguments without a BERT's --spec local, whose layers have the keys and the meaning of those without it."""
+    is_local = architecture == "bert" and arguments.get("spec") == ["local"]
+    return {**arguments, "spec": None} if is_local else arguments
+
+
 def to_fields(arguments: Mapping[str, Any], architecture: str) -> dict[str, Any]:
     """What arguments say of a BERT or a T5 alone, as fields of the model section."""
     if architecture == "bert":

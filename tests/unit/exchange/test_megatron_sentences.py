@@ -91,6 +91,14 @@ def test_arguments_there_and_back(name: str) -> None:
     assert differences(job, arguments) != []
 
 
+def test_layers_of_a_bert() -> None:
+    job = job_of("bert")
+    arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=ROWS)
+    assert differences(job, {**arguments, "spec": ["local"]}, "bert") == []
+    with pytest.raises(UserError, match="layers of a specification of its own"):
+        to_model({**arguments, "spec": ["my.layers", "spec"]}, "bert")
+
+
 def test_a_key_of_another_network_is_not_passed_over() -> None:
     job = job_of("bert")
     wanted = wanted_tensors(job, ROWS, with_optimizer=False)
