@@ -60,6 +60,8 @@ class Described:
     consumed_samples: int | None
     optimizer: str | None
     """Format of the optimizer's state; None where it has none."""
+    is_resumable: bool
+    """Whether what it says of the optimizer beside the tensors is what training goes on from."""
     rows: int | None
     """Of the embedding."""
     tensors: dict[str, tuple[int, ...]]
@@ -93,7 +95,8 @@ def describe(checkpoint: Path) -> dict[str, Any]:
         arguments=plain,
         iteration=iteration if isinstance(iteration, int) else 0,
         consumed_samples=consumed if isinstance(consumed, int) else None,
-        optimizer=contents(checkpoint).optimizer if is_resumable(shared.get("optimizer")) else None,
+        optimizer=contents(checkpoint).optimizer if isinstance(shared.get("optimizer"), dict) else None,
+        is_resumable=is_resumable(shared.get("optimizer")),
         rows=stored.shape(_TABLE)[0] if _TABLE in stored else None,
         tensors={key: stored.shape(key) for key in stored.keys() if _is_kept(key)},  # noqa: SIM118
         dtype=narrow.get(stored.dtype(keys[0]), "fp32"),

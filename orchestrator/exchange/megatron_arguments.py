@@ -28,6 +28,8 @@ SAME = (
     *("hidden_dropout", "attention_dropout", "init_method_std", "num_experts"),
 )
 """Arguments that are fields of the model section under the same name."""
+NULL_TOKENIZER = "NullTokenizer"
+"""Megatron-LM's tokenizer that counts ids; an end of document comes to its --vocab-size."""
 _RENAMED = {"layernorm_epsilon": "norm_epsilon", "layernorm_zero_centered_gamma": "apply_layernorm_1p"}
 """Arguments with another name than their flag and our field have; old releases have the flag's."""
 SAME_OF_EXPERTS = (
@@ -205,10 +207,13 @@ def require_representable(job: JobSpec) -> None:
 def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_vocab: int) -> dict[str, Any]:
     """What Megatron-LM would have for arguments, at that point of the training."""
     model, degrees = job.model, job.parallelism
-    flags = [flag for _, group in to_megatron(job).groups for flag in group]
+    flags = dict(_argument(flag) for _, group in to_megatron(job).groups for flag in group)
+    size = model.vocab_size
+    if size is not None and flags.get("tokenizer_type") == NULL_TOKENIZER:
+        size -= 1  # it leaves out the end of a document
     names = (*SAME, *(SAME_OF_EXPERTS if model.num_experts else ()))
     return {
-        **dict(_argument(flag) for flag in flags),
+        **flags,
         **{name: getattr(model, name) for name in names},
         **{theirs: getattr(model, ours) for theirs, ours in _RENAMED.items()},
         **sentences.to_arguments(model),
@@ -225,7 +230,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         "add_position_embedding": True,
         "use_rotary_position_embeddings": False,
         "max_position_embeddings": model.positions,
-        "vocab_size": model.vocab_size,
+        "vocab_size": size,
         "padded_vocab_size": padded_vocab,
         "bf16": job.precision.dtype == "bf16",
         "fp16": job.precision.dtype == "fp16",

@@ -14,8 +14,14 @@ from orchestrator.spec.job import JobSpec
 
 
 def is_resumable(shared: Any) -> bool:
-    """Whether training can go on from it: it has groups that say their steps."""
-    return isinstance(shared, dict) and any("step" in group for group in _groups_of(shared))
+    """Whether it is what a distributed optimizer says, and says its steps: training can go on from it."""
+    if not isinstance(shared, dict) or not shared:
+        return False
+    parts = [part.get("optimizer") if isinstance(part, dict) else None for part in _parts(shared)]
+    groups = [part.get("param_groups") if isinstance(part, dict) else None for part in parts]
+    if not all(isinstance(each, list) and all(isinstance(group, dict) for group in each) for each in groups):
+        return False
+    return any("step" in group for group in _groups_of(shared))
 
 
 def taken_state(shared: dict[Any, Any], job: JobSpec) -> dict[Any, Any]:
@@ -56,9 +62,9 @@ def given_state(ours: dict[Any, Any], job: JobSpec) -> dict[Any, Any]:
     return given[0] if len(given) == 1 else dict(enumerate(given))
 
 
-def _parts(state: dict[Any, Any]) -> list[dict[str, Any]]:
+def _parts(state: dict[Any, Any]) -> list[Any]:
     """The optimizers that a state is of."""
-    return [state] if "optimizer" in state else [state[number] for number in sorted(state)]
+    return [state] if "optimizer" in state else [state[key] for key in sorted(state, key=str)]
 
 
 def _groups_of(state: dict[Any, Any]) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ import random
 import shlex
 from dataclasses import dataclass
 
-STEPS, SAVED = 14, 4
-"""Steps of every run, and after how many of them the other program goes on."""
+SAVED = 4
+"""After how many steps of at least fourteen the other program goes on."""
 _COMMON = """
     --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64
     --hidden-dropout 0 --attention-dropout 0 --micro-batch-size 2 --weight-decay 0.1 --clip-grad 1.0
@@ -31,6 +31,8 @@ class Kind:
     ranks: int = 1
     finetunes: str | None = None
     """The kind whose weights it begins with."""
+    forgets: bool = False
+    """Whether the trainer goes on from its own checkpoints otherwise than it would have gone on."""
 
     @property
     def loads(self) -> list[str]:
@@ -62,7 +64,7 @@ KINDS = {
     "experts-parallel": Kind(
         f"{_STEPS} {_LLAMA} {_EXPERTS} --expert-model-parallel-size 2 --moe-layer-freq 2", ranks=2
     ),
-    "decoupled-lr": Kind(f"{_STEPS} {_LLAMA} --decoupled-lr 5e-4 --decoupled-min-lr 2e-4"),
+    "decoupled-lr": Kind(f"{_STEPS} {_LLAMA} --decoupled-lr 5e-4 --decoupled-min-lr 2e-4", forgets=True),
     "pipeline": Kind(f"{_STEPS} --pipeline-model-parallel-size 2", ranks=2),
     "data-parallel": Kind(f"{_STEPS} {_LLAMA}", ranks=2),
     "wsd": Kind(
@@ -73,7 +75,7 @@ KINDS = {
         """
     ),
     "ramp-up": Kind(
-        "--train-samples 184 --global-batch-size 16 --rampup-batch-size 8 8 80 --lr 1e-3 --min-lr 1e-4"
+        "--train-samples 192 --global-batch-size 16 --rampup-batch-size 8 8 80 --lr 1e-3 --min-lr 1e-4"
         " --lr-decay-style linear --lr-warmup-samples 16"
     ),
     "finetune": Kind(f"{_STEPS}", finetunes="gpt"),

@@ -26,7 +26,7 @@ from support.training import losses
 
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
-from parity.kinds import KINDS, SAVED, STEPS, Kind, corpus
+from parity.kinds import KINDS, SAVED, Kind, corpus
 from parity.records import record
 
 TRAINER = Path(__file__).parent / "trainer.py"
@@ -75,10 +75,14 @@ def compare(kind: Kind, folder: Path, checkout: Path) -> dict[str, float]:
         words = (str(begun.checkpoint(SAVED).relative_to(folder)), "exported", "--to", "megatron-lm")
         orchestrator(folder, "checkpoint", "export", *words)
     back = trainer(kind, folder, checkout, "back.json", "--load", "exported")
+    resumed = theirs
+    if kind.forgets:
+        again = trainer(kind, folder, checkout, "again.json", "--load", "checkpoints", "--ckpt-step", str(SAVED))
+        resumed = [*theirs[:SAVED], *again]
     return {
         "from the start": apart(theirs, losses(begun), 0),
         "taken in": apart(theirs, losses(taken), SAVED),
-        "given back": apart(theirs, dict(enumerate(back, start=SAVED + 1)), SAVED),
+        "given back": apart(resumed, dict(enumerate(back, start=SAVED + 1)), SAVED),
     }
 
 
@@ -159,7 +163,7 @@ def orchestrator(folder: Path, *arguments: str) -> str:
 
 def apart(theirs: list[float], ours: Mapping[int, float], done: int) -> float:
     """The largest relative difference of the losses after `done` steps."""
-    return max(abs(ours[step] / theirs[step - 1] - 1) for step in range(done + 1, STEPS + 1))
+    return max(abs(ours[step] / theirs[step - 1] - 1) for step in range(done + 1, len(theirs) + 1))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.running import check_installed, label
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
-from orchestrator.exchange.megatron_arguments import differences, require_representable, to_model
+from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model
 from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
 from orchestrator.exchange.megatron_sentences import architecture_of
 from orchestrator.launch.runs import create_run
@@ -147,7 +147,7 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
 def _vocabulary(arguments: Mapping[str, Any]) -> int | None:
     """The tokens that the arguments speak of: those of a NullTokenizer leave out its end of document."""
     size = arguments.get("vocab_size")
-    return size + 1 if size and arguments.get("tokenizer_type") == "NullTokenizer" else size
+    return size + 1 if size and arguments.get("tokenizer_type") == NULL_TOKENIZER else size
 
 
 _WORDPIECE = {"BertWordPieceLowerCase": True, "BertWordPieceCase": False}
@@ -203,7 +203,7 @@ def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bo
     stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
     _, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=True), stored)
     if kind is None:
-        reason = found["unread"] or "it has none that says its steps"
+        reason = found["unread"] or "it has none"
     elif kind not in _RESHARDABLE:
         reason = (
             f"it is {kind}; to have one that any layout reads, go on there for one step with "
@@ -211,6 +211,8 @@ def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bo
         )
     elif not job.parallelism.use_distributed_optimizer:
         reason = "it is of a distributed optimizer, and the job has parallelism.use_distributed_optimizer: false"
+    elif not found["is_resumable"]:
+        reason = "it does not say how many steps it has taken"
     elif missing:
         reason = f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks"
     else:

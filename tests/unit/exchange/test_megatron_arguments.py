@@ -172,7 +172,8 @@ def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
     kind: str | None, taken: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = tiny_job("job")
-    found = {"optimizer": kind, "unread": None, "rows": 256, "tensors": wanted_tensors(job, 256, with_optimizer=True)}
+    tensors = wanted_tensors(job, 256, with_optimizer=True)
+    found = {"optimizer": kind, "is_resumable": True, "unread": None, "rows": 256, "tensors": tensors}
     assert megatron._takes_optimizer(Path("there"), found, job) is taken
     assert ("stays behind" in capsys.readouterr().err) is not taken
 

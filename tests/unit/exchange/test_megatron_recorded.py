@@ -16,6 +16,7 @@ from orchestrator.errors import UserError
 from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
 from orchestrator.exchange.megatron_arguments import differences, to_model
 from orchestrator.exchange.megatron_names import numbered_object, stacked_object, wanted_tensors
+from orchestrator.exchange.megatron_optimizer import is_resumable
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.writing import job_text
@@ -128,9 +129,30 @@ def test_what_a_resume_would_lack_is_told_before(tmp_path: Path, capsys: pytest.
     wide = {**found, "tensors": {**found["tensors"], "decoder.layers.mlp.router.bias": [4, 4]}}
     with pytest.raises(UserError, match=r"it has decoder\.layers\.mlp\.router\.bias of shape \[4, 4\]"):
         megatron._check_weights(source, wide, job)
+    assert not megatron._takes_optimizer(source, {**found, "is_resumable": False}, job)
+    assert "does not say how many steps it has taken" in capsys.readouterr().err
     plain = job.parallelism.model_copy(update={"use_distributed_optimizer": False})
     assert not megatron._takes_optimizer(source, found, job.model_copy(update={"parallelism": plain}))
     assert "use_distributed_optimizer: false" in capsys.readouterr().err
+
+
+GROUPS = {"param_groups": [{"wd_mult": 1.0, "step": 3}]}
+
+
+@pytest.mark.parametrize(
+    ("state", "resumable"),
+    [
+        ({"optimizer": GROUPS}, True),
+        ({0: {"optimizer": GROUPS}, 1: {"optimizer": GROUPS}}, True),
+        ({"optimizer": {"param_groups": [{"wd_mult": 1.0}]}}, False),
+        ({"state": {}, **GROUPS}, False),
+        ({"optimizer": None}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_what_an_optimizer_says_beside_its_tensors(state: Any, resumable: bool) -> None:
+    assert is_resumable(state) is resumable
 
 
 @pytest.mark.parametrize(
