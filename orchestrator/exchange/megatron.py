@@ -22,6 +22,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 
 from orchestrator.checkpoints import CONTENT, MEGATRON_TRACKER, file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
+from orchestrator.exchange import megatron_sentences as sentences
 from orchestrator.exchange.drafts import drafted, require_free
 from orchestrator.exchange.megatron_arguments import scheduler_state, to_arguments
 from orchestrator.exchange.megatron_names import (
@@ -152,7 +153,7 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
             "content_metadata": CONTENT,
             "train_state": {"iteration": iteration, "consumed_samples": consumed, "skipped_steps": 0},
         }
-    names = {key: key for key in stored.objects() if _is_weight(key)}
+    names = {key: key for key in stored.objects() if _is_weight(key) and not sentences.is_copy(key)}
     if not any(key.startswith(f"{DECODER}0.") for key in wanted):
         names = {stacked_object(key, job.model.num_layers): key for key in names}
     target.mkdir(parents=True)
@@ -236,7 +237,8 @@ def _copy(checkpoint: Path, files: Iterable[str], job: JobSpec, target: Path) ->
             if name not in _OURS_ALONE and "/" not in name:
                 shutil.copyfile(checkpoint / name, target / name)
         return
-    objects = {key: key for key in stored.objects() if _is_weight(key)}
+    kept = filter(_is_weight, stored.objects())
+    objects = {there: key for key in kept for there in sentences.names_there(key, job.model.architecture)}
     if numbers_layers(job.model):
         objects = {numbered_object(key): key for key in objects}
     parts = job.parallelism.tensor_model_parallel_size

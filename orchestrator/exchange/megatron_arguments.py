@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.errors import UserError
+from orchestrator.exchange import megatron_sentences as sentences
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.migration.together.variants import LLAMA_SCALING
 from orchestrator.planning.batch import BatchSchedule, Progress
@@ -38,7 +39,7 @@ SAME_OF_EXPERTS = (
 )
 """The same where there are experts."""
 _ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu"}
-_POSITIONS = ("learned_absolute", "rope", "none")
+_POSITIONS = ("learned_absolute", "rope", "relative", "none")
 _NOT_HERE = {
     "multi_latent_attention": "multi-latent attention",
     "heterogeneous_layers_config_path": "layers of several shapes",
@@ -78,10 +79,13 @@ in 0.19. Nor does it hand it --rotary-seq-len-interpolation-factor.
 """
 
 
-def to_model(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The model section that arguments describe, a decoder's. Raises UserError when there is none."""
+def to_model(arguments: Mapping[str, Any], architecture: str = "gpt") -> dict[str, Any]:
+    """The model section that arguments describe, which do not say of what family it is. Raises UserError when there is
+    none.
+    """
     if missing := [name for name in ("num_layers", "hidden_size", "num_attention_heads") if name not in arguments]:
         raise UserError(f"the checkpoint's arguments do not say {', '.join(missing)}: give the job with --job")
+    arguments = sentences.with_known_layers(arguments, architecture)
     stray = {what for name, what in _NOT_HERE.items() if arguments.get(name) not in (*_UNSET, _NONE_OF_IT.get(name))}
     if stray:
         raise UserError(f"the checkpoint's network has {', '.join(sorted(stray))}, which is not imported")
@@ -97,7 +101,7 @@ def to_model(arguments: Mapping[str, Any]) -> dict[str, Any]:
     fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
     plain = "gelu_tanh" if fuses else "gelu"
     model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
-    return {**model, **_window(arguments)}
+    return {**model, **_window(arguments), **sentences.to_fields(arguments, architecture)}
 
 
 _UNSET: tuple[Any, ...] = (None, False, 0, "", [], {})
@@ -138,9 +142,9 @@ _NO_NETWORK = frozenset(
 """What may be another in a job that goes on from a checkpoint; images are refused for themselves."""
 
 
-def differences(job: JobSpec, arguments: Mapping[str, Any]) -> list[str]:
+def differences(job: JobSpec, arguments: Mapping[str, Any], architecture: str = "gpt") -> list[str]:
     """Where a job's network is not what arguments describe. Raises UserError when they describe none that is here."""
-    described = {"seq_length": job.model.seq_length, **to_model(arguments)}
+    described = {"seq_length": job.model.seq_length, **to_model(arguments, architecture)}
     try:
         theirs = ModelSpec.model_validate(described)
     except ValidationError as error:
@@ -162,6 +166,7 @@ def _network(model: ModelSpec) -> dict[str, Any]:
         "add_qkv_bias": model.has_qkv_bias,
         "max_position_embeddings": model.positions if model.position_embedding_type == "learned_absolute" else None,
     }
+    found |= sentences.network(model)
     if model.position_embedding_type != "rope":
         found |= dict.fromkeys(("rotary_percent", "rotary_base", "rope_scaling"))
     if model.sliding_window is None:
@@ -175,10 +180,10 @@ def _network(model: ModelSpec) -> dict[str, Any]:
 
 def require_representable(job: JobSpec) -> None:
     """Raises UserError when Megatron-LM has no such network, or its arguments cannot say it."""
-    if job.model.architecture != "gpt" or job.task is not None:
-        raise UserError(
-            f"{job.name} is a {job.model.architecture}: checkpoints for Megatron-LM are written of decoders alone"
-        )
+    if job.model.architecture == "mamba" or job.task is not None:
+        what = "has a task" if job.task is not None else "is a mamba"
+        raise UserError(f"{job.name} {what}: checkpoints for Megatron-LM are written of GPT, BERT and T5 alone")
+    sentences.require_halves_alike(job)
     if job.model.vision is not None:
         raise UserError(
             f"{job.name} has images (model.vision), and checkpoints for Megatron-LM are written of decoders alone: "
@@ -211,6 +216,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         **flags,
         **{name: getattr(model, name) for name in names},
         **{theirs: getattr(model, ours) for theirs, ours in _RENAMED.items()},
+        **sentences.to_arguments(model),
         "ffn_hidden_size": model.ffn_size,
         "kv_channels": model.head_dim,
         "add_qkv_bias": model.has_qkv_bias,

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.exchange.shapes import decoder_weights
+from orchestrator.exchange import megatron_sentences as sentences
+from orchestrator.exchange.shapes import weights_of
 from orchestrator.exchange.table import DECODER
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -39,10 +40,10 @@ Sources = Mapping[str, tuple[Source, ...]]
 
 
 def wanted_tensors(job: JobSpec, rows: int, *, with_optimizer: bool) -> dict[str, tuple[int, ...]]:
-    """What a run of a GPT begins with, as this writes it: the weights, and what a distributed optimizer keeps of them.
+    """What a run begins with, as this writes it: the weights, and what a distributed optimizer keeps of them.
     `rows`: of the embedding.
     """
-    weights = decoder_weights(job.model, rows)
+    weights = weights_of(job.model, rows)
     return {**weights, **(_states(weights, job.optimizer) if with_optimizer else {})}
 
 
@@ -68,7 +69,7 @@ def find_sources(wanted: Shapes, stored: Shapes) -> tuple[dict[str, tuple[Source
 
 
 def _sources(key: str, shape: tuple[int, ...], names: Mapping[str, str], stored: Shapes) -> tuple[Source, ...] | None:
-    for name in (key, key.replace(_NORM, _LOCAL_NORM)):
+    for name in (key, key.replace(_NORM, _LOCAL_NORM), *sentences.other_names(key)):
         if name in names and stored[names[name]] == shape:
             return (Source(names[name]),)
         stack, _, rest = name.partition(DECODER)
@@ -81,7 +82,7 @@ def _sources(key: str, shape: tuple[int, ...], names: Mapping[str, str], stored:
 def unread(found: Sources, stored: Iterable[str]) -> list[str]:
     """The stored keys that nothing is found in."""
     read = {source.key for sources in found.values() for source in sources}
-    return sorted(set(stored) - read)
+    return sorted(key for key in set(stored) - read if not sentences.is_copy(key))
 
 
 def numbers_layers(model: ModelSpec) -> bool:
@@ -102,7 +103,7 @@ def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, t
         if rest and numbers_layers(model) and not rest[0].isdigit():
             found |= {f"{stack}{DECODER}{number}.{rest}": (Source(key, (number,)),) for number in range(shape[0])}
         else:
-            found[name] = (Source(key),)
+            found |= {there: (Source(key),) for there in sentences.names_there(name, model.architecture)}
     return found
 
 

@@ -127,3 +127,53 @@ def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:
         "vision.projector.linear_fc2": (hidden, hidden),
     }[name]
     return matrix if kind == "weight" else matrix[:1]
+
+
+def weights_of(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
+    """As `decoder_weights`, of a GPT, a BERT without a task, or a T5."""
+    if model.architecture == "gpt":
+        return decoder_weights(model, rows)
+    beside = _beside_bert if model.architecture == "bert" else _beside_t5
+    found = {key: shape_of(key, model, rows) for key in (*_embedding(model), *beside(model))}
+    halves = {"encoder": model.num_layers} if model.architecture == "bert" else {}
+    if model.architecture == "t5":
+        halves = {"encoder": model.encoder_layers, "decoder": model.decoder_layers}
+    for half, layers in halves.items():
+        names = [*_layer(model, has_experts=False), *(_cross_attention(model) if half == "decoder" else ())]
+        found |= {f"{half}.layers.{name}": (layers, *shape_of(f"{half}.layers.{name}", model, rows)) for name in names}
+    return found
+
+
+def _embedding(model: ModelSpec) -> Iterator[str]:
+    yield "embedding.word_embeddings.weight"
+    if model.position_embedding_type == "learned_absolute":
+        yield "embedding.position_embeddings.weight"
+    if model.untie_embeddings_and_output_weights:
+        yield "output_layer.weight"
+
+
+def _beside_bert(model: ModelSpec) -> Iterator[str]:
+    if model.tokentypes:
+        yield "embedding.tokentype_embeddings.weight"
+    yield from _norm("encoder.final_layernorm.", model)
+    yield from _linear("lm_head.dense.", has_bias=True)
+    yield from _norm("lm_head.layer_norm.", model)
+    yield "output_layer.bias"
+    if model.bert_binary_head:
+        yield from _linear("pooler.dense.", has_bias=True)
+        yield from _linear("binary_head.", has_bias=True)
+
+
+def _beside_t5(model: ModelSpec) -> Iterator[str]:
+    for half in ("encoder", "decoder"):
+        yield from _norm(f"{half}.final_layernorm.", model)
+        if model.position_embedding_type == "relative":
+            yield f"{half}_relative_attention_bias.weight"
+    if model.add_output_bias:
+        yield "output_layer.bias"
+
+
+def _cross_attention(model: ModelSpec) -> Iterator[str]:
+    yield from _norm("pre_cross_attn_layernorm.", model)
+    for name in ("linear_q.", "linear_kv.", "linear_proj."):
+        yield from _linear(f"cross_attention.{name}", has_bias=model.add_bias_linear)

@@ -14,10 +14,11 @@ from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.models.converting import alone, convert, size_of
 from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.running import check_installed, label
-from orchestrator.data.vocabulary import own_vocabulary_size
+from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model
 from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
+from orchestrator.exchange.megatron_sentences import architecture_of
 from orchestrator.launch.runs import create_run
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
@@ -30,7 +31,6 @@ _SAVED_ONCE_MORE = ("dp_reshardable", "dp_zero_gather_scatter", "fully_sharded_m
 """What Megatron-LM loads and then saves in the other format."""
 _OPTIMIZER = ("optimizer.", "chained_")
 _SHOWN = 4
-_DECODER = {"embedding", "decoder", "output_layer"}
 
 
 def is_megatron(folder: Path) -> bool:
@@ -62,8 +62,8 @@ def import_megatron(
     """
     source = _checkpoint_in(folder, iteration)
     found = convert("describe-megatron", str(source))
-    if not set(found["kinds"]) <= _DECODER:
-        raise UserError(f"{source} is no decoder: it has {', '.join(found['kinds'])}; imported are GPT models alone")
+    if architecture_of(found["kinds"]) is None:
+        raise UserError(f"{source} is no GPT, BERT or T5: it has {', '.join(found['kinds'])}; imported are these alone")
     loaded = _job(source, found, name, job_file)
     job = loaded.job
     if job.model.vision is not None:
@@ -118,10 +118,10 @@ def _checkpoint_in(folder: Path, iteration: int | None) -> Path:
 
 def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None) -> LoadedJob:
     """The job that is given, or one made of the checkpoint's arguments, which holds the network alone."""
-    arguments = found["arguments"]
+    arguments, architecture = found["arguments"], architecture_of(found["kinds"]) or "gpt"
     if job_file is not None:
         loaded = load_job([job_file], [f"name={name}"] if name else [])
-        other = differences(loaded.job, arguments) if arguments is not None else []
+        other = differences(loaded.job, arguments, architecture) if arguments is not None else []
         if other:
             raise UserError(f"{source} is another network than that of {job_file}: {'; '.join(other)}")
         return loaded
@@ -131,8 +131,8 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
     tokenizer = _tokenizer(arguments)
     if tokenizer is None:
         warn(f"the tokenizer of {source} is not on this machine, or of a kind that is not read: name one yourself")
-    model = to_model(arguments)
-    own = own_vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
+    model = to_model(arguments, architecture)
+    own = vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
     model["vocab_size"] = _vocabulary(arguments) or own or found["rows"]
     written = {
         "name": name or "megatron-lm",
@@ -152,9 +152,18 @@ def _vocabulary(arguments: Mapping[str, Any]) -> int | None:
     return size + 1 if size and arguments.get("tokenizer_type") == NULL_TOKENIZER else size
 
 
-def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, str] | None:
+_WORDPIECE = {"BertWordPieceLowerCase": True, "BertWordPieceCase": False}
+
+
+def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     """That of the arguments, where its files are here."""
     kind, model = arguments.get("tokenizer_type"), arguments.get("tokenizer_model")
+    if kind in _WORDPIECE and (vocabulary := arguments.get("vocab_file")) and Path(vocabulary).is_file():
+        sentinels = arguments.get("vocab_extra_ids") or 0
+        if sentinels and arguments.get("legacy_tokenizer"):
+            return None  # it puts two tokens of its own before them, which are not in the file
+        lower = _WORDPIECE[kind]
+        return {"type": "wordpiece", "path": vocabulary, "lower_case": lower, "vocab_extra_ids": sentinels}
     if kind == "GPT2BPETokenizer":
         vocabulary, merges = arguments.get("vocab_file"), arguments.get("merge_file")
         if vocabulary and merges and Path(vocabulary).is_file() and Path(merges).is_file():
@@ -171,7 +180,7 @@ def _check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None
     another kind, shows in the weights.
     """
     if found["rows"] is None:
-        raise UserError(f"{source} has no embedding.word_embeddings.weight: it is no GPT")
+        raise UserError(f"{source} has no embedding.word_embeddings.weight")
     stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
     weights = {key: shape for key, shape in stored.items() if not key.startswith(_OPTIMIZER)}
     sources, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=False), weights)
