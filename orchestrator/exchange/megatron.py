@@ -25,6 +25,8 @@ from orchestrator.exchange.drafts import drafted, require_free
 from orchestrator.exchange.megatron_arguments import scheduler_state, to_arguments
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.reshaping import contents, copy_tensors
+from orchestrator.exchange.torch_format.names import WHOLE, is_of_ranks
+from orchestrator.exchange.torch_format.weights import RankWeights
 from orchestrator.planning.progress import progress_of
 from orchestrator.portable import files_to_carry
 from orchestrator.rundir import sync_folder, sync_tree
@@ -61,11 +63,35 @@ class Described:
 
 def describe(checkpoint: Path) -> dict[str, Any]:
     """Raises CheckpointError when it is no such checkpoint."""
+    if is_of_ranks(checkpoint):
+        return asdict(_described_ranks(checkpoint))
     stored, unread = StoredWeights(checkpoint), None
     try:
         shared = stored.shared()
     except CheckpointError as error:
         shared, unread = {}, str(error)
+    optimizer = contents(checkpoint).optimizer if isinstance(shared.get("optimizer"), dict) else None
+    return asdict(_described(checkpoint, stored, shared, optimizer, unread))
+
+
+def _described_ranks(checkpoint: Path) -> Described:
+    """Of one in the older format."""
+    stored = RankWeights(checkpoint)
+    shared, unread = stored.shared(), stored.without_optimizer
+    if "args" not in shared:
+        sizes = ", ".join(f"{name} {size}" for name, size in stored.sizes().items())
+        unread = f"{checkpoint} carries no arguments (its weights say {sizes}, and not the number of attention heads)"
+    optimizer = None if stored.without_optimizer else WHOLE
+    return _described(checkpoint, stored, shared, optimizer, unread)
+
+
+def _described(
+    checkpoint: Path,
+    stored: StoredWeights | RankWeights,
+    shared: dict[str, Any],
+    optimizer: str | None,
+    unread: str | None,
+) -> Described:
     arguments = shared.get("args")
     plain = None
     if isinstance(arguments, argparse.Namespace):
@@ -76,18 +102,17 @@ def describe(checkpoint: Path) -> dict[str, Any]:
         raise CheckpointError(f"{checkpoint} has no weights")
     narrow = {torch.bfloat16: "bf16", torch.float16: "fp16"}
     iteration = shared.get("iteration", 0)
-    found = Described(
+    return Described(
         arguments=plain,
         iteration=iteration if isinstance(iteration, int) else 0,
         consumed_samples=consumed if isinstance(consumed, int) else None,
-        optimizer=contents(checkpoint).optimizer if isinstance(shared.get("optimizer"), dict) else None,
+        optimizer=optimizer,
         rows=stored.shape(_TABLE)[0] if _TABLE in stored else None,
         weights=sum(math.prod(stored.shape(key)) for key in keys),
         dtype=narrow.get(stored.dtype(keys[0]), "fp32"),
         kinds=sorted({key.partition(".")[0] for key in keys}),
         unread=unread,
     )
-    return asdict(found)
 
 
 def _is_plain(value: Any) -> bool:
@@ -104,7 +129,8 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
     """Write a checkpoint of Megatron-LM as the committed checkpoint `target` of a job: its weights, and with the
     optimizer the point of the training that it is of as well. Raises CheckpointError when it cannot be read.
     """
-    stored, found = StoredWeights(source), Described(**describe(source))
+    stored = RankWeights(source, job) if is_of_ranks(source) else StoredWeights(source)
+    found = Described(**describe(source))
     iteration = found.iteration if with_optimizer else 0
     consumed = found.consumed_samples if found.consumed_samples is not None else iteration * job.global_batch_size
     consumed = consumed if with_optimizer else 0

@@ -47,7 +47,6 @@ _NOT_HERE = {
     "quick_geglu": "quick GeGLU",
     "onnx_safe": "another GeLU",
     "apply_residual_connection_post_layernorm": "residuals behind the norm",
-    "apply_query_key_layer_scaling": "scores scaled by the layer's number",
     "window_size": "a sliding window",
     "attention_output_gate": "gated attention",
     "use_rope_scaling": "scaled rotary positions",
@@ -62,8 +61,10 @@ _ONE = ("rotary_seq_len_interpolation_factor",)
 """For which 1 is none."""
 
 
-def to_model(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The model section that arguments describe, a decoder's. Raises UserError when there is none."""
+def to_model(arguments: Mapping[str, Any], architecture: str = "gpt") -> dict[str, Any]:
+    """The model section that arguments describe, of a GPT or a BERT, which they do not tell apart. Raises UserError
+    when there is none.
+    """
     if missing := [name for name in ("num_layers", "hidden_size", "num_attention_heads") if name not in arguments]:
         raise UserError(f"the checkpoint's arguments do not say {', '.join(missing)}: give the job with --job")
     stray = {what for name, what in _NOT_HERE.items() if _is_set(name, arguments.get(name))}
@@ -86,7 +87,7 @@ def to_model(arguments: Mapping[str, Any]) -> dict[str, Any]:
     fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
     plain = "gelu_tanh" if fuses else "gelu"
     model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
-    return model
+    return model if architecture == "gpt" else {"architecture": architecture, **model}
 
 
 def _is_set(name: str, value: Any) -> bool:
@@ -101,9 +102,9 @@ _NO_NETWORK = (
 """What may be another in a job that goes on from a checkpoint."""
 
 
-def differences(job: JobSpec, arguments: Mapping[str, Any]) -> list[str]:
+def differences(job: JobSpec, arguments: Mapping[str, Any], architecture: str = "gpt") -> list[str]:
     """Where a job's network is not what arguments describe. Raises UserError when they describe none that is here."""
-    described = {name: value for name, value in to_model(arguments).items() if name not in _NO_NETWORK}
+    described = {name: value for name, value in to_model(arguments, architecture).items() if name not in _NO_NETWORK}
     try:
         theirs = ModelSpec.model_validate({"seq_length": job.model.seq_length, **described})
     except ValidationError as error:

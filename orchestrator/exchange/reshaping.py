@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
@@ -115,9 +115,19 @@ def _carried(source: Path, names: Mapping[str, Any], job: JobSpec) -> dict[str, 
     return {JOB_FILE: dump_resolved(job).encode(), **{name: (source / name).read_bytes() for name in tokenizer}}
 
 
-def copy_tensors(
-    stored: StoredWeights, target: Path, parts: int, keep: Callable[[str], bool] = lambda key: True
-) -> None:
+class Tensors(Protocol):
+    """The tensors of a checkpoint, and what is stored between them: of `StoredWeights` what writing them needs."""
+
+    def keys(self) -> list[str]: ...
+    def objects(self) -> list[str]: ...
+    def shape(self, key: str) -> tuple[int, ...]: ...
+    def dtype(self, key: str) -> torch.dtype: ...
+    def places(self, key: str) -> int: ...
+    def read(self, key: str, place: tuple[int, ...]) -> torch.Tensor: ...
+    def read_object(self, key: str) -> io.BytesIO: ...
+
+
+def copy_tensors(stored: Tensors, target: Path, parts: int, keep: Callable[[str], bool] = lambda key: True) -> None:
     """Write all tensors and objects of a checkpoint into a folder, matrices in as many parts as there are
     tensor-parallel ranks. Holds no more than one layer of one tensor at a time. `keep`: which keys.
     """
@@ -184,7 +194,7 @@ def _pieces(key: str, length: int, parts: int) -> int:
 class _Planner(DefaultSavePlanner):
     """Reads each part when torch's writer asks for it; those of one layer are read together."""
 
-    def __init__(self, stored: StoredWeights, count: int) -> None:
+    def __init__(self, stored: Tensors, count: int) -> None:
         super().__init__()
         self._stored = stored
         self._progress = shown(range(count), count, "reshaping")

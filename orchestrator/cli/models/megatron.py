@@ -17,6 +17,7 @@ from orchestrator.cli.running import check_installed, label
 from orchestrator.data.vocabulary import own_vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import differences, require_representable, to_model
+from orchestrator.exchange.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
 from orchestrator.launch.runs import create_run
 from orchestrator.planning.parameters import parameters
 from orchestrator.portable import Weights
@@ -26,12 +27,17 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 
 _RESHARDABLE = ("fully_reshardable",)
-_DECODER = {"embedding", "decoder", "output_layer"}
+_PARTS = {
+    "gpt": {"embedding", "decoder", "output_layer"},
+    "bert": {"embedding", "encoder", "output_layer", "lm_head", "pooler", "binary_head"},
+}
+"""What the keys of each architecture begin with."""
 
 
 def is_megatron(folder: Path) -> bool:
     """Whether a folder is one that Megatron-LM saves into, or one checkpoint in it."""
-    return (folder / MEGATRON_TRACKER).is_file() or (folder.parent / MEGATRON_TRACKER).is_file()
+    tracked = (folder / MEGATRON_TRACKER).is_file() or (folder.parent / MEGATRON_TRACKER).is_file()
+    return tracked or is_of_ranks(folder)
 
 
 def export_megatron(weights: Weights, checkpoint: Path, target: Path, *, as_json: bool) -> None:
@@ -54,14 +60,15 @@ def import_megatron(
 ) -> None:
     """Make a run of a checkpoint: with a job, one that goes on from it; else one that holds its weights.
 
-    Raises UserError when there is none, when it is not a decoder's, or the job's network is another.
+    Raises UserError when there is none, when it is no GPT's and no BERT's, or the job's network is another.
     """
     source = _checkpoint_in(folder, iteration)
     found = convert("describe-megatron", str(source))
-    if not set(found["kinds"]) <= _DECODER:
-        raise UserError(f"{source} is no decoder: it has {', '.join(found['kinds'])}; imported are GPT models alone")
-    loaded = _job(source, found, name, job_file)
+    architecture = _architecture(source, found)
+    loaded = _job(source, found, name, job_file, architecture)
     job = loaded.job
+    if job.model.architecture != architecture:
+        raise UserError(f"{source} is a {architecture}, and {job.name} a {job.model.architecture}")
     if job.model.vision is not None:
         raise UserError(f"{source} is a decoder, and {job.name} has images (model.vision): import it without --job")
     _check_weights(source, found, job)
@@ -102,22 +109,27 @@ def _checkpoint_in(folder: Path, iteration: int | None) -> Path:
         )
     if not source.is_dir():
         raise UserError(f"{source} does not exist")
-    if any(source.glob("mp_rank_*")):
-        raise UserError(
-            f"{source} has Megatron-LM's older format, a pickle per rank: have Megatron-LM write it as torch_dist "
-            "(--ckpt-convert-format torch_dist) and import that"
-        )
-    if not (source / ".metadata").is_file():
-        raise UserError(f"{source} is no checkpoint of format torch_dist: it has no .metadata")
+    if not is_of_ranks(source) and not (source / ".metadata").is_file():
+        raise UserError(f"{source} is no checkpoint of Megatron-LM: it has neither .metadata nor {RANK_FOLDERS}")
     return source
 
 
-def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None) -> LoadedJob:
+def _architecture(source: Path, found: Mapping[str, Any]) -> str:
+    """By what its keys begin with. Raises UserError when it is none that is imported."""
+    for architecture, parts in _PARTS.items():
+        if set(found["kinds"]) <= parts:
+            return architecture
+    raise UserError(f"{source} is no GPT and no BERT, which alone are imported: it has {', '.join(found['kinds'])}")
+
+
+def _job(
+    source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None, architecture: str
+) -> LoadedJob:
     """The job that is given, or one made of the checkpoint's arguments, which holds the network alone."""
     arguments = found["arguments"]
     if job_file is not None:
         loaded = load_job([job_file], [f"name={name}"] if name else [])
-        other = differences(loaded.job, arguments) if arguments is not None else []
+        other = differences(loaded.job, arguments, architecture) if arguments is not None else []
         if other:
             raise UserError(f"{source} is another network than that of {job_file}: {'; '.join(other)}")
         return loaded
@@ -127,7 +139,9 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
     tokenizer = _tokenizer(arguments)
     if tokenizer is None:
         warn(f"the tokenizer of {source} is not on this machine, or of a kind that is not read: name one yourself")
-    model = to_model(arguments)
+    model = to_model(arguments, architecture)
+    if architecture == "bert":
+        model["bert_binary_head"] = "binary_head" in found["kinds"]
     own = own_vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
     model["vocab_size"] = arguments.get("vocab_size") or own or found["rows"]
     written = {
@@ -159,7 +173,7 @@ def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, str] | None:
 def _check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None:
     """What the arguments do not say, like layers of another kind, would show in the number of weights."""
     if found["rows"] is None:
-        raise UserError(f"{source} has no embedding.word_embeddings.weight: it is no GPT")
+        raise UserError(f"{source} has no embedding.word_embeddings.weight: it is no GPT and no BERT")
     wanted = parameters(job, found["rows"]).total
     if wanted != found["weights"]:
         raise UserError(
@@ -173,10 +187,14 @@ def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bo
     kind = found["optimizer"]
     if kind in _RESHARDABLE and job.parallelism.use_distributed_optimizer:
         return True
+    if kind == WHOLE and job.precision.dtype == found["dtype"]:
+        return True
     reason = (
         f"it is {kind}; Megatron-LM writes one that any layout reads with --use-distributed-optimizer "
         "--dist-ckpt-optim-fully-reshardable"
     )
+    if kind == WHOLE:
+        reason = f"it is of a training in {found['dtype']}, and the job's is in {job.precision.dtype}"
     if kind is None:
         reason = found["unread"] or "it has none"
     warn(
