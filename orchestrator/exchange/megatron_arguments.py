@@ -47,6 +47,7 @@ _NOT_HERE = {
     "quick_geglu": "quick GeGLU",
     "onnx_safe": "another GeLU",
     "apply_residual_connection_post_layernorm": "residuals behind the norm",
+    "apply_query_key_layer_scaling": "scores scaled by the layer's number",
     "window_size": "a sliding window",
     "attention_output_gate": "gated attention",
     "use_rope_scaling": "scaled rotary positions",
@@ -116,7 +117,10 @@ def differences(job: JobSpec, arguments: Mapping[str, Any], architecture: str = 
         "num_query_groups": (theirs.query_groups, ours.query_groups),
         "ffn_hidden_size": (theirs.ffn_size, ours.ffn_size),
         "kv_channels": (_head(theirs), _head(ours)),
+        "max_position_embeddings": (theirs.positions, ours.positions),
     }
+    if theirs.position_embedding_type != "learned_absolute":
+        del pairs["max_position_embeddings"]
     return [f"model.{name} is {there} there and {here} here" for name, (there, here) in pairs.items() if there != here]
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from support.faults import Ranks
+from support.faults import CommandLine, Ranks
+from support.training import largest_difference, layout, losses, make_run, tiny_job
+
+from orchestrator.exchange.reading import StoredWeights
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports with the commands, generates and trains")]
 
+PROGRAM = Path(__file__).parent / "torch_format_program.py"
 HERE = Path(__file__).parents[1] / "unit" / "exchange"
 
 
@@ -24,3 +33,50 @@ def test_logits_are_those_of_transformers(ranks: Ranks, tmp_path: Path) -> None:
         theirs, ours = (torch.load(tmp_path / case / name) for name in ("logits.pt", "ours.pt"))
         assert theirs.std() > 0.1, f"{case}: logits that say something"
         assert (ours.reshape(theirs.shape) - theirs).abs().max() < 1e-5 * max(float(theirs.std()), 1.0), case
+
+
+HALF, WHOLE = 2, 4
+
+
+def job_at(parallelism: dict[str, Any], dtype: str) -> JobSpec:
+    return tiny_job(
+        "model",
+        model={"position_embedding_type": "learned_absolute", "vocab_size": 256},
+        schedule={"train_iters": WHOLE},
+        checkpoint={"save_interval": HALF, "keep_last": 5},
+        parallelism=parallelism,
+        precision={"dtype": dtype},
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "distributed", "there"),
+    [("bf16", False, layout(tp=2)), ("fp32", False, layout(pp=2)), ("bf16", True, layout(dp=2))],
+    ids=["bf16-tp2", "fp32-pp2", "bf16-distributed-dp2"],
+)
+def test_training_goes_on_from_what_megatron_saves(
+    dtype: str, distributed: bool, there: dict[str, Any], ranks: Ranks, orchestrator: CommandLine, tmp_path: Path
+) -> None:
+    """megatron-core's optimizer saved as a pickle per rank, imported with the job: every tensor is the run's that was
+    left alone, and so are the losses after it.
+    """
+    kind = {"use_distributed_optimizer": distributed}
+    job = job_at(layout(**kind), dtype)
+    whole = ranks.must_train(make_run(tmp_path / "whole", job), job)
+    resolved, theirs = tmp_path / "there.json", tmp_path / "theirs"
+    resolved.write_text(dump_resolved(job_at({**there, **kind}, dtype)))
+    started = ranks.starter.start(whole.checkpoint(HALF), 2, str(resolved), str(theirs), program=PROGRAM)
+    assert started.wait() == 0
+    said = orchestrator("checkpoint", "import", theirs, "--job", orchestrator.write(job), "--json")
+    assert said.code == 0, said.err
+    answer = json.loads(said.out)
+    assert (answer["iteration"], answer["optimizer"]) == (HALF, True), said.err
+    run = RunDir(Path(answer["run"]))
+    before, after = StoredWeights(whole.checkpoint(HALF)), StoredWeights(run.checkpoint(HALF))
+    assert before.keys() == after.keys()
+    for key in before.keys():  # noqa: SIM118 - it is no mapping
+        assert torch.equal(before.read(key, ()), after.read(key, ())), key
+    said = orchestrator("resume", run.run_id)
+    assert said.code == 0, said.out + said.err
+    expected = {step: loss for step, loss in losses(whole).items() if step > HALF}
+    assert largest_difference(expected, losses(run)) == 0

@@ -1,22 +1,28 @@
 """The states of an optimizer in the files of ranks: which of them belongs to which weight.
 
 Files number the states, in the order of the parameters in each group: first those that decay, then biases and vectors,
-which do not. What shows that states are those of a weight: in 16 bits it is its fp32 copy, rounded.
+which do not. A distributed optimizer has a file of its own beside each, in which the states of all weights lie one
+after the other, the last weight first, with gaps that depend on how it was divided. What shows that states are those of
+a weight: in 16 bits it is its fp32 copy, rounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from orchestrator.exchange.torch_format.names import COPY
+from orchestrator.exchange.torch_format.pickles import read_pickle
 from orchestrator.exchange.torch_format.ranks import Rank
 
 MASTER = "param"
 MOMENTS = ("exp_avg", "exp_avg_sq")
+_DISTRIBUTED = "distrib_optim.pt"
+_ALIGNMENT = 64
 _HYPERPARAMETERS = ("lr", "betas", "eps", "weight_decay", "step")
 
 Parameter = tuple[int, str]
@@ -49,8 +55,10 @@ def states_of(rank: Rank) -> RankStates:
     groups = inner.get("param_groups") if isinstance(inner, Mapping) else None
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise NotWhole("it has no groups of parameters")
+    scaler = stored.get("grad_scaler")
+    scaler = scaler if isinstance(scaler, dict) else None
     if not isinstance(inner.get("state"), dict):
-        raise NotWhole("it is a distributed optimizer's, which is bound to the ranks that wrote it")
+        return RankStates(dict(_of_buffers(rank)), _by_decay(groups, rank.iteration), scaler)
     masters = stored.get("fp32_from_fp16_params", stored.get("fp32_from_fp16"))
     found: dict[Parameter, dict[str, torch.Tensor]] = {}
     by_decay: list[dict[str, Any]] = [{}, {}]
@@ -58,11 +66,64 @@ def states_of(rank: Rank) -> RankStates:
         own = masters[number] if isinstance(masters, list) and number < len(masters) else []
         states = [inner["state"].get(index) for index in group["params"]]
         found |= dict(zip(parameters, _of_group(rank, parameters, states, iter(own)), strict=True))
-        step = group.get("step", next((state["step"] for state in states if "step" in state), rank.iteration))
-        kept = {name: group[name] for name in _HYPERPARAMETERS if name in group}
-        by_decay[0 if decays else 1] = {**kept, "step": int(step)}
-    scaler = stored.get("grad_scaler")
-    return RankStates(found, by_decay, scaler if isinstance(scaler, dict) else None)
+        step = next((state["step"] for state in states if "step" in state), rank.iteration)
+        by_decay[0 if decays else 1] = _hyperparameters({"step": step, **group})
+    return RankStates(found, by_decay, scaler)
+
+
+def _by_decay(groups: Sequence[dict[str, Any]], iteration: int) -> list[dict[str, Any]]:
+    """Of groups that do not say which parameters are theirs, those of weights that decay and those that do not."""
+    halves: list[dict[str, Any]] = [{}, {}]
+    for group in groups:
+        decays = group.get("wd_mult", group.get("weight_decay"))
+        if half := halves[0 if decays else 1]:
+            raise NotWhole(f"it has several groups of parameters with the weight decay of one ({half})")
+        halves[0 if decays else 1] = _hyperparameters({"step": iteration, **group})
+    return halves
+
+
+def _hyperparameters(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{name: group[name] for name in _HYPERPARAMETERS if name in group}, "step": int(group["step"])}
+
+
+def _of_buffers(rank: Rank) -> Iterator[tuple[Parameter, dict[str, torch.Tensor]]]:
+    """From the file of a distributed optimizer: a buffer for each chunk."""
+    path = rank.path.with_name(_DISTRIBUTED)
+    if not path.is_file():
+        raise NotWhole(f"it is a distributed optimizer's, and {path} is not there")
+    content: Mapping[Any, Any] = read_pickle(path)
+    buffers = {key: value for key, value in content.items() if isinstance(key, int)}
+    if set(buffers) != set(range(len(rank.chunks))):
+        raise NotWhole(f"{path} has {len(buffers)} buffers for {len(rank.chunks)} chunks")
+    for chunk, weights in enumerate(rank.chunks):
+        of_types = list(buffers[chunk].values()) if isinstance(buffers[chunk], dict) else []
+        flat = of_types[0] if len(of_types) == 1 else None
+        kinds = (MASTER, *MOMENTS)
+        if not isinstance(flat, dict) or not all(isinstance(flat.get(kind), torch.Tensor) for kind in kinds):
+            raise NotWhole(f"{path} has its states in another form than Megatron-LM has had since its release 0.5")
+        for name, start in _places(flat[MASTER], weights, path):
+            stop, shape = start + weights[name].numel(), weights[name].shape
+            yield (chunk, name), {kind: flat[kind][start:stop].view(shape).float() for kind in kinds}
+
+
+def _places(flat: torch.Tensor, weights: Mapping[str, torch.Tensor], path: Path) -> Iterator[tuple[str, int]]:
+    """Where each weight's states begin: where its fp32 copy does. Each bucket is counted from its own beginning, and in
+    it weights begin at multiples of 64; before there were gaps, right behind the one before.
+    """
+    bucket = end = 0
+    for name in reversed(_in_order(weights)):
+        weight = weights[name]
+        aligned = bucket + -(-(end - bucket) // _ALIGNMENT) * _ALIGNMENT
+        for start in (aligned, end):
+            if torch.equal(flat[start : start + weight.numel()].to(weight.dtype), weight.flatten()):
+                break
+        else:
+            raise NotWhole(f"the fp32 copy of {name} is not found in {path}")
+        bucket = bucket if start == aligned else start
+        end = start + weight.numel()
+        yield name, start
+    if end != len(flat):
+        raise NotWhole(f"{path} holds states of more than the model's weights")
 
 
 def _groups(rank: Rank, groups: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], bool, list[Parameter]]]:

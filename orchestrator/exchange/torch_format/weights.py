@@ -22,6 +22,10 @@ from orchestrator.spec.job import JobSpec
 _SHOWN = 4
 _RELEASE = "release"
 _STATE = "optimizer.state."
+_NO_NETWORK = ("use_legacy_models", "apply_query_key_layer_scaling")
+"""Arguments that say how a network is computed. The latter divides scores by the layer's number, for fp16's sake, and
+multiplies them by it again.
+"""
 
 
 @dataclass
@@ -216,11 +220,10 @@ class RankWeights:
 
     def _arguments(self, said: dict[str, Any]) -> dict[str, Any]:
         """With the meaning that they have for megatron-core's models. Raises UserError where they have none."""
+        arguments = {name: value for name, value in said.items() if name not in _NO_NETWORK}
         if not any(is_older(name) for name in self._grid.first.chunks[0]):
-            return said
-        arguments = {"add_bias_linear": True, **said}
-        if "disable_bias_linear" in arguments:
-            arguments["add_bias_linear"] = not arguments["disable_bias_linear"]
+            return arguments
+        arguments = {"add_bias_linear": not said.get("disable_bias_linear", False), **arguments}
         if arguments.get("openai_gelu"):
             if self.encoder:
                 raise UserError(f"{self._grid.folder}: with openai_gelu a BERT's head has another GeLU than here")

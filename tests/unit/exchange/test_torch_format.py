@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import enum
+import os
+import shutil
+import signal
+import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from megatron.core.enums import ModelType
+from megatron.core.transformer.enums import AttnBackend
 from support.rank_files import PARTS, Network, write
 from support.training import tiny_job
 
+from orchestrator.errors import UserError
 from orchestrator.exchange.megatron import describe
 from orchestrator.exchange.torch_format.weights import RankWeights
 from orchestrator.spec.job import JobSpec
@@ -71,3 +83,211 @@ def test_one_network_in_every_order_and_layout(
     said = describe(tmp_path)
     assert said["weights"] == sum(tensor.numel() for tensor in network.weights.values())
     assert (said["rows"], said["dtype"], said["iteration"], said["consumed_samples"]) == (256, "fp16", 10, 80)
+
+
+class Call:
+    """A pickle that makes a folder where it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._folder),)
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write a rank's file anew."""
+    path = folder / "model_optim_rng.pt"
+    content = torch.load(path, weights_only=False)
+    change(content)
+    torch.save(content, path)
+
+
+def planted(module: str, name: str, bases: tuple[type, ...] = (), members: Any = None) -> Any:
+    """A class that pickles as one of a module that need not be there."""
+    made: Any = enum.Enum(name, members) if members else type(name, bases, {})
+    made.__module__, made.__qualname__ = module, name
+    return made
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Makes such a class importable while it is pickled."""
+
+    def make(module: str, name: str, members: Any = None) -> Any:
+        made = planted(module, name, members=members)
+        parts = module.split(".")
+        for end in range(1, len(parts) + 1):
+            path = ".".join(parts[:end])
+            if path not in sys.modules:
+                monkeypatch.setitem(sys.modules, path, types.ModuleType(path))
+        monkeypatch.setattr(sys.modules[module], name, made, raising=False)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "pickle"])
+def test_what_such_files_hold_is_read_by_name(tmp_path: Path, modules: Callable[..., Any], zipped: bool) -> None:
+    """Of each release: enumerations under the modules that they have had, loss scalers, numpy's numbers and arrays."""
+    network = Network.random()
+    old, older, moved = (
+        modules(module, name, {"padding": 1, "causal": 2})
+        for module, name in (
+            ("megatron.model.enums", "AttnMaskType"),
+            ("megatron.enums", "ModelType"),
+            ("megatron.legacy.model.enums", "LayerType"),
+        )
+    )
+    scaler = modules("fp16.loss_scaler", "DynamicLossScaler")()
+    scaler.cur_scale = 4096.0
+    more = {
+        **{"mask": old.causal, "model_type": older.padding, "layer": moved.causal, "now": ModelType.encoder_or_decoder},
+        **{"backend": AttnBackend.auto, "exit_signal": signal.SIGTERM, "shape": torch.Size([2, 3]), "path": tmp_path},
+        **{"consumed_train_samples": np.int64(48), "lr": np.float32(0.5), "betas": np.array([0.5, 0.25])},
+    }
+    arguments = network.arguments(**more)
+    write(tmp_path / "there", network, arguments=arguments, zipped=zipped, optimizer={"loss_scaler": scaler})
+    said = describe(tmp_path / "there")
+    assert (said["arguments"]["consumed_train_samples"], said["arguments"]["lr"]) == (48, 0.5)
+    assert said["optimizer"] is None
+    weights = RankWeights(tmp_path / "there", job_of(network))
+    assert torch.equal(weights.read("embedding.word_embeddings.weight", ()), network.weights["words"])
+
+
+def test_everything_else_is_refused_by_name(tmp_path: Path, modules: Callable[..., Any]) -> None:
+    network = Network.random()
+    write(tmp_path / "planted", network, args=Call(tmp_path / "ran"))
+    with pytest.raises(UserError, match=r"model_optim_rng.pt cannot be read: it names posix.mkdir, which no weights"):
+        RankWeights(tmp_path / "planted")
+    assert not (tmp_path / "ran").exists()
+    stranger = modules("megatron.tokenizer.tokenizer", "_BertWordPieceTokenizer")()
+    write(tmp_path / "stranger", network, arguments=network.arguments(tokenizer=stranger))
+    with pytest.raises(UserError, match=r"it names megatron.tokenizer.tokenizer._BertWordPieceTokenizer"):
+        RankWeights(tmp_path / "stranger")
+
+
+class Getter:
+    """A pickle that takes an attribute of what is allowed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (argparse.Namespace, "__init__")
+
+
+def test_attributes_of_what_is_allowed_are_not_to_be_had(tmp_path: Path) -> None:
+    write(tmp_path / "there", Network.random(), args=Getter())
+    with pytest.raises(UserError, match=r"cannot be read: it names builtins.getattr, which no"):
+        RankWeights(tmp_path / "there")
+
+
+def of_t5(content: dict[str, Any]) -> None:
+    language = content["model"]["language_model"]
+    language["decoder"] = dict(language["encoder"])
+
+
+def of_classes(content: dict[str, Any]) -> None:
+    content["model"]["classification_head"] = {"weight": torch.zeros(3, 32), "bias": torch.zeros(3)}
+
+
+def of_experts(content: dict[str, Any]) -> None:
+    content["model"]["language_model"]["encoder"]["layers.0.mlp.local_experts.0.dense_h_to_4h.weight"] = torch.zeros(2)
+
+
+def other_norm(content: dict[str, Any]) -> None:
+    content["model"]["language_model"]["encoder"]["layers.1.input_layernorm.bias"] += 1
+
+
+def other_copy(content: dict[str, Any]) -> None:
+    content["model"]["word_embeddings_for_head"]["weight"] += 1
+
+
+def fewer_layers(content: dict[str, Any]) -> None:
+    del content["model"]["language_model"]["encoder"]["layers.1.mlp.dense_4h_to_h.bias"]
+
+
+def set_argument(name: str, value: int) -> Callable[[dict[str, Any]], None]:
+    return lambda content: setattr(content["args"], name, value)
+
+
+def set_key(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda content: content.update({name: value})
+
+
+FOREIGN = [
+    ("mp_rank_01_001", set_key("iteration", 20), "iteration is 10 there and 20 here; copy"),
+    ("mp_rank_00_001", set_key("checkpoint_version", 1.0), "checkpoint_version is 3.0 there and 1.0 here"),
+    ("mp_rank_01_000", set_argument("hidden_size", 64), "hidden_size is 32 there and 64 here"),
+    ("mp_rank_01_000", lambda content: content.pop("model"), "is no checkpoint of Megatron-LM: it has no model"),
+    ("mp_rank_01_001", other_norm, "do not agree on decoder.layers.self_attention.linear_qkv.layer_norm_bias"),
+    ("mp_rank_01_001", other_copy, "the embedding of the first stage is not that of the last one"),
+    ("mp_rank_01_001", fewer_layers, "has another language_model.encoder.layers.1.mlp.dense_4h_to_h.bias than"),
+    ("*", of_t5, "has an encoder and a decoder: of the older format, GPT and BERT are imported"),
+    ("*", of_classes, "weights that no GPT or BERT here has: classification_head.weight, classification_head.bias"),
+    ("*", of_experts, "no GPT or BERT here has: language_model.encoder.layers.0.mlp.local_experts.0"),
+    ("*", set_key("checkpoint_version", 1.5), "checkpoint_version 1.5: known are 0, 1.0 and"),
+    ("*", set_key("checkpoint_version", "new"), "does not say its checkpoint_version"),
+    ("*", set_argument("pipeline_model_parallel_size", 4), "at PP 4, and has the files of 2"),
+    ("*", set_argument("expert_model_parallel_size", 2), "with expert parallelism"),
+]
+
+
+def read_all(weights: RankWeights) -> None:
+    for key in weights.keys():  # noqa: SIM118 - it is no mapping
+        for layer in range(weights.shape(key)[0]) if weights.places(key) else (None,):
+            weights.read(key, () if layer is None else (layer,))
+
+
+@pytest.mark.parametrize(("place", "change", "said"), FOREIGN)
+def test_what_is_not_of_one_checkpoint_is_refused(
+    tmp_path: Path, place: str, change: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    network = Network.random()
+    write(tmp_path, network, tp=2, pp=2, arguments=network.arguments(2, 2))
+    for folder in tmp_path.glob("mp_rank_*" if place == "*" else place):
+        changed(folder, change)
+    with pytest.raises(UserError, match=said):
+        read_all(RankWeights(tmp_path, job_of(network)))
+
+
+def test_missing_ranks(tmp_path: Path) -> None:
+    network = Network.random()
+    write(tmp_path, network, tp=2, pp=2, arguments=network.arguments(2, 2))
+    (tmp_path / "mp_rank_00_001" / "model_optim_rng.pt").unlink()
+    with pytest.raises(
+        UserError, match="lacks the files of 1 ranks: tensor-parallel rank 0 of pipeline stage 1 is not"
+    ):
+        RankWeights(tmp_path)
+    shutil.rmtree(tmp_path / "mp_rank_01_001")
+    with pytest.raises(UserError, match="was written at PP 2, and has the files of 1"):
+        RankWeights(tmp_path)
+    shutil.rmtree(tmp_path / "mp_rank_01_000")
+    with pytest.raises(UserError, match="was written at TP 2, and has the files of 1"):
+        RankWeights(tmp_path)
+    (tmp_path / "mp_rank_00_000" / "model_optim_rng.pt").write_bytes(b"no pickle")
+    with pytest.raises(UserError, match=r"model_optim_rng.pt cannot be read"):
+        RankWeights(tmp_path)
+    with pytest.raises(UserError, match="it is no checkpoint of Megatron-LM's older format"):
+        RankWeights(tmp_path / "mp_rank_00_001")
+
+
+def test_without_arguments_the_weights_say_what_they_can(tmp_path: Path) -> None:
+    """As the published GPT-345M of 2019 is: no arguments, no version."""
+    network = Network.random(bert=True)
+    write(tmp_path, network, tp=2, version=None, older=True)
+    said = describe(tmp_path)
+    assert said["arguments"] is None
+    sizes = "num_layers 4, hidden_size 32, ffn_hidden_size 128, vocab_size 256, max_position_embeddings 32"
+    assert sizes in said["unread"]
+
+
+def test_another_network_than_the_jobs(tmp_path: Path) -> None:
+    network = Network.random()
+    write(tmp_path, network, version=None)
+    for field, value, said in (
+        ("num_layers", 2, r"is \[4, 32\] there, with its layers, and \[2, 32\] here"),
+        ("max_position_embeddings", 64, r"embedding.position_embeddings.weight is \[1, 32, 32\] there"),
+        ("ffn_hidden_size", 64, r"linear_fc1.weight is \[4, 128, 32\] there, with its layers, and \[4, 64, 32\] here"),
+    ):
+        model = {**SIZES, field: value}
+        with pytest.raises(UserError, match=said):
+            RankWeights(tmp_path, tiny_job("older", model=model))
