@@ -45,7 +45,7 @@ _KNOWN = {
 """What the list of a checkpoint's tensors is made of."""
 _NAMED = re.compile(r"(?:Unsupported global: GLOBAL|Unsupported class|unsupported GLOBAL) ([\w.]+)")
 """In torch's refusal of a pickle."""
-_FAILED = re.compile(r"WeightsUnpickler error: (.+)")
+_FAILED = re.compile(r"WeightsUnpickler error:\s+(.+)")
 """What went wrong, in torch's advice on pickles that fail."""
 _ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _MOST_THREADS = 8

@@ -57,6 +57,8 @@ class Described:
     """Of the weights: bf16, fp16 or fp32."""
     kinds: list[str]
     """First parts of its keys: decoder, embedding, …"""
+    left_behind: str | None
+    """Why its optimizer's state cannot be taken over, where that is known."""
     unread: str | None
     """Why what it says beside its tensors is not read: it names classes that are not known here, or worse."""
 
@@ -71,18 +73,18 @@ def describe(checkpoint: Path) -> dict[str, Any]:
     except CheckpointError as error:
         shared, unread = {}, str(error)
     optimizer = contents(checkpoint).optimizer if isinstance(shared.get("optimizer"), dict) else None
-    return asdict(_described(checkpoint, stored, shared, optimizer, unread))
+    return asdict(_described(checkpoint, stored, shared, optimizer, None, unread))
 
 
 def _described_ranks(checkpoint: Path) -> Described:
     """Of one in the older format."""
     stored = RankWeights(checkpoint)
-    shared, unread = stored.shared(), stored.without_optimizer
+    shared, unread = stored.shared(), None
     if "args" not in shared:
         sizes = ", ".join(f"{name} {size}" for name, size in stored.sizes().items())
         unread = f"{checkpoint} carries no arguments (its weights say {sizes}, and not the number of attention heads)"
     optimizer = None if stored.without_optimizer else WHOLE
-    return _described(checkpoint, stored, shared, optimizer, unread)
+    return _described(checkpoint, stored, shared, optimizer, stored.without_optimizer, unread)
 
 
 def _described(
@@ -90,6 +92,7 @@ def _described(
     stored: StoredWeights | RankWeights,
     shared: dict[str, Any],
     optimizer: str | None,
+    left_behind: str | None,
     unread: str | None,
 ) -> Described:
     arguments = shared.get("args")
@@ -111,6 +114,7 @@ def _described(
         weights=sum(math.prod(stored.shape(key)) for key in keys),
         dtype=narrow.get(stored.dtype(keys[0]), "fp32"),
         kinds=sorted({key.partition(".")[0] for key in keys}),
+        left_behind=left_behind,
         unread=unread,
     )
 

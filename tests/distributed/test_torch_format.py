@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.examples import write_mnli
 from support.faults import CommandLine, Ranks
-from support.training import largest_difference, layout, losses, make_run, tiny_job
+from support.rank_files import Network, write
+from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.rundir import RunDir
@@ -19,13 +21,15 @@ from orchestrator.spec.loading import dump_resolved
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports with the commands, generates and trains")]
 
 PROGRAM = Path(__file__).parent / "torch_format_program.py"
-HERE = Path(__file__).parents[1] / "unit" / "exchange"
+TESTS = Path(__file__).parents[1]
 
 
 def test_logits_are_those_of_transformers(ranks: Ranks, tmp_path: Path) -> None:
     """In fp32, of weights in fp16: GPT with each GeLU, BERT with its heads; several layouts, each order."""
-    ranks.program(HERE, "rank_files_program", tmp_path)
-    started = ranks.starter.start(tmp_path, 1, "one", "1", "1", program=HERE / "layout_program.py")
+    ranks.program(TESTS, "support.rank_networks", tmp_path)
+    started = ranks.starter.start(
+        tmp_path, 1, "one", "1", "1", program=TESTS / "unit" / "exchange" / "layout_program.py"
+    )
     assert started.wait() == 0
     cases = sorted(path.parent.name for path in tmp_path.glob("*/logits.pt"))
     assert len(cases) == 5
@@ -80,3 +84,52 @@ def test_training_goes_on_from_what_megatron_saves(
     assert said.code == 0, said.out + said.err
     expected = {step: loss for step, loss in losses(whole).items() if step > HALF}
     assert largest_difference(expected, losses(run)) == 0
+
+
+MODEL: dict[str, Any] = {
+    **{"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32},
+    "position_embedding_type": "learned_absolute",
+}
+
+
+def imported(orchestrator: CommandLine, folder: Path, job: JobSpec) -> str:
+    """The run that the command makes of a published file, which has no arguments: the job says what it is."""
+    (folder / "latest_checkpointed_iteration.txt").write_text("release\n")
+    said = orchestrator("checkpoint", "import", folder)
+    assert (said.code, said.out) == (2, "")
+    assert "give the job with --job" in said.err
+    said = orchestrator("checkpoint", "import", folder, "--job", orchestrator.write(job), "--json")
+    assert said.code == 0, said.err
+    assert "a release has none" in said.err
+    return str(json.loads(said.out)["run_id"])
+
+
+def test_a_published_gpt_generates(orchestrator: CommandLine, tmp_path: Path) -> None:
+    """As GPT-345M is: a pickle without zip, arguments or version; its queries, keys and values are not interleaved."""
+    write(tmp_path / "gpt" / "release", Network.random(), version=None, older=True, zipped=False)
+    tokenizer = {"random_tokens": True, "tokenizer": {"type": "byte_level"}}
+    job = tiny_job("gpt", model={**MODEL, "vocab_size": 256}, data=tokenizer, precision={"dtype": "fp16"})
+    run = imported(orchestrator, tmp_path / "gpt", job)
+    said = orchestrator("generate", run, "--prompt", "Hello", "--max-new-tokens", "4", "--json")
+    assert said.code == 0, said.err
+
+
+def test_a_published_bert_is_tuned_on_mnli(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
+    """From the weights of both ranks, with a fresh head."""
+    model = {**MODEL, "architecture": "bert", "vocab_size": 300}
+    write(tmp_path / "bert" / "release", Network.random(bert=True, rows=384), tp=2, version=None, older=True)
+    job = tiny_job("bert", model=model, precision={"dtype": "fp16"})
+    source = RunDir(tmp_path / "runs" / "bert" / imported(orchestrator, tmp_path / "bert", job))
+    tuned = tiny_job(
+        "tuned",
+        model=model,
+        task={"name": "mnli", "train": str(write_mnli(tmp_path / "train.tsv", 30))},
+        data={"random_tokens": False},
+        checkpoint={"pretrained": str(source.path)},
+        schedule={"train_iters": 3, "lr_warmup_iters": 0},
+        parallelism=layout(tp=2),
+    )
+    run = ranks.must_train(make_run(tmp_path / "tuned", tuned), tuned)
+    [pretrained] = events(run, "pretrained")
+    assert pretrained["fresh"]
+    assert len(losses(run)) == 3

@@ -196,7 +196,7 @@ def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bo
     if kind == WHOLE:
         reason = f"it is of a training in {found['dtype']}, and the job's is in {job.precision.dtype}"
     if kind is None:
-        reason = found["unread"] or "it has none"
+        reason = found["left_behind"] or found["unread"] or "it has none"
     warn(
         f"the optimizer's state of {source} stays behind ({reason}): the run holds its weights alone, for "
         "checkpoint.pretrained"

@@ -148,9 +148,10 @@ def test_folders_of_other_kinds(tmp_path: Path) -> None:
     tracker.write_text("500\n")
     assert refusal(tmp_path) == f"{checkpoint} does not exist"
     (checkpoint / "mp_rank_00").mkdir(parents=True)
-    assert "a pickle per rank" in refusal(tmp_path)
-    (checkpoint / "mp_rank_00").rmdir()
-    assert "it has no .metadata" in refusal(tmp_path)
+    assert megatron._checkpoint_in(tmp_path, None) == checkpoint, "the older format, a pickle per rank"
+    assert megatron.is_megatron(checkpoint.rename(tmp_path / "alone"))
+    checkpoint.mkdir()
+    assert "it has neither .metadata nor mp_rank_" in refusal(tmp_path)
     (checkpoint / ".metadata").touch()
     assert megatron._checkpoint_in(tmp_path, None) == checkpoint
     assert megatron._checkpoint_in(checkpoint, None) == checkpoint
@@ -168,7 +169,7 @@ def test_folders_of_other_kinds(tmp_path: Path) -> None:
 def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
     kind: str | None, taken: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {"optimizer": kind, "unread": None}
+    found = {"optimizer": kind, "unread": None, "left_behind": None}
     assert megatron._takes_optimizer(Path("there"), found, tiny_job("job")) is taken
     assert ("stays behind" in capsys.readouterr().err) is not taken
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 import transformers
-from families_program import VOCAB, logits
-from support.rank_files import PARTS, Network, Tensors, write
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.exchange.megatron import describe, import_megatron
@@ -21,6 +19,9 @@ from orchestrator.exchange.megatron_arguments import to_model
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
+from support.rank_files import PARTS, Network, Tensors, write
+
+VOCAB = 101
 
 CASES: dict[str, dict[str, Any]] = {
     "gpt": {"bert": False, "version": 0, "tp": 2, "pp": 2},
@@ -56,6 +57,17 @@ def main() -> None:
         run.path.mkdir()
         run.path.joinpath("resolved.json").write_text(dump_resolved(job))
         import_megatron(source, job, run.checkpoint(0), with_optimizer=False)
+
+
+def logits(model: Any) -> torch.Tensor:
+    """Of the tokens that `layout_program` takes: [2, 16, v], or all heads' in a row."""
+    tokens = torch.arange(32).reshape(2, 16) * 7 % VOCAB
+    with torch.no_grad():
+        if model.config.model_type == "gpt2":
+            found: torch.Tensor = model(tokens).logits
+            return found
+        said = model(tokens, attention_mask=torch.ones_like(tokens), token_type_ids=tokens % 2)
+    return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])
 
 
 def gpt2_of(network: Network, is_fused: bool) -> Any:
