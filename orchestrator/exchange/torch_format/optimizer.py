@@ -23,7 +23,8 @@ MASTER = "param"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 _DISTRIBUTED = "distrib_optim.pt"
 _ALIGNMENT = 64
-_HYPERPARAMETERS = ("lr", "betas", "eps", "weight_decay", "step")
+_NUMBERS = (int, float, torch.Tensor)
+_HYPERPARAMETERS = ("lr", "betas", "eps", "weight_decay")
 
 Parameter = tuple[int, str]
 """A weight of a rank: its chunk and its name."""
@@ -53,10 +54,11 @@ def states_of(rank: Rank) -> RankStates:
         raise NotWhole("it is of several optimizers")
     inner = stored.get("optimizer", stored.get("optimizer_state_dict", stored))
     groups = inner.get("param_groups") if isinstance(inner, Mapping) else None
-    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+    if not isinstance(groups, list) or not all(_is_group(group) for group in groups):
         raise NotWhole("it has no groups of parameters")
     scaler = stored.get("grad_scaler")
-    scaler = scaler if isinstance(scaler, dict) else None
+    if not isinstance(scaler, dict) or not all(isinstance(value, _NUMBERS) for value in scaler.values()):
+        scaler = None
     if not isinstance(inner.get("state"), dict):
         return RankStates(dict(_of_buffers(rank)), _by_decay(groups, rank.iteration), scaler)
     masters = stored.get("fp32_from_fp16_params", stored.get("fp32_from_fp16"))
@@ -83,7 +85,16 @@ def _by_decay(groups: Sequence[dict[str, Any]], iteration: int) -> list[dict[str
 
 
 def _hyperparameters(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: group[name] for name in _HYPERPARAMETERS if name in group}, "step": int(group["step"])}
+    """Those that are numbers; `betas` are two."""
+    if not isinstance(group["step"], _NUMBERS):
+        raise NotWhole("it does not say its step")
+    said = {name: group[name] for name in _HYPERPARAMETERS if isinstance(group.get(name), (*_NUMBERS, tuple))}
+    return {**said, "step": int(group["step"])}
+
+
+def _is_group(group: Any) -> bool:
+    """Whether it is one of torch's, whose parameters are numbered."""
+    return isinstance(group, dict) and all(isinstance(index, int) for index in group.get("params", ()))
 
 
 def _of_buffers(rank: Rank) -> Iterator[tuple[Parameter, dict[str, torch.Tensor]]]:

@@ -17,6 +17,8 @@ from orchestrator.exchange.torch_format.names import RANK_FOLDERS, is_weight
 from orchestrator.exchange.torch_format.pickles import read_pickle
 
 _FOLDER = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(_\d+)?")
+_DEEPEST = 20
+_SIMPLE = (bool, int, float, str, torch.dtype, type(None))
 _FILES = ("model_optim_rng.pt", "model_rng.pt")
 _SIZES = {
     "TP": ("tensor_model_parallel_size", "model_parallel_size", "intra_layer_model_parallel_size"),
@@ -132,6 +134,8 @@ def _read(path: Path) -> Rank:
 
 def _flat(state: Any, name: str, path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights of nested states, by names that are joined with points."""
+    if name.count(".") > _DEEPEST:
+        raise UserError(f"{path} has a model that is nested without end: {name[:80]} …")
     if isinstance(state, Mapping):
         for key, value in state.items():
             yield from _flat(value, f"{name}.{key}" if name else str(key), path)
@@ -144,12 +148,12 @@ def _flat(state: Any, name: str, path: Path) -> Iterator[tuple[str, torch.Tensor
 def _check_layout(grid: RankGrid) -> None:
     """That there are as many ranks as the arguments say."""
     said = grid.first.arguments or {}
-    if (said.get("expert_model_parallel_size") or 1) > 1:
+    if said.get("expert_model_parallel_size") not in (None, 0, 1):
         raise UserError(
             f"{grid.folder} was written with expert parallelism, and such checkpoints are not imported: {_CONVERT}"
         )
     for axis, there in (("TP", grid.tensor_parallel), ("PP", len(grid.ranks))):
-        wanted = next((said[name] for name in _SIZES[axis] if said.get(name)), there)
+        wanted = next((said[name] for name in _SIZES[axis] if isinstance(said.get(name), int)), there)
         if wanted != there:
             raise UserError(
                 f"{grid.folder} was written at {axis} {wanted}, and has the files of {there}: copy the others there too"
@@ -174,5 +178,5 @@ def _said(rank: Rank) -> dict[str, Any]:
     return {
         "checkpoint_version": rank.version,
         "iteration": rank.iteration,
-        **{name: arguments[name] for name in _COMPARED if name in arguments},
+        **{name: arguments[name] for name in _COMPARED if isinstance(arguments.get(name, ...), _SIMPLE)},
     }

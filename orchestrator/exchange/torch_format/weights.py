@@ -20,6 +20,7 @@ from orchestrator.exchange.torch_format.ranks import RankGrid, read_ranks
 from orchestrator.spec.job import JobSpec
 
 _SHOWN = 4
+_FC1 = "mlp.linear_fc1.weight"
 _RELEASE = "release"
 _STATE = "optimizer.state."
 _NO_NETWORK = ("use_legacy_models", "apply_query_key_layer_scaling")
@@ -98,6 +99,8 @@ class RankWeights:
 
     def _add(self, stored_as: str, key: str, layer: int, parts: list[torch.Tensor]) -> None:
         joined = self._joined.setdefault(stored_as, _Joined(key))
+        if joined.axis is not None and parts[0].dim() <= joined.axis:
+            raise UserError(f"{self._grid.folder} has {stored_as} of {parts[0].dim()} dimensions, and needs two")
         if layer in joined.layers:
             raise UserError(f"{self._grid.folder} has {stored_as} twice: it is no network that is here")
         joined.layers[layer] = parts
@@ -125,6 +128,8 @@ class RankWeights:
         return COPY in last or torch.equal(self.read(OUTPUT, ()), self.read(TABLE, ()))
 
     def _check_layers(self) -> None:
+        if TABLE not in self._joined or not any(key.endswith(_FC1) for key in self._joined):
+            raise UserError(f"{self._grid.folder} has no {TABLE} or no layers: files of some ranks are not there")
         layers = max((len(joined.layers) for key, joined in self._joined.items() if stack_of(key)), default=0)
         for key, joined in self._joined.items():
             if set(joined.layers) != set(range(layers if stack_of(key) else 1)):
@@ -133,7 +138,12 @@ class RankWeights:
                 raise UserError(f"{self._grid.folder} has {key} of several shapes, which no network here has")
 
     def _check_shapes(self, job: JobSpec) -> None:
-        model, rows = job.model, self._joined[TABLE].shape[0] if TABLE in self._joined else 0
+        model, rows = job.model, self._joined[TABLE].shape[0]
+        if model.num_attention_heads % self._grid.tensor_parallel:
+            raise UserError(
+                f"{self._grid.folder} is of {self._grid.tensor_parallel} tensor-parallel ranks, which cannot share the "
+                f"{model.num_attention_heads} heads of {job.name}"
+            )
         for key, joined in self._joined.items():
             try:
                 wanted = shape_of(key, model, rows)
@@ -245,11 +255,7 @@ class RankWeights:
     def sizes(self) -> Mapping[str, int]:
         """Of the network what its weights say: all but the number of heads."""
         shapes = {key: joined.shape for key, joined in self._joined.items()}
-        fc1 = next(
-            (len(joined.layers), *joined.shape)
-            for key, joined in self._joined.items()
-            if key.endswith("mlp.linear_fc1.weight")
-        )
+        fc1 = next((len(joined.layers), *joined.shape) for key, joined in self._joined.items() if key.endswith(_FC1))
         positions = shapes.get("embedding.position_embeddings.weight")
         said = {"num_layers": fc1[0], "hidden_size": fc1[2], "ffn_hidden_size": fc1[1], "vocab_size": shapes[TABLE][0]}
         return said if positions is None else {**said, "max_position_embeddings": positions[0]}

@@ -205,7 +205,7 @@ def fewer_layers(content: dict[str, Any]) -> None:
     del content["model"]["language_model"]["encoder"]["layers.1.mlp.dense_4h_to_h.bias"]
 
 
-def set_argument(name: str, value: int) -> Callable[[dict[str, Any]], None]:
+def set_argument(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: setattr(content["args"], name, value)
 
 
@@ -291,3 +291,174 @@ def test_another_network_than_the_jobs(tmp_path: Path) -> None:
         model = {**SIZES, field: value}
         with pytest.raises(UserError, match=said):
             RankWeights(tmp_path, tiny_job("older", model=model))
+
+
+LATER = {
+    **{"input_layernorm.": "input_norm.", "post_attention_layernorm.": "post_attention_norm."},
+    **{"final_layernorm.": "final_norm.", "layernorm.": "norm."},
+}
+ENGINE = {
+    "self_attention.query_key_value.": "self_attention.layernorm_qkv.",
+    **{"input_layernorm.": "self_attention.layernorm_qkv.layer_norm_", "self_attention.dense.": "self_attention.proj."},
+    **{"post_attention_layernorm.": "layernorm_mlp.layer_norm_", "mlp.dense_h_to_4h.": "layernorm_mlp.fc1_"},
+    "mlp.dense_4h_to_h.": "layernorm_mlp.fc2_",
+}
+
+
+@pytest.mark.parametrize("names", [LATER, ENGINE], ids=["later", "transformer-engine"])
+def test_names_of_other_releases(tmp_path: Path, names: dict[str, str]) -> None:
+    """As Megatron-LM 0.16.1's older models have them, and those whose layers were Transformer Engine's."""
+
+    def rename(state: dict[str, Any]) -> None:
+        for key, value in list(state.items()):
+            if isinstance(value, dict):
+                rename(value)
+                continue
+            new = next((key.replace(old, other) for old, other in names.items() if old in key), key)
+            state[new] = state.pop(key)
+
+    network = Network.random(bert=True)
+    write(tmp_path, network, arguments=network.arguments())
+    changed(tmp_path / "mp_rank_00", lambda content: rename(content["model"]))
+    found = as_plain(RankWeights(tmp_path, job_of(network)), network)
+    assert [name for name, tensor in network.weights.items() if not torch.equal(found[name], tensor)] == []
+
+
+def test_a_gate_is_joined_from_what_each_rank_has_of_it(tmp_path: Path) -> None:
+    """Its rows stand before those of what is gated, on each rank; and the output has a matrix of its own."""
+    network, ffn = Network.random(ffn=64, layers=1), 32
+    write(tmp_path, network, tp=2, arguments=network.arguments(2, swiglu=True, ffn_hidden_size=ffn))
+    gate, up = network.weights["layers.0.up.weight"].chunk(2)
+    output = torch.randn(256, 32).half()
+
+    def change(rank: int) -> Callable[[dict[str, Any]], None]:
+        def put(content: dict[str, Any]) -> None:
+            language = content["model"]["language_model"]
+            both = torch.cat([gate.chunk(2)[rank], up.chunk(2)[rank]])
+            language["encoder"] |= {
+                "layers.0.mlp.dense_h_to_4h.weight": both,
+                "layers.0.mlp.dense_4h_to_h.weight": torch.zeros(32, 16, dtype=torch.float16),
+            }
+            language["output_layer"] = {"weight": output.chunk(2)[rank].clone()}
+            content["args"].untie_embeddings_and_output_weights = True
+
+        return put
+
+    for rank in range(2):
+        changed(tmp_path / f"mp_rank_0{rank}", change(rank))
+    model = {**SIZES, "num_layers": 1, "activation": "swiglu", "ffn_hidden_size": ffn}
+    job = tiny_job("gated", model={**model, "untie_embeddings_and_output_weights": True})
+    weights = RankWeights(tmp_path, job)
+    assert torch.equal(
+        weights.read("decoder.layers.mlp.linear_fc1.weight", (0,)), network.weights["layers.0.up.weight"]
+    )
+    assert torch.equal(weights.read("output_layer.weight", ()), output)
+
+
+def optimizer_of(folder: Path, first_release: bool) -> dict[str, Any]:
+    """Of the weights in the file there, as mixed precision has it: fp32 copies, and states that tell their places."""
+    language = torch.load(folder / "mp_rank_00" / "model_optim_rng.pt", weights_only=False)["model"]["language_model"]
+    tables = [table["weight"] for table in language["embedding"].values()]
+    named = [("table", table) for table in tables] + list(language.get("encoder", language.get("transformer")).items())
+    groups = [[w for n, w in named if w.dim() > 1 and "bias" not in n], [w for n, w in named if w.dim() == 1]]
+    flat = [weight for group in groups for weight in group]
+    state = {
+        number: {"exp_avg": torch.full(weight.shape, float(number)), "exp_avg_sq": torch.ones(weight.shape)}
+        for number, weight in enumerate(flat)
+    }
+    starts = (0, len(groups[0]))
+    inner = {
+        "state": state,
+        "param_groups": [
+            {"params": list(range(start, start + len(group))), "lr": 0.1, "weight_decay": decay, "step": 7}
+            for start, group, decay in zip(starts, groups, (0.01, 0.0), strict=True)
+        ],
+    }
+    masters = [[weight.float() for weight in group] for group in groups]
+    if first_release:
+        return {"optimizer_state_dict": inner, "fp32_from_fp16": masters}
+    return {"optimizer": inner, "fp32_from_fp16_params": masters, "grad_scaler": {"scale": torch.tensor([64.0])}}
+
+
+@pytest.mark.parametrize("first_release", [False, True])
+def test_states_are_those_of_their_weights(tmp_path: Path, first_release: bool) -> None:
+    network = Network.random()
+    write(tmp_path, network, arguments=network.arguments(), version=0)
+    stored = optimizer_of(tmp_path, first_release)
+    changed(tmp_path / "mp_rank_00", set_key("optimizer", stored))
+    assert describe(tmp_path)["optimizer"] == "whole"
+    weights = RankWeights(tmp_path, job_of(network, parallelism={"use_distributed_optimizer": False}))
+    states = [key.removeprefix("optimizer.state.") for key in weights.keys() if key.startswith("optimizer")]  # noqa: SIM118
+    assert len(states) == 3 * 16
+    for key in (key.removeprefix("fp32_param.") for key in states if key.startswith("fp32_param.")):
+        for layer in range(4) if weights.places(key) else (None,):
+            place = () if layer is None else (layer,)
+            copy = weights.read(f"optimizer.state.fp32_param.{key}", place)
+            assert torch.equal(copy.half(), weights.read(key, place)), key
+    # The second table, and the first layer's vectors, in the order of the file.
+    assert weights.read("optimizer.state.exp_avg.embedding.position_embeddings.weight", ()).unique().tolist() == [1.0]
+    shared = weights.shared()["optimizer"]
+    assert [group["step"] for group in shared["optimizer"]["param_groups"]] == [7, 7]
+    assert [group["wd_mult"] for group in shared["optimizer"]["param_groups"]] == [1.0, 0.0]
+    assert ("grad_scaler" in shared) is not first_release
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda stored: stored["fp32_from_fp16_params"][0][1].add_(1), "the fp32 copy of"),
+        (lambda stored: stored["fp32_from_fp16_params"][1].pop(), "has no param of its shape"),
+        (lambda stored: stored["optimizer"]["state"].pop(3), "has no exp_avg of its shape"),
+        (lambda stored: stored["optimizer"]["param_groups"].pop(), "it has 1 groups of parameters, and 2 are known"),
+        (lambda stored: stored["optimizer"]["param_groups"][0]["params"].pop(), "a group has"),
+        (lambda stored: stored["optimizer"].pop("state"), "it is a distributed optimizer's, and"),
+        (lambda stored: stored["optimizer"].pop("param_groups"), "it has no groups of parameters"),
+    ],
+)
+def test_what_is_not_whole_stays_behind(tmp_path: Path, change: Callable[[Any], Any], said: str) -> None:
+    network = Network.random()
+    write(tmp_path, network, arguments=network.arguments())
+    stored = optimizer_of(tmp_path, first_release=False)
+    change(stored)
+    changed(tmp_path / "mp_rank_00", set_key("optimizer", stored))
+    found = describe(tmp_path)
+    assert found["optimizer"] is None
+    assert said in found["left_behind"]
+    assert not [key for key in RankWeights(tmp_path, job_of(network)).keys() if "optimizer" in key]  # noqa: SIM118
+
+
+def endless(content: dict[str, Any]) -> None:
+    content["model"]["language_model"]["embedding"]["again"] = content["model"]
+
+
+def without_table(content: dict[str, Any]) -> None:
+    del content["model"]["language_model"]["embedding"]
+
+
+def flat_matrix(content: dict[str, Any]) -> None:
+    content["model"]["language_model"]["encoder"]["layers.0.mlp.dense_4h_to_h.weight"] = torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (endless, "nested without end"),
+        (without_table, "has no embedding.word_embeddings.weight or no layers"),
+        (flat_matrix, "mlp.linear_fc2.weight of 1 dimensions"),
+        (lambda content: content["model"].update(lm_head="text"), "has no numbers for lm_head"),
+        (lambda content: content["model"].clear(), "it has no model"),
+    ],
+)
+def test_files_that_nothing_wrote(tmp_path: Path, change: Callable[[dict[str, Any]], None], said: str) -> None:
+    network = Network.random()
+    write(tmp_path, network, tp=2, arguments=network.arguments(2))
+    for rank in range(2):
+        changed(tmp_path / f"mp_rank_0{rank}", change)
+    with pytest.raises(UserError, match=said):
+        RankWeights(tmp_path)
+
+
+def test_arguments_that_are_no_plain_values_are_none(tmp_path: Path) -> None:
+    network = Network.random()
+    write(tmp_path, network, tp=2, arguments=network.arguments(2, num_layers=torch.zeros(2)))
+    assert "num_layers" not in describe(tmp_path)["arguments"]
