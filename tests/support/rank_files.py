@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+from orchestrator.spec.job import JobSpec
+from support.training import tiny_job
 
 PARTS = ("query", "key", "value")
 Tensors = dict[str, torch.Tensor]
@@ -196,3 +199,27 @@ def write(
             }
             torch.save(content, place / "model_optim_rng.pt", _use_new_zipfile_serialization=zipped)
     return folder
+
+
+SIZES: dict[str, Any] = {
+    **{"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "vocab_size": 250},
+    **{"position_embedding_type": "learned_absolute"},
+}
+"""The model of a network of these sizes, as far as a job says them."""
+
+
+def job_of(network: Network, **sections: Any) -> JobSpec:
+    model = {**SIZES, "architecture": "bert" if network.bert else "gpt"}
+    return tiny_job("older", **{"model": model, "precision": {"dtype": "fp16"}, **sections})
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write a rank's file anew."""
+    path = folder / "model_optim_rng.pt"
+    content = torch.load(path, weights_only=False)
+    change(content)
+    torch.save(content, path)
+
+
+def set_key(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda content: content.update({name: value})

@@ -18,23 +18,12 @@ import pytest
 import torch
 from megatron.core.enums import ModelType
 from megatron.core.transformer.enums import AttnBackend
-from support.rank_files import PARTS, Network, write
+from support.rank_files import PARTS, SIZES, Network, changed, job_of, model_of, set_key, write
 from support.training import tiny_job
 
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron import describe
 from orchestrator.exchange.torch_format.weights import RankWeights
-from orchestrator.spec.job import JobSpec
-
-SIZES: dict[str, Any] = {
-    **{"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "vocab_size": 250},
-    **{"position_embedding_type": "learned_absolute"},
-}
-
-
-def job_of(network: Network, **sections: Any) -> JobSpec:
-    model = {**SIZES, "architecture": "bert" if network.bert else "gpt"}
-    return tiny_job("older", **{"model": model, "precision": {"dtype": "fp16"}, **sections})
 
 
 def as_plain(weights: RankWeights, network: Network) -> dict[str, torch.Tensor]:
@@ -93,14 +82,6 @@ class Call:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (str(self._folder),)
-
-
-def changed(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Write a rank's file anew."""
-    path = folder / "model_optim_rng.pt"
-    content = torch.load(path, weights_only=False)
-    change(content)
-    torch.save(content, path)
 
 
 def planted(module: str, name: str, bases: tuple[type, ...] = (), members: Any = None) -> Any:
@@ -207,10 +188,6 @@ def fewer_layers(content: dict[str, Any]) -> None:
 
 def set_argument(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: setattr(content["args"], name, value)
-
-
-def set_key(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda content: content.update({name: value})
 
 
 FOREIGN = [
@@ -355,78 +332,6 @@ def test_a_gate_is_joined_from_what_each_rank_has_of_it(tmp_path: Path) -> None:
     assert torch.equal(weights.read("output_layer.weight", ()), output)
 
 
-def optimizer_of(folder: Path, first_release: bool) -> dict[str, Any]:
-    """Of the weights in the file there, as mixed precision has it: fp32 copies, and states that tell their places."""
-    language = torch.load(folder / "mp_rank_00" / "model_optim_rng.pt", weights_only=False)["model"]["language_model"]
-    tables = [table["weight"] for table in language["embedding"].values()]
-    named = [("table", table) for table in tables] + list(language.get("encoder", language.get("transformer")).items())
-    groups = [[w for n, w in named if w.dim() > 1 and "bias" not in n], [w for n, w in named if w.dim() == 1]]
-    flat = [weight for group in groups for weight in group]
-    state = {
-        number: {"exp_avg": torch.full(weight.shape, float(number)), "exp_avg_sq": torch.ones(weight.shape)}
-        for number, weight in enumerate(flat)
-    }
-    starts = (0, len(groups[0]))
-    inner = {
-        "state": state,
-        "param_groups": [
-            {"params": list(range(start, start + len(group))), "lr": 0.1, "weight_decay": decay, "step": 7}
-            for start, group, decay in zip(starts, groups, (0.01, 0.0), strict=True)
-        ],
-    }
-    masters = [[weight.float() for weight in group] for group in groups]
-    if first_release:
-        return {"optimizer_state_dict": inner, "fp32_from_fp16": masters}
-    return {"optimizer": inner, "fp32_from_fp16_params": masters, "grad_scaler": {"scale": torch.tensor([64.0])}}
-
-
-@pytest.mark.parametrize("first_release", [False, True])
-def test_states_are_those_of_their_weights(tmp_path: Path, first_release: bool) -> None:
-    network = Network.random()
-    write(tmp_path, network, arguments=network.arguments(), version=0)
-    stored = optimizer_of(tmp_path, first_release)
-    changed(tmp_path / "mp_rank_00", set_key("optimizer", stored))
-    assert describe(tmp_path)["optimizer"] == "whole"
-    weights = RankWeights(tmp_path, job_of(network, parallelism={"use_distributed_optimizer": False}))
-    states = [key.removeprefix("optimizer.state.") for key in weights.keys() if key.startswith("optimizer")]  # noqa: SIM118
-    assert len(states) == 3 * 16
-    for key in (key.removeprefix("fp32_param.") for key in states if key.startswith("fp32_param.")):
-        for layer in range(4) if weights.places(key) else (None,):
-            place = () if layer is None else (layer,)
-            copy = weights.read(f"optimizer.state.fp32_param.{key}", place)
-            assert torch.equal(copy.half(), weights.read(key, place)), key
-    # The second table, and the first layer's vectors, in the order of the file.
-    assert weights.read("optimizer.state.exp_avg.embedding.position_embeddings.weight", ()).unique().tolist() == [1.0]
-    shared = weights.shared()["optimizer"]
-    assert [group["step"] for group in shared["optimizer"]["param_groups"]] == [7, 7]
-    assert [group["wd_mult"] for group in shared["optimizer"]["param_groups"]] == [1.0, 0.0]
-    assert ("grad_scaler" in shared) is not first_release
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda stored: stored["fp32_from_fp16_params"][0][1].add_(1), "the fp32 copy of"),
-        (lambda stored: stored["fp32_from_fp16_params"][1].pop(), "has no param of its shape"),
-        (lambda stored: stored["optimizer"]["state"].pop(3), "has no exp_avg of its shape"),
-        (lambda stored: stored["optimizer"]["param_groups"].pop(), "it has 1 groups of parameters, and 2 are known"),
-        (lambda stored: stored["optimizer"]["param_groups"][0]["params"].pop(), "a group has"),
-        (lambda stored: stored["optimizer"].pop("state"), "it is a distributed optimizer's, and"),
-        (lambda stored: stored["optimizer"].pop("param_groups"), "it has no groups of parameters"),
-    ],
-)
-def test_what_is_not_whole_stays_behind(tmp_path: Path, change: Callable[[Any], Any], said: str) -> None:
-    network = Network.random()
-    write(tmp_path, network, arguments=network.arguments())
-    stored = optimizer_of(tmp_path, first_release=False)
-    change(stored)
-    changed(tmp_path / "mp_rank_00", set_key("optimizer", stored))
-    found = describe(tmp_path)
-    assert found["optimizer"] is None
-    assert said in found["left_behind"]
-    assert not [key for key in RankWeights(tmp_path, job_of(network)).keys() if "optimizer" in key]  # noqa: SIM118
-
-
 def endless(content: dict[str, Any]) -> None:
     content["model"]["language_model"]["embedding"]["again"] = content["model"]
 
@@ -462,3 +367,21 @@ def test_arguments_that_are_no_plain_values_are_none(tmp_path: Path) -> None:
     network = Network.random()
     write(tmp_path, network, tp=2, arguments=network.arguments(2, num_layers=torch.zeros(2)))
     assert "num_layers" not in describe(tmp_path)["arguments"]
+
+
+def test_virtual_stages_are_in_the_order_in_which_they_compute(tmp_path: Path) -> None:
+    """Two stages of two chunks: the first has layers 1 and 3, the second 2 and 4."""
+    network = Network.random()
+    write(tmp_path, network, pp=2, arguments=network.arguments(1, 2, virtual_pipeline_model_parallel_size=2))
+
+    def put(stage: int) -> Callable[[dict[str, Any]], None]:
+        def change(content: dict[str, Any]) -> None:
+            del content["model"]
+            content |= {f"model{chunk}": model_of(network, 1, 0, 2 * chunk + stage, 4, 3.0) for chunk in range(2)}
+
+        return change
+
+    for stage in range(2):
+        changed(tmp_path / f"mp_rank_00_00{stage}", put(stage))
+    found = as_plain(RankWeights(tmp_path, job_of(network)), network)
+    assert [name for name, tensor in network.weights.items() if not torch.equal(found[name], tensor)] == []
