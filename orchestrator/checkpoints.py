@@ -23,6 +23,12 @@ from orchestrator.stored_files import NotStoredError, count, open_stored, read_j
 COMMIT_FILE = "commit.json"
 MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron-LM names its latest checkpoint in it."""
+CONTENT = {
+    "distrib_optim_sharding_type": "fully_reshardable",
+    "distrib_optim_fully_reshardable_mem_efficient": False,
+    "chained_optim_avoid_prefix": True,
+}
+"""What a checkpoint says of how its tensors are named and cut, as megatron-core has it."""
 _CHUNK_BYTES = 4 << 20
 _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 """Replaces a control character in text that is read."""

@@ -1,4 +1,4 @@
-"""Record which flags Megatron-LM's argument parser has: their names, for the test of the table of flags.
+"""Record which flags Megatron-LM's argument parser has, each with its choices, for the tests of the table of flags.
 
     PYTHONPATH=CHECKOUT python scripts/megatron_flags.py CHECKOUT > flags.txt
 
@@ -34,8 +34,10 @@ class Stub(types.ModuleType):
         return given[0] if len(given) == 1 and callable(given[0]) and not isinstance(given[0], Stub) else self
 
 
-def parser_flags(checkout: str) -> list[str]:
-    """Names of all flags of a checkout's parser, without dashes in front, with dashes inside."""
+def parser_flags(checkout: str) -> dict[str, list[str]]:
+    """All flags of a checkout's parser, without dashes in front, with dashes inside, and the values that each takes
+    where it says so.
+    """
     sys.path.insert(0, checkout)
     vars(typing).setdefault("override", typing_extensions.override)  # 0.19 is written for Python 3.12
     vars(torch)["compile"] = lambda model=None, **options: model or (lambda other: other)
@@ -47,9 +49,16 @@ def parser_flags(checkout: str) -> list[str]:
         modules.setdefault(name, stub)
     parser = argparse.ArgumentParser(allow_abbrev=False)
     importlib.import_module("megatron.training.arguments").add_megatron_arguments(parser)
-    words = (word for action in parser._actions for word in action.option_strings if word.startswith("--"))
-    return sorted({word[2:].replace("_", "-") for word in words} - {"help"})
+    flags = {
+        word[2:].replace("_", "-"): [getattr(choice, "name", str(choice)) for choice in action.choices or ()]
+        for action in parser._actions
+        for word in action.option_strings
+        if word.startswith("--")
+    }
+    del flags["help"]
+    return flags
 
 
 if __name__ == "__main__":
-    sys.stdout.write("".join(f"{flag}\n" for flag in parser_flags(sys.argv[1])))
+    for flag, choices in sorted(parser_flags(sys.argv[1]).items()):
+        sys.stdout.write(f"{flag}={','.join(choices)}\n")

@@ -15,6 +15,7 @@ from support.matrix import LAYOUTS, REFUSED
 
 from orchestrator.cli.main import COMMANDS, build_app
 from orchestrator.cluster.profiles import PROFILE
+from orchestrator.exchange.wanted import export_warnings
 from orchestrator.spec.loading import load_document_text, load_job
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,7 +81,7 @@ def test_whole_jobs_are_valid(page: Path, tmp_path: Path) -> None:
         if language == "yaml" and text.startswith("name:") and "\nmodel:" in text:
             job = tmp_path / "job.yaml"
             job.write_text(text)
-            load_job([job], [])
+            assert list(export_warnings(load_job([job], []).job)) == [], "an example can be taken to Hugging Face"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

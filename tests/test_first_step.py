@@ -18,7 +18,7 @@ from orchestrator.rundir import RunDir
 JOBS = Path(__file__).resolve().parent.parent / "jobs"
 PROMISED = 8.0
 ORCHESTRATOR = [sys.executable, "-m", "orchestrator"]
-PARTS = ["launch", "imports", "process_groups", "network", "data", "checkpoint", "before_steps", "step"]
+PARTS = ["launch", "imports", "process_groups", "network", "checkpoint", "data", "before_steps", "step"]
 
 pytestmark = [
     pytest.mark.alone,

@@ -104,6 +104,15 @@ def test_shipped_files_come_from_the_wheel(installed: Installation) -> None:
         assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in (ROOT / kind).iterdir())
 
 
+def test_a_type_checker_knows_the_types(installed: Installation, tmp_path: Path) -> None:
+    program = "from orchestrator.errors import UserError; reveal_type(UserError('where').exit_code)"
+    mypy = [sys.executable, "-m", "mypy", "--python-executable", str(installed.environment / "bin" / "python")]
+    checked = subprocess.run(
+        [*mypy, "--cache-dir", str(tmp_path), "-c", program], cwd=installed.folder, capture_output=True, text=True
+    )
+    assert 'Revealed type is "int"' in checked.stdout, checked.stdout + checked.stderr
+
+
 def test_init_validate_plan_render(installed: Installation) -> None:
     installed.run("init", "--yes")
     assert (installed.folder / "job.yaml").is_file()

@@ -7,13 +7,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.batch.policy import Decision, decide
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unspoken_end
 from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.requeueing import earlier_ends, requeue_later
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.notifications.process import longest, tell_now
+from orchestrator.launch.policy import Decision, decide
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.startable import last_launch
 from orchestrator.lease import supersedes

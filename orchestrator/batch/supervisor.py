@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.batch.aftermath import account_for_previous, conclude, is_stale, left_to_caller, say
-from orchestrator.batch.policy import since_submission
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unhealthy, verdict
 from orchestrator.causes import Exit
 from orchestrator.checkpoints import committed
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications.process import tell_of_start
+from orchestrator.launch.policy import since_submission
 from orchestrator.launch.processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
 from orchestrator.launch.stopping import StopSignals, caught_signals, request_stop, stop_at_once
 from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes

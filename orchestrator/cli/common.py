@@ -19,7 +19,7 @@ JobFiles = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override one value, e.g. schedule.train_iters=10; may be repeated."
+        "--set", metavar="KEY=VALUE", help="Override one value, e.g. optimizer.lr=1e-4 or lr=1e-4; may be repeated."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

@@ -8,17 +8,32 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperArgument, TyperOption
 
 from orchestrator import __version__
 from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import OrchestratorError, SpecError
 from orchestrator.imports import staying
 from orchestrator.rundir import write_refusal
+
+
+def _type_in_help(parameter: TyperArgument | TyperOption, ctx: Any) -> str | None:
+    """What help writes behind a parameter's name. Behind a flag nothing: it takes no value, and `<bool>` would say it
+    does. An argument's own name says what it is.
+    """
+    if isinstance(parameter, TyperArgument):
+        return None if parameter.metavar else parameter.display_type(ctx)
+    return None if parameter.is_flag else parameter.metavar or parameter.display_type(ctx)
+
+
+TyperOption.display_type_rich = _type_in_help  # type: ignore[method-assign,assignment]
+TyperArgument.display_type_rich = _type_in_help  # type: ignore[method-assign,assignment]
 
 
 class Entry(NamedTuple):
@@ -71,6 +86,10 @@ COMMANDS = (
 )
 
 
+_COMPLETE = "_ORCHESTRATOR_COMPLETE"
+"""The variable in which typer's scripts for the shells ask for completions."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 0 done, 1 the job failed, 2 the input is wrong, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -101,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str], as_json: bool) -> int:
-    app = build_app(next((word for word in arguments if not word.startswith("-")), None))
+    app = build_app(_typed(arguments, os.environ))
     if not as_json:
         try:
             app(arguments, prog_name="orchestrator")
@@ -118,6 +137,15 @@ def _run(arguments: list[str], as_json: bool) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _typed(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """The command among the arguments; among the words to complete, where a shell asks for completions."""
+    if _COMPLETE in environment:
+        # typer's scripts for the shells: bash gives the words in the first variable, zsh and fish in the second.
+        words = environment.get("COMP_WORDS") or environment.get("_TYPER_COMPLETE_ARGS") or ""
+        arguments = words.split()[1:]
+    return next((word for word in arguments if not word.startswith("-")), None)
+
+
 def build_app(typed: str | None) -> typer.Typer:
     """The whole command tree, in which only the command `typed` is more than its name and summary."""
     app = typer.Typer(
@@ -125,7 +153,6 @@ def build_app(typed: str | None) -> typer.Typer:
         help="Train transformers on GPU clusters from one YAML spec: checked, planned, launched and resumed.",
         epilog="Start with: orchestrator init, then orchestrator run job.yaml",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import typer
 
 from orchestrator.data.preparation import Source, survey_job
-from orchestrator.errors import UserError
+from orchestrator.errors import JobError, UserError
 from orchestrator.launch.stopping import Terminated
 from orchestrator.planning.plan import Plan
 from orchestrator.safe_path import module_command
@@ -63,6 +64,18 @@ def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:
         except KeyboardInterrupt:
             continue  # Ctrl-C reaches the program as well; it ends by itself and says what was kept
         break
+    refuse_killed(process.returncode, "data prepare")
     if process.returncode and as_json and said:
         typer.echo(said, nl=False)  # its error, in the form that was asked for
-    return process.returncode if process.returncode >= 0 else 1
+    return process.returncode
+
+
+def refuse_killed(code: int, command: str) -> None:
+    """Raises JobError where a data program was ended by a signal, of which it could say nothing itself."""
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        why = ", which is often a lack of memory" if -code == signal.SIGKILL else ""
+        raise JobError(
+            f"{command} was ended by {name}{why}. Finished shards are kept: run the same command again to go on, with "
+            "fewer --workers if memory was short"
+        )

@@ -20,8 +20,9 @@ from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.preparing import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
-from orchestrator.launch.local import Watcher, command_elsewhere, for_the_others, launch
+from orchestrator.launch.local import Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.render import RUNTIME_MODULE
+from orchestrator.launch.restarts import launch_with_restarts
 from orchestrator.launch.startable import begins_anew, check_startable, last_launch
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
@@ -97,8 +98,11 @@ def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_jso
             typer.echo(for_the_others(run, launch_id))
         return 0
     total = last_iteration(job, [] if from_scratch else committed(run))
-    watcher = _Aside() if as_json else watcher_for(run, total, sys.stdout)
-    return report(run, job, total, launch(run, job, from_scratch=from_scratch, watcher=watcher), as_json)
+
+    def watcher() -> Watcher:
+        return _Aside() if as_json else watcher_for(run, total, sys.stdout)
+
+    return report(run, job, total, launch_with_restarts(run, job, from_scratch=from_scratch, watcher=watcher), as_json)
 
 
 class _Aside(Watcher):
@@ -217,6 +221,11 @@ def unsent_words(run: RunDir, unsent: int) -> str:
     return f"{unsent:,} bytes of metrics to MLflow: {log} says why, {again} sends them"
 
 
+def reached(status: RunStatus) -> str:
+    """How far a run came, for a sentence: the last iteration that was measured, if there was one."""
+    return "before its first step" if status.iteration is None else f"at iteration {status.iteration}"
+
+
 def label(run: RunDir) -> str:
     """name/run_id."""
     return f"{run.name}/{run.run_id}"
@@ -230,7 +239,7 @@ def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
         key = length_key(load_resolved(run.resolved()))
         longer = f"orchestrator resume {in_command(run)} --set schedule.{key}=… --allow-changes"
         typer.echo(
-            f"run {label(run)} has completed already, at iteration {status.iteration}; nothing was started.\n"
+            f"run {label(run)} has completed already, {reached(status)}; nothing was started.\n"
             f"      To train it again from the start as another run: {_again(run, status)}\n"
             f"      To train it for longer: {longer}"
         )

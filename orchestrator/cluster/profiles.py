@@ -74,26 +74,41 @@ def known_profiles(start: Path | None = None) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a cluster is named by the file of its profile, `team/alps.yaml`, and not by its name."""
+    return Path(name).suffix in (_SUFFIX, ".yml")
+
+
+def profile_file(name: str, start: Path | None = None) -> Path | None:
+    """The file of the profile that has this name, or is this file; None when there is none."""
+    if not is_file_name(name):
+        return known_profiles(start).get(name)
+    path = (start or Path()) / Path(name).expanduser()
+    return path if path.is_file() else None
+
+
 def load_profile(name: str, start: Path | None = None) -> ClusterSpec:
-    """The profile of that name. Raises UserError, naming the nearest, when there is none, and SpecError with every
-    problem of one that is wrong.
+    """The profile of that name, or in that file. Raises UserError, naming the nearest, when there is none, and
+    SpecError with every problem of one that is wrong.
     """
-    return read_profile(find_profile(name, start)).value
+    return read_profile(find_profile(name, start), found_by_name=not is_file_name(name)).value
 
 
 def find_profile(name: str, start: Path | None = None) -> Path:
-    """The file of a profile. Raises UserError, naming the nearest, when there is none."""
-    path = known_profiles(start).get(name)
+    """The file of a profile, of its name or its file. Raises UserError, naming the nearest, when there is none."""
+    path = profile_file(name, start)
     if path is None:
         message, hint = unknown_profile(name, start)
         raise UserError(f"{message}: {hint}")
     return path
 
 
-def read_profile(path: Path) -> Loaded[ClusterSpec]:
-    """The profile in a file, with its places. Raises SpecError with every problem in it."""
+def read_profile(path: Path, *, found_by_name: bool = True) -> Loaded[ClusterSpec]:
+    """The profile in a file, with its places. Raises SpecError with every problem in it: one that is found by its name
+    is called as its file is.
+    """
     loaded = load_document(path, PROFILE)
-    if loaded.value.name != path.stem:
+    if found_by_name and loaded.value.name != path.stem:
         message = f"this profile is found as {path.stem}, by its file, and calls itself {loaded.value.name}"
         hint = f"write name: {path.stem}, or rename the file to {loaded.value.name}{_SUFFIX}"
         raise SpecError(problems=[loaded.places.placed(Problem(message, ("name",), hint))])
@@ -103,6 +118,9 @@ def read_profile(path: Path) -> Loaded[ClusterSpec]:
 def unknown_profile(name: str, start: Path | None = None) -> tuple[str, str]:
     """What to say of a name that no profile has: (what is wrong, the way out)."""
     known = list(known_profiles(start))
+    if is_file_name(name):
+        names = f"name another, or one of {', '.join(known)}" if known else "name another"
+        return f"there is no cluster profile {shorten(name)}: no such file", names
     near = closest(name, known)
     meant = f"did you mean {' or '.join(near)}? " if near else ""
     hint = f"{meant}(known: {', '.join(known)})" if known else "`orchestrator cluster init` on a login node writes one"

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from orchestrator.data.commands import Request, build_app, describe, print_description
-from orchestrator.data.manifest import Manifest, read_manifest
+from orchestrator.data.manifest import Manifest, manifest_path, read_manifest
 from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
@@ -47,10 +47,11 @@ def run(command: str, request: Request, as_json: bool) -> int:
             print("interrupted; finished shards are kept: run the same command again to go on", file=sys.stderr)
             return 130
     if isinstance(request, TrainTokenizerRequest):
-        size = train_tokenizer(request)
+        size, left_out = train_tokenizer(request)
         fewer = f" of the {request.vocab_size} asked for: each word of the text is one; more text gives more"
         text = f"wrote {request.output}: {size} tokens{fewer if size < request.vocab_size else ''}"
-        _print(as_json, text, output=str(request.output), vocab_size=size)
+        others = [{"path": str(each.path), "reason": each.reason} for each in left_out]
+        _print(as_json, text, output=str(request.output), vocab_size=size, left_out=others)
         return 0
     return _inspect(request, as_json)
 
@@ -121,6 +122,8 @@ def _wrote(prefix: Path, manifest: Manifest) -> str:
     left_out = f", {manifest.empty_documents} empty left out" if manifest.empty_documents else ""
     if manifest.skipped_records:
         left_out += f", {manifest.skipped_records} unreadable skipped: see {manifest.skipped_report}"
+    if manifest.left_out:
+        left_out += f", {len(manifest.left_out)} links or folders left out: see {manifest_path(prefix)}"
     documents = f"{manifest.documents} {'documents' if manifest.counted_tokens is None else 'conversations'}"
     if manifest.sentences is not None:
         documents += f" of {manifest.sentences} sentences"

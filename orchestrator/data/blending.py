@@ -151,18 +151,25 @@ def samples_of(tokens: int, seq_length: int) -> int:
     return max((tokens - 1) // seq_length, 0)
 
 
-def asked_of_sources(weights: Sequence[float], samples: int, surplus: float = 0.0) -> list[int]:
-    """Samples that a blend of `samples` asks each source for, rounded up, with a surplus in case it gives more."""
+SURPLUS = 0.005
+"""Extra samples that megatron-core asks each source of a blend for, as a fraction: its mid_level_dataset_surplus."""
+
+
+def asked_of_sources(weights: Sequence[float], samples: int, surplus: float = SURPLUS) -> list[int]:
+    """Samples that a blend of `samples` asks each source for: its share, rounded up, and a surplus in case it gives
+    more."""
     return [math.ceil(math.ceil(samples * share) * (1 + surplus)) for share in normalized(weights)]
 
 
-_USUAL_SURPLUS = 0.005
+def length_of(weights: Sequence[float], samples: int) -> int:
+    """Samples in the blend that megatron-core makes where `samples` are needed: a few more."""
+    return sum(asked_of_sources(weights, samples, 0.0))
 
 
-def surplus(weights: Sequence[float], samples: int) -> float:
-    """Extra samples built per source, as a fraction. megatron-core's usual 0.5 % is less than the one or two samples by
-    which a blend can exceed a small source's share, and then it refuses to build."""
+def larger_surplus(weights: Sequence[float], samples: int) -> float:
+    """The surplus of runs of earlier versions. A blend can exceed a small source's share by one or two samples; they
+    asked every source for more because of it."""
     if len(weights) == 1:
-        return _USUAL_SURPLUS
-    fewest = max(min(asked_of_sources(weights, samples)), 1)
-    return max(_USUAL_SURPLUS, (len(weights) + 2) / fewest)
+        return SURPLUS
+    fewest = max(min(asked_of_sources(weights, samples, 0.0)), 1)
+    return max(SURPLUS, (len(weights) + 2) / fewest)

@@ -400,7 +400,8 @@ def print_description(prefix: Path, as_json: bool) -> None:
             "tokenizer": f"{tokenizer_name(manifest)} ({manifest.vocab_size} tokens)",
             "tokenizer hash": manifest.tokenizer_hash,
             "ends documents": "yes" if manifest.options.get("append_eod") else "no",
-            "input": f"{len(manifest.sources)} files, {manifest.text_bytes} bytes of text",
+            "input": f"{len(manifest.sources)} files, {manifest.text_bytes} bytes of text"
+            + f"; {len(manifest.left_out)} links or folders left out" * bool(manifest.left_out),
             "left out": f"{manifest.empty_documents} empty, {manifest.skipped_records} unreadable",
         }
         if manifest.counted_tokens is not None:

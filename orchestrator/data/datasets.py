@@ -7,16 +7,16 @@ import os
 import time
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from torch.utils.data import Dataset
 
-from orchestrator.data.blending import surplus
+from orchestrator.data.blend_builder import BlendBuilder
+from orchestrator.data.blending import SURPLUS
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import has_images, images_prefix
 from orchestrator.data.checks import (
@@ -32,7 +32,7 @@ from orchestrator.data.damage import refuse_damage
 from orchestrator.data.families.choice import dataset_family
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.locking import locked
-from orchestrator.data.position import DataPosition
+from orchestrator.data.position import DataPosition, asked_of_blend
 from orchestrator.data.sample_index import IndexFiles
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import DataError, UserError
@@ -55,6 +55,8 @@ class Datasets:
     test: Samples | None = None
     index: IndexFiles | None = None
     """What rank 0 found and built; None on the others."""
+    position: DataPosition | None = None
+    """The one asked for, with the samples that the sources were built of."""
 
 
 def build_datasets(
@@ -93,7 +95,7 @@ def build_datasets(
         vision=model.vision,
     )
     cache = _cache_folder(cache_dir, data)
-    build = _Builder(data, model, tokenizer, cache)
+    build = _Builder(data, model, tokenizer, cache, position is not None and position.larger_surplus)
     started = time.monotonic()
     with _alone(cache) as before:
         validation: dict[str, Samples] = {}
@@ -104,14 +106,16 @@ def build_datasets(
                     validation[name] = build([entry], 1, validation_samples, whole=True)
         elif validation_samples:
             validation[SPLIT] = build(data.blend, 1, validation_samples)
-        train = build.training(data.blend, train_samples, position) if train_samples else None
+        train = None
+        if train_samples:
+            train, position = build.training(data.blend, train_samples, position)
         test = None
         if test_samples:
             test = build(data.test or data.blend, 2, test_samples, whole=data.test is not None)
         files = None
         if before is not None:
             files = IndexFiles(cache, len(_index_files(cache) - before), round(time.monotonic() - started, 3))
-    return Datasets(train, validation, test, files)
+    return Datasets(train, validation, test, files, position)
 
 
 def _refuse_damage(paths: Sequence[str], group: torch.distributed.ProcessGroup | None) -> None:
@@ -135,9 +139,21 @@ class _Builder:
     model: ModelSpec
     tokenizer: Tokenizer
     cache: Path
+    larger_surplus: bool
+    """Whether blends ask their sources for as much as those of earlier versions did."""
 
-    def __call__(self, blend: Sequence[BlendEntry], part: int, samples: int, whole: bool = False) -> Samples:
-        """One data set. Only its own part is built: megatron-core never ends on an empty part, even an unused one."""
+    def __call__(
+        self,
+        blend: Sequence[BlendEntry],
+        part: int,
+        samples: int,
+        whole: bool = False,
+        asked: Sequence[int] | None = None,
+    ) -> Samples:
+        """One data set. Only its own part is built: megatron-core never ends on an empty part, even an unused one.
+
+        `asked`: samples that each source of a blend is asked for.
+        """
         weights = [float(number == part) for number in range(len(PARTS))] if whole else self.data.split_weights
         settings = {
             "random_seed": self.data.seed,
@@ -147,24 +163,38 @@ class _Builder:
             "path_to_cache": str(self.cache),
             "tokenizer": self.tokenizer,
             "num_dataset_builder_threads": self.data.num_dataset_builder_threads,
-            "mid_level_dataset_surplus": surplus([entry.weight for entry in blend], samples),
+            "mid_level_dataset_surplus": SURPLUS,
         }
         kind, config = dataset_family(self.model).dataset(self.model, self.data, settings)
         fractions = split_fractions(weights)
         config.split_matrix = [fractions[number] if number == part else None for number in range(len(PARTS))]
         sizes = [samples if number == part else 0 for number in range(len(PARTS))]
-        built: Samples = BlendedMegatronDatasetBuilder(kind, sizes, lambda: True, config).build()[part]
+        asked = asked or asked_of_blend([entry.weight for entry in blend], samples, self.larger_surplus)
+        built: Samples = BlendBuilder(kind, sizes, config, asked).build()[part]
         return built
 
-    def training(self, blend: Sequence[BlendEntry], end: int, position: DataPosition | None) -> Samples:
-        """The training set. For a new run, within the samples that its order was made for, it is megatron-core's."""
+    def training(
+        self, blend: Sequence[BlendEntry], end: int, position: DataPosition | None
+    ) -> tuple[Samples, DataPosition | None]:
+        """The training set, and the position as it was built. For a new run, within the samples that its order was made
+        for, it is megatron-core's."""
         if position is None:
-            return self(blend, 0, end)
+            return self(blend, 0, end), None
         if position.since == 0:
-            samples = self(blend, 0, position.samples)
+            samples = self(blend, 0, position.samples, asked=[source.first for source in position.sources])
+            position = _as_built(position, samples)
             if end <= len(cast(Sized, samples)):
-                return samples
-        return continued_samples(position, end, lambda path, count: self([BlendEntry(path=path)], 0, count))
+                return samples, position
+        later = continued_samples(position, end, lambda path, count: self([BlendEntry(path=path)], 0, count))
+        return later, position
+
+
+def _as_built(position: DataPosition, samples: Any) -> DataPosition:
+    """Where a source would have fallen short, it was asked for more."""
+    if len(position.sources) == 1:
+        return position
+    built = zip(position.sources, samples.datasets, strict=True)
+    return replace(position, sources=tuple(replace(source, first=index.num_samples) for source, index in built))
 
 
 def _blend_weights(blend: Sequence[BlendEntry]) -> list[float] | None:

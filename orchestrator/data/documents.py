@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeVar
 
 from orchestrator.data.sources import Block
@@ -47,7 +48,7 @@ def read_documents(block: Block, keys: Sequence[str]) -> Iterator[Document | Mal
 
 def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple[int | None, Parsed | Malformed]]:
     """The line, or row, of each record of a block, and what `parse` makes of it. What it raises of ValueError, and what
-    is neither JSON nor Unicode, becomes Malformed."""
+    is neither JSON nor Unicode, or too large for memory, becomes Malformed."""
     for line, record in _records(block):
         try:
             yield line, parse(record)
@@ -59,6 +60,8 @@ def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple
             reason = f"not valid JSON: {error.msg} (column {error.colno})"
         except RecursionError:
             reason = "not readable JSON: nested too deeply"
+        except MemoryError:
+            reason = "it needs more memory than there is"
         except ValueError as error:
             reason = str(error)
         else:
@@ -74,7 +77,8 @@ def _records(block: Block) -> Iterator[tuple[int | None, bytes | tuple[object, .
     elif block.kind == "paragraph":
         yield from _paragraphs(block.content, block.first)
     else:
-        for number, line in enumerate(block.content.split(b"\n"), block.first):
+        lines = block.content.split(b"\n")
+        for number, line in zip(block.lines or count(block.first), lines, strict=False):
             if line.strip():
                 yield number, line.removesuffix(b"\r")
 

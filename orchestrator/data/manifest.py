@@ -23,6 +23,13 @@ class Source(BaseModel):
     """Seconds since the epoch."""
 
 
+class LeftOutSource(BaseModel):
+    """A link or a folder that was not read, and why."""
+
+    path: str
+    reason: str
+
+
 class Manifest(BaseModel):
     """What tokenization did. Fields that a later version adds are ignored by this one."""
 
@@ -60,6 +67,8 @@ class Manifest(BaseModel):
     skipped_report: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     sources: list[Source] = Field(default_factory=list)
+    left_out: list[LeftOutSource] = Field(default_factory=list)
+    """Links and folders in the directories of the input that were not read."""
     created: float = 0.0
     index_crc32: int | None = None
     """`zlib.crc32` of PREFIX.idx; None in what earlier versions made."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.data.blending import asked_of_sources, blend_counts, surplus
+from orchestrator.data.blending import SURPLUS, asked_of_sources, blend_counts, larger_surplus
 from orchestrator.spec.sections import JobSections
 
 _MOST = 1 << 48
@@ -58,6 +58,8 @@ class DataPosition:
     """Of the blend, in its order."""
     others: tuple[SourcePosition, ...] = ()
     """Sources drawn from earlier, by other blends or cut in another way."""
+    larger_surplus: bool = False
+    """Whether blends ask their sources for more samples than Megatron-LM's do, as those of earlier versions did."""
 
     def to_dict(self) -> dict[str, Any]:
         """For a checkpoint's marker."""
@@ -73,7 +75,10 @@ class DataPosition:
         weights = tuple(float(weight) for weight in record["weights"])
         if len(weights) != len(sources) or not sources or not all(0 < weight < math.inf for weight in weights):
             raise ValueError("a blend has a weight for each source")
-        return cls(since, samples, weights, sources, others)
+        larger = record.get("larger_surplus", True)  # earlier versions did not write it
+        if not isinstance(larger, bool):
+            raise TypeError("it is so or not")
+        return cls(since, samples, weights, sources, others, larger)
 
 
 def _source(record: Mapping[str, Any], since: int) -> SourcePosition:
@@ -96,9 +101,9 @@ def has_sources(job: JobSections) -> bool:
     return not job.data.random_tokens and job.task is None and bool(job.data.blend)
 
 
-def beginning(job: JobSections, samples: int, since: int = 0) -> DataPosition:
+def beginning(job: JobSections, samples: int, since: int = 0, larger_surplus: bool = False) -> DataPosition:
     """The position of a job that starts to draw `samples` samples from its sources after sample `since` of a run."""
-    return _of_blend(job, since, samples, {})
+    return _of_blend(job, since, samples, {}, larger_surplus)
 
 
 def position_of(job: JobSections, before: DataPosition | None, consumed: int, end: int) -> DataPosition | None:
@@ -116,7 +121,7 @@ def position_of(job: JobSections, before: DataPosition | None, consumed: int, en
         return before
     given = zip(before.sources, blend_counts(before.weights, consumed - before.since), strict=True)
     drawn = [*(replace(source, drawn=source.drawn + count) for source, count in given), *before.others]
-    return _of_blend(job, consumed, end - consumed, {source.key: source for source in drawn})
+    return _of_blend(job, consumed, end - consumed, {source.key: source for source in drawn}, before.larger_surplus)
 
 
 def _keys(position: DataPosition) -> list[tuple[str, int, str]]:
@@ -124,7 +129,7 @@ def _keys(position: DataPosition) -> list[tuple[str, int, str]]:
 
 
 def _of_blend(
-    job: JobSections, since: int, samples: int, known: Mapping[tuple[str, int, str], SourcePosition]
+    job: JobSections, since: int, samples: int, known: Mapping[tuple[str, int, str], SourcePosition], larger: bool
 ) -> DataPosition:
     blend = job.data.blend or []
     weights = [entry.weight for entry in blend]
@@ -132,7 +137,7 @@ def _of_blend(
     if since > 0:
         asked = [1] * len(blend)  # for one sample it makes one whole epoch
     elif len(blend) > 1:
-        asked = asked_of_sources(weights, samples, surplus(weights, samples))
+        asked = asked_of_blend(weights, samples, larger)
     sources: list[SourcePosition] = []
     copies: Counter[str] = Counter()
     for entry, first in zip(blend, asked, strict=True):
@@ -142,7 +147,12 @@ def _of_blend(
         copies[place] += 1
     here = {source.key for source in sources}
     others = tuple(source for key, source in known.items() if key not in here)
-    return DataPosition(since, samples, tuple(weights), tuple(sources), others)
+    return DataPosition(since, samples, tuple(weights), tuple(sources), others, larger)
+
+
+def asked_of_blend(weights: Sequence[float], samples: int, larger: bool) -> list[int]:
+    """Samples that a blend asks each source for, with Megatron-LM's surplus or that of earlier versions."""
+    return asked_of_sources(weights, samples, larger_surplus(weights, samples) if larger else SURPLUS)
 
 
 def cut(job: JobSections) -> str:

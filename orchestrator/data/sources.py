@@ -5,23 +5,32 @@ from __future__ import annotations
 import fnmatch
 import gzip
 import io
-import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from orchestrator.data.json_array import ArrayError, Element, elements
 from orchestrator.data.optional import optional_module
 from orchestrator.data.request import SOURCE_GLOBS, TextDocuments, TextRequest
-from orchestrator.errors import UserError
+from orchestrator.errors import JobError, UserError
+from orchestrator.folder_tree import FolderTree, LeftOut, folder_tree
 
 Kind = Literal["json", "line", "paragraph", "file", "parquet"]
 
 CHUNK_BYTES = 1 << 19
 """Text that a worker gets at a time: little enough to share out evenly, enough to make the way there cheap."""
+LONGEST_RECORD = 1 << 29
+"""Bytes of a line, a paragraph, a file that is one document, or a value of a table, decompressed. More is no text of a
+person's but an accident, or meant to use up all memory."""
+_ZSTD_READ = 1 << 12
+"""Compressed bytes that are taken at a time: zstd makes up to 2^15 bytes of one."""
+_BLANKS = 1 << 20
+"""Bytes that are looked through for the beginning of a file of JSON."""
 _PARQUET_ROWS = 256
 _PEEKED = 1 << 12
+_TOLD = 10
 _COMPRESSED = (".gz", ".zst")
 _JSON = (".jsonl", ".ndjson", ".json")
 
@@ -34,6 +43,14 @@ class InputFile:
     kind: Kind
     bytes: int
     modified: int
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files to read, and what of the folders they are in cannot be read."""
+
+    files: list[InputFile]
+    left_out: list[LeftOut]
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,8 @@ class Block:
     kind: Kind
     first: int
     content: bytes | list[tuple[Any, ...]]
+    lines: tuple[int, ...] | None = None
+    """Of the elements of a JSON array, which stand in `content` on a line each: on which of the file's each begins."""
 
 
 @dataclass
@@ -64,46 +83,58 @@ class Chunk:
     end: Position = Position()
     disk_bytes: int = 0
 
+    @property
+    def place(self) -> str:
+        """Where it begins, for people."""
+        first = self.blocks[0]
+        return first.path if first.kind == "file" else f"{first.path}:{first.first}"
 
-def find_inputs(request: TextRequest, usual: Sequence[str] = SOURCE_GLOBS) -> list[InputFile]:
+
+def find_inputs(request: TextRequest, usual: Sequence[str] = SOURCE_GLOBS) -> Inputs:
     """All input files, in the order given; those of a directory in the order of their paths. `usual`: what is taken
     from a directory when the request names nothing.
 
     Raises UserError for an input that does not exist or a directory in which nothing fits.
     """
-    found: list[InputFile] = []
+    found = Inputs([], [])
     for given in request.inputs:
         if given.is_dir():
-            paths = _walk(given, request.globs or usual, request.excludes)
-            if not paths:
+            tree = _tree(given, request.globs or usual, request.excludes)
+            if not tree.files:
                 named = request.globs or (() if usual is SOURCE_GLOBS else usual)
                 globs = " ".join(named) or "the usual text or source files (choose with --glob)"
-                raise UserError(f"directory {given} holds no file that matches {globs}")
+                others = "".join(f"; left out is {each}" for each in tree.left_out[:1])
+                raise UserError(f"directory {given} holds no file that matches {globs}{others}")
         elif given.is_file():
-            paths = [given]
+            tree = FolderTree([given])
         else:
             raise UserError(f"input {given} does not exist, or is not a file or directory")
-        found += [_input_file(path, request.txt_documents) for path in paths]
+        found.files.extend(_input_file(path, request.txt_documents) for path in tree.files)
+        found.left_out.extend(tree.left_out)
     return found
 
 
-def _walk(root: Path, globs: Sequence[str], excludes: Sequence[str]) -> list[Path]:
-    """Files below a directory; hidden ones, __pycache__ and links to directories are left out."""
+def _tree(root: Path, globs: Sequence[str], excludes: Sequence[str]) -> FolderTree:
+    """Files below a directory; hidden ones and __pycache__ are not meant."""
 
-    def wanted(folder: str, name: str) -> bool:
-        path = Path(folder, name).relative_to(root).as_posix()
+    def wanted(path: Path) -> bool:
+        name, below = path.name, path.relative_to(root).as_posix()
         hidden = name.startswith(".") or name == "__pycache__"
-        return not hidden and not any(fnmatch.fnmatch(name, e) or fnmatch.fnmatch(path, e) for e in excludes)
+        return not hidden and not any(fnmatch.fnmatch(name, e) or fnmatch.fnmatch(below, e) for e in excludes)
 
-    def unreadable(error: OSError) -> None:
-        raise UserError(f"directory {error.filename} cannot be read: {error.strerror}")
+    try:
+        tree = folder_tree(root, wanted)
+    except OSError as error:
+        raise UserError(f"directory {root} cannot be read: {error.strerror}") from error
+    tree.files = [path for path in tree.files if any(fnmatch.fnmatch(path.name, glob) for glob in globs)]
+    return tree
 
-    paths = []
-    for folder, folders, names in os.walk(root, onerror=unreadable):
-        folders[:] = [name for name in folders if wanted(folder, name)]
-        fitting = (name for name in names if any(fnmatch.fnmatch(name, glob) for glob in globs))
-        paths += [Path(folder, name) for name in fitting if wanted(folder, name)]
-    return sorted(path for path in paths if path.is_file())
+
+def left_out_warnings(left_out: Sequence[LeftOut]) -> list[str]:
+    """What to tell a person of what was left out: the first of it, and how much more there is."""
+    told = [f"left out: {each}" for each in left_out[:_TOLD]]
+    more = len(left_out) - len(told)
+    return [*told, f"left out: {more} more links and folders"] if more else told
 
 
 def _input_file(path: Path, txt_documents: TextDocuments) -> InputFile:
@@ -121,39 +152,25 @@ def _input_file(path: Path, txt_documents: TextDocuments) -> InputFile:
     return InputFile(path, kind, status.st_size, status.st_mtime_ns)
 
 
-def refuse_arrays(files: Sequence[InputFile]) -> None:
-    """Raises UserError for the first file of JSON lines that is one JSON array, whatever its lines are."""
-    for file in files:
-        if file.kind == "json" and _begins(file) == b"[":
-            path, unpacked = file.path, file.path
-            read = f"jq -c '.[]' {path}"
-            if path.suffix.lower() in _COMPRESSED:
-                unpacked = path.with_suffix("")
-                read = f"{'gzip' if path.suffix.lower() == '.gz' else 'zstd'} -dc {path} | jq -c '.[]'"
-            lines = unpacked.with_suffix(".jsonl" if unpacked.suffix.lower() == ".json" else ".lines.jsonl")
-            raise UserError(
-                f"{path} begins with [, so it is a JSON array, and what is read is one JSON object (a conversation, a "
-                f"document) to a line. Write its elements as lines, and read those: {read} > {lines}"
-            )
-
-
-def _begins(file: InputFile) -> bytes:
-    """The first byte of a file that is not blank; nothing where there is none, or it cannot be told."""
-    try:
-        with open(file.path, "rb") as raw:
-            stream = _decompressed(file.path, raw)
-            while block := stream.read(_PEEKED):
-                if begin := block.lstrip()[:1]:
-                    return begin
-    except (EOFError, zlib.error, OSError):
-        pass  # it is read in a moment, and what is wrong said then
-    return b""
+def _is_array(file: InputFile) -> bool:
+    """Whether a file of JSON is one array of objects, which would otherwise have a line each."""
+    head = b""
+    with open(file.path, "rb") as raw:
+        stream = _decompressed(file.path, raw)
+        for _ in range(_BLANKS // _PEEKED):
+            block = stream.read(_PEEKED)
+            head = (head + block).lstrip()
+            behind = head[1:].lstrip()
+            if behind or not block:
+                return head.startswith(b"[") and behind.startswith(b"{")
+    return False
 
 
 def read_chunks(
     files: Sequence[InputFile], keys: Sequence[str], start: Position = Position(), chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[Chunk]:
-    """Everything from a position on, in order. Raises UserError for a file that is damaged or cannot be read."""
+    """Everything from a position on, in order. Raises UserError for a file that is damaged, cannot be read, or holds a
+    record that is too long, JobError where memory is short."""
     chunk = Chunk()
     before = sum(file.bytes for file in files[: start.file])
     for number in range(start.file, len(files)):
@@ -180,17 +197,29 @@ _Step = tuple[Block, int, int, tuple[int, int]]
 
 def _read(file: InputFile, keys: Sequence[str], offset: int, record: int, size: int) -> Iterator[_Step]:
     try:
-        if file.kind == "parquet":
-            yield from _read_rows(file, keys, record)
-            return
-        with open(file.path, "rb") as raw:
-            stream = _decompressed(file.path, raw)
-            _skip(stream, offset)
-            yield from _read_bytes(file, raw, stream, offset, record, size)
+        for step in _steps(file, keys, offset, record, size):
+            yield step
+            record = step[3][1]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{file.path} is damaged or cut off: {error}") from error
     except OSError as error:
         raise UserError(f"{file.path} cannot be read: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise JobError(f"{file.path}:{record + 1}: what begins here needs more memory than there is") from error
+
+
+def _steps(file: InputFile, keys: Sequence[str], offset: int, record: int, size: int) -> Iterator[_Step]:
+    if file.kind == "parquet":
+        yield from _read_rows(file, keys, record)
+        return
+    is_array = file.kind == "json" and _is_array(file)
+    with open(file.path, "rb") as raw:
+        stream = _decompressed(file.path, raw)
+        _skip(stream, offset)
+        if is_array:
+            yield from _read_array(file, raw, stream, offset, record, size)
+            return
+        yield from _read_bytes(file, raw, stream, offset, record, size)
 
 
 def _read_bytes(
@@ -198,7 +227,7 @@ def _read_bytes(
 ) -> Iterator[_Step]:
     while True:
         whole = file.kind == "file"
-        content = stream.read() if whole else _whole_records(stream, file.kind, size)
+        content = _whole_file(file, stream) if whole else _whole_records(file, stream, record, size)
         if not content and not (whole and offset == 0):
             return
         block = Block(str(file.path), file.kind, record + 1, content)
@@ -209,18 +238,65 @@ def _read_bytes(
             return
 
 
-def _whole_records(stream: IO[bytes], kind: Kind, size: int) -> bytes:
-    """At least `size` bytes where there are so many, up to the end of a line or paragraph."""
+def _read_array(
+    file: InputFile, raw: IO[bytes], stream: IO[bytes], offset: int, record: int, size: int
+) -> Iterator[_Step]:
+    """The elements of a JSON array, as lines."""
+    held: list[Element] = []
+    length = 0
+    try:
+        for element in elements(stream, offset, record, LONGEST_RECORD):
+            held.append(element)
+            length += len(element.content)
+            if length >= size:
+                yield _step_of(file, held, length, raw.tell())
+                held, length = [], 0
+    except ArrayError as error:
+        raise UserError(f"{file.path}:{error.line}: {error}") from error
+    if held:
+        yield _step_of(file, held, length, raw.tell())
+
+
+def _step_of(file: InputFile, held: Sequence[Element], length: int, read: int) -> _Step:
+    content = b"\n".join(element.content for element in held)
+    block = Block(str(file.path), file.kind, held[0].line, content, tuple(element.line for element in held))
+    return block, length, read, (held[-1].offset, held[-1].lines)
+
+
+def _whole_file(file: InputFile, stream: IO[bytes]) -> bytes:
+    """Raises UserError for one that is too long."""
+    content = stream.read(LONGEST_RECORD + 1)
+    if len(content) > LONGEST_RECORD:
+        way_out = "--txt-documents line makes a document of each line of a .txt, --exclude leaves the file out"
+        raise UserError(f"{file.path}: this document has more than {LONGEST_RECORD >> 20} MiB of text: {way_out}")
+    return content
+
+
+def _whole_records(file: InputFile, stream: IO[bytes], record: int, size: int) -> bytes:
+    """At least `size` bytes where there are so many, up to the end of a line or paragraph. `record`: the lines before
+    them. Raises UserError for a line or paragraph that is too long."""
     content = stream.read(size)
     if not content:
         return b""
-    content += stream.readline()
-    if kind != "paragraph":
-        return content
-    lines = [content[content.rfind(b"\n", 0, -1) + 1 :]]
-    while lines[-1].strip():
-        lines.append(stream.readline())
-    return content + b"".join(lines[1:])
+    line = record + content.count(b"\n") + 1  # in which what was read ends
+    rest = [_line(file, stream, line, LONGEST_RECORD)]
+    last, length = content[content.rfind(b"\n", 0, -1) + 1 :] + rest[0], len(rest[0])
+    while file.kind == "paragraph" and last.strip():
+        last = _line(file, stream, line, LONGEST_RECORD - length)
+        rest.append(last)
+        length += len(last)
+    return content + b"".join(rest)
+
+
+def _line(file: InputFile, stream: IO[bytes], number: int, most: int) -> bytes:
+    """The rest of a line. Raises UserError where it has more than `most` bytes."""
+    found = stream.readline(most + 1)
+    if len(found) > most:
+        raise UserError(
+            f"{file.path}:{number}: this {'paragraph' if file.kind == 'paragraph' else 'line'} has more than "
+            f"{LONGEST_RECORD >> 20} MiB, decompressed: no document has so much text. Cut it, or leave the file out"
+        )
+    return found
 
 
 def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
@@ -262,7 +338,7 @@ class ZstdStream(io.RawIOBase):
             data = self._frame.unused_data if self._frame.eof else b""
             if self._frame.eof:
                 self._frame, self._begun = self._new_frame(), False
-            data = data or self._raw.read(1 << 17)
+            data = data or self._raw.read(_ZSTD_READ)
             if not data:
                 if self._begun:
                     raise EOFError("it ends before its data does")
@@ -296,6 +372,11 @@ def _read_rows(file: InputFile, keys: Sequence[str], record: int) -> Iterator[_S
             values = list(zip(*(batch.column(key).to_pylist() for key in keys), strict=True))
             skipped = max(0, min(record - rows, len(values)))
             first, rows = rows + skipped, rows + len(values)
+            for number, row in enumerate(values[skipped:], first + 1):
+                if any(isinstance(value, str) and len(value) > LONGEST_RECORD for value in row):
+                    raise UserError(
+                        f"{file.path}:{number}: this value has more than {LONGEST_RECORD >> 20} MiB of text"
+                    )
             if values[skipped:]:
                 size = sum(len(value) for row in values[skipped:] for value in row if isinstance(value, str))
                 block = Block(str(file.path), file.kind, first + 1, values[skipped:])

@@ -20,12 +20,19 @@ from orchestrator.data.chat.templates import ChatTemplate
 from orchestrator.data.encoding import ChunkEncoder
 from orchestrator.data.images import pillow
 from orchestrator.data.index import partial_path
-from orchestrator.data.manifest import Manifest, Source
+from orchestrator.data.manifest import LeftOutSource, Manifest, Source
 from orchestrator.data.output import PartialOutput, open_output, skipped_path
 from orchestrator.data.progress import Display
 from orchestrator.data.request import CHAT_GLOBS, TokenizeRequest
 from orchestrator.data.sentences import SENTENCE_RULES
-from orchestrator.data.sources import CHUNK_BYTES, InputFile, find_inputs, read_chunks, refuse_arrays
+from orchestrator.data.sources import (
+    CHUNK_BYTES,
+    InputFile,
+    Inputs,
+    find_inputs,
+    left_out_warnings,
+    read_chunks,
+)
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.data.workers import available_cores, ordered_map
 from orchestrator.errors import UserError
@@ -50,13 +57,12 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
     template = chat_template(tokenizer, request.chat_template) if request.chat else None
     if request.vision is not None:  # the same of these
         _, _ = pillow(), patch_token(tokenizer)
-    files = find_inputs(request, CHAT_GLOBS) if request.chat else find_inputs(request)
+    inputs = find_inputs(request, CHAT_GLOBS) if request.chat else find_inputs(request)
+    files = inputs.files
     if request.chat:
         _refuse_other_than_json(files)
     elif len(request.json_keys) > 1:
         _refuse_without_fields(files, request.json_keys)
-    if request.on_error == "fail":
-        refuse_arrays(files)
     outputs = _outputs(request, tokenizer)
     folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, template, files)
     with open_output(
@@ -64,13 +70,14 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
     ) as out:
         if template is not None and template.ends_without_answer:
             display.warn(_never_stops(template))
+        for warning in left_out_warnings(inputs.left_out):
+            display.warn(warning)
         if not out.progress.finished:
             _encode_all(request, files, out, display)
-        manifests = _manifests(request, tokenizer, template, files, out)
+        manifests = _manifests(request, tokenizer, template, inputs, out)
         for manifest, key in zip(manifests, request.json_keys, strict=True):
             if manifest.documents == 0:
                 out.discard()
-                refuse_arrays(files)
                 raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
         for warning in _about_images(manifests[0]):
             display.warn(warning)
@@ -89,7 +96,7 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     workers = min(request.workers or available_cores(), most)
     build = partial(make_encoder, request)
     uncommitted = 0
-    with closing(ordered_map(build, chunks, workers)) as encoded:
+    with closing(ordered_map(build, chunks, workers, lambda chunk: chunk.place)) as encoded:
         for chunk, result in encoded:
             if result.malformed and request.on_error == "fail":
                 raise UserError(
@@ -180,7 +187,7 @@ def _manifests(
     request: TokenizeRequest,
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
-    files: Sequence[InputFile],
+    inputs: Inputs,
     out: PartialOutput,
 ) -> list[Manifest]:
     """One for each key; the mask and the images of conversations have none of their own."""
@@ -200,7 +207,10 @@ def _manifests(
         "split_sentences",
     )
     kept += ("chat", "chat_template") if request.chat else ()
-    sources = [Source(path=_printable(file.path), bytes=file.bytes, modified=file.modified / 1e9) for file in files]
+    sources = [
+        Source(path=_printable(file.path), bytes=file.bytes, modified=file.modified / 1e9) for file in inputs.files
+    ]
+    left_out = [LeftOutSource(path=_printable(each.path), reason=_printable(each.reason)) for each in inputs.left_out]
     return [
         Manifest(
             tokenizer=tokenizer_spec,
@@ -223,6 +233,7 @@ def _manifests(
             skipped_report=str(skipped_path(out.prefixes[0])) if out.progress.skipped else None,
             options={name: options[name] for name in kept},
             sources=sources,
+            left_out=left_out,
             created=time.time(),
         )
         for _, key in zip(request.json_keys, out.progress.keys, strict=False)

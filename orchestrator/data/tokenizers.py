@@ -20,7 +20,10 @@ from orchestrator.data.vocabulary import (
     BYTE_LEVEL_TOKENS,
     GPT2_EOD,
     MASKED_LM_TOKENS,
+    WORDPIECE_BOS,
     WORDPIECE_EOD,
+    WORDPIECE_OWN_BOS,
+    WORDPIECE_OWN_EOD,
     content_hash,
     is_special_wordpiece,
     lower_cases,
@@ -72,9 +75,9 @@ class Tokenizer(ABC):
         """Token ids of a text."""
         return self.encode_batch([text])[0]
 
-    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        """Token ids of a text, and with which of its characters each begins. Raises UserError when the tokenizer cannot
-        tell."""
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of a text, and of each with which character it begins and before which it ends. Raises UserError
+        when the tokenizer cannot tell."""
         raise UserError(
             f"a {self.spec.type} tokenizer does not say where in a text its tokens begin, which this chat template "
             "needs; convert it to a tokenizer.json, or use the template plain"
@@ -159,8 +162,9 @@ class ByteLevelTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(text.encode()) for text in texts]
 
-    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        return list(text.encode()), [place for place, character in enumerate(text) for _ in character.encode()]
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        each = [(place, place + 1) for place, character in enumerate(text) for _ in character.encode()]
+        return list(text.encode()), each
 
     def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype).tobytes() for text in texts]
@@ -196,9 +200,9 @@ class RustTokenizer(Tokenizer):
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         encoding = self._library.encode(text, add_special_tokens=False)
-        return encoding.ids, [start for start, _ in encoding.offsets]
+        return encoding.ids, encoding.offsets
 
     def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
         if self._words is None:
@@ -269,7 +273,10 @@ def load_tokenizer(spec: TokenizerSpec) -> Tokenizer:
         return SentencePieceTokenizer(spec)
     path = tokenizer_file(spec)
     if spec.type == "wordpiece":
-        return RustTokenizer(spec, _wordpiece(path, lower_cases(spec)), WORDPIECE_EOD, "[CLS]")
+        library = _wordpiece(path, lower_cases(spec))
+        has_own = all(library.token_to_id(token) is not None for token in (WORDPIECE_OWN_BOS, WORDPIECE_OWN_EOD))
+        eos, bos = (WORDPIECE_OWN_EOD, WORDPIECE_OWN_BOS) if has_own else (WORDPIECE_EOD, WORDPIECE_BOS)
+        return RustTokenizer(spec, library, eos, bos)
     if spec.type == "gpt2_bpe":
         return RustTokenizer(spec, _gpt2(path, merges_file(spec)), GPT2_EOD)
     special = special_tokens(path)

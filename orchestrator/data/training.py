@@ -11,14 +11,16 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from orchestrator.data.documents import Document, read_documents
 from orchestrator.data.request import TrainTokenizerRequest
-from orchestrator.data.sources import find_inputs, read_chunks, refuse_arrays
+from orchestrator.data.sources import find_inputs, left_out_warnings, read_chunks
 from orchestrator.data.vocabulary import GPT2_EOD
-from orchestrator.errors import JobError, UserError
+from orchestrator.errors import JobError, OrchestratorError, UserError
+from orchestrator.folder_tree import LeftOut
 from orchestrator.rundir import write_atomically, write_refusal
 
 
-def train_tokenizer(request: TrainTokenizerRequest) -> int:
-    """Learn a byte-level BPE and write its tokenizer.json; returns the size of its vocabulary.
+def train_tokenizer(request: TrainTokenizerRequest) -> tuple[int, list[LeftOut]]:
+    """Learn a byte-level BPE and write its tokenizer.json; returns the size of its vocabulary, and what of the input's
+    directories was not read.
 
     Id 0 is <|endoftext|>, which ends a document. Raises UserError for wrong input.
     """
@@ -39,16 +41,15 @@ def train_tokenizer(request: TrainTokenizerRequest) -> int:
         show_progress=sys.stderr.isatty(),
     )
     texts = _Texts(request)
-    if request.on_error == "fail":
-        refuse_arrays(texts.files)
+    for warning in left_out_warnings(texts.left_out):
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     tokenizer.train_from_iterator(iter(texts), trainer)
     if texts.error is not None:
         raise texts.error
     if not texts.documents:
-        refuse_arrays(texts.files)
         raise UserError(f"the input holds no text: {texts.skipped} records could not be read. Nothing was written")
     _save(tokenizer, output)
-    return int(tokenizer.get_vocab_size())
+    return int(tokenizer.get_vocab_size()), texts.left_out
 
 
 class _Texts:
@@ -56,9 +57,10 @@ class _Texts:
 
     def __init__(self, request: TrainTokenizerRequest) -> None:
         self._request = request
-        self.files = find_inputs(request)
+        inputs = find_inputs(request)
+        self.files, self.left_out = inputs.files, inputs.left_out
         self.documents = self.skipped = 0
-        self.error: UserError | None = None
+        self.error: OrchestratorError | None = None
 
     def __iter__(self) -> Iterator[list[str]]:
         try:
@@ -72,7 +74,7 @@ class _Texts:
                             raise UserError(f"{record}. Mend it, or go on without such records with --on-error skip")
                         else:
                             self.skipped += 1
-        except UserError as error:
+        except OrchestratorError as error:
             self.error = error
 
 

@@ -18,7 +18,9 @@ MASKED_LM_TOKENS = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MA
 """What a masked language model puts into its samples, by megatron-core's names."""
 BYTE_LEVEL_TOKENS = {token: BYTE_LEVEL_EOD + 1 + number for number, token in enumerate(MASKED_LM_TOKENS.values())}
 """byte_level: the ids above the end of a document. No text holds them."""
-WORDPIECE_EOD = "[SEP]"
+WORDPIECE_BOS, WORDPIECE_EOD = "[CLS]", "[SEP]"
+WORDPIECE_OWN_BOS, WORDPIECE_OWN_EOD = "[BOS]", "[EOS]"
+"""Of a vocabulary that has both, as Megatron-LM's legacy tokenizer makes one of any."""
 GPT2_EOD = "<|endoftext|>"
 _USUAL_EOS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 _USUAL_BOS = ("<|begin_of_text|>", "<s>", "<bos>")

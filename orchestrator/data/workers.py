@@ -23,6 +23,7 @@ from orchestrator.errors import JobError, OrchestratorError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_KEPT = "Finished shards are kept: run the same command again, with fewer --workers if memory was short"
 
 
 def available_cores() -> int:
@@ -31,16 +32,20 @@ def available_cores() -> int:
 
 
 def ordered_map(
-    build: Callable[[], Callable[[Item], Result]], items: Iterable[Item], workers: int
+    build: Callable[[], Callable[[Item], Result]], items: Iterable[Item], workers: int, place: Callable[[Item], str]
 ) -> Generator[tuple[Item, Result]]:
-    """Yield (item, function(item)) in the order of the items, where function = build() in each worker.
+    """Yield (item, function(item)) in the order of the items, where function = build() in each worker. `place`: what an
+    item is, for people.
 
-    One worker means this process. Raises what the function raised, and JobError when a worker died.
+    One worker means this process. Raises what the function raised, and JobError when a worker died or lacked memory.
     """
     if workers == 1:
         function = build()
         for item in items:
-            yield item, function(item)
+            try:
+                yield item, function(item)
+            except MemoryError as error:
+                raise JobError(_no_memory(place(item))) from error
         return
     pool = [_start(build) for _ in range(workers)]
     free: SimpleQueue[_Worker[Item, Result]] = SimpleQueue()
@@ -50,7 +55,7 @@ def ordered_map(
     def call(item: Item) -> Result:
         worker = free.get()
         try:
-            return worker.call(item)
+            return worker.call(item, place)
         finally:
             free.put(worker)
 
@@ -80,19 +85,25 @@ class _Worker(Generic[Item, Result]):
     process: BaseProcess
     connection: Connection
 
-    def call(self, item: Item) -> Result:
+    def call(self, item: Item, place: Callable[[Item], str]) -> Result:
         try:
             self.connection.send(item)
-            answer: Result | OrchestratorError = self.connection.recv()
+            answer: Result | OrchestratorError | MemoryError = self.connection.recv()
         except (EOFError, OSError) as error:
             self.process.join()
             raise JobError(
-                f"a worker process died (exit code {self.process.exitcode}; -9 is often a lack of memory). "
-                "Finished shards are kept: run the same command again, with fewer --workers if memory was short"
+                f"a worker process died (exit code {self.process.exitcode}; -9 is often a lack of memory) at what "
+                f"begins at {place(item)}. {_KEPT}"
             ) from error
+        if isinstance(answer, MemoryError):
+            raise JobError(_no_memory(place(item)))
         if isinstance(answer, OrchestratorError):
             raise answer
         return answer
+
+
+def _no_memory(place: str) -> str:
+    return f"what begins at {place} needs more memory than there is. {_KEPT}"
 
 
 def _start(build: Callable[[], Callable[[Item], Result]]) -> _Worker[Item, Result]:
@@ -120,9 +131,11 @@ def _serve(connection: Connection, build: Callable[[], Callable[[Item], Result]]
         except (EOFError, ConnectionError):
             return
         try:
-            answer: Result | OrchestratorError = function(item)
+            answer: Result | OrchestratorError | MemoryError = function(item)
         except OrchestratorError as error:
             answer = error
+        except MemoryError:
+            answer = MemoryError()
         try:
             connection.send(answer)
         except ConnectionError:

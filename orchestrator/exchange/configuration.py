@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.exchange.config_keys import check_keys, no_network, short
 from orchestrator.exchange.table import As, Family, only
 from orchestrator.exchange.vision import to_vision, to_vision_config
 from orchestrator.spec.model import ModelSpec
 
 _SCALING: dict[str, tuple[str, ...]] = {
+    "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
 }
 """Kinds of scaled rotary positions that both sides have, and what is said of them."""
+_ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")
 _POSITIONS = "max_position_embeddings"
 _LONGEST_SAMPLE = 4096
 """Training samples of an imported model are no longer than this unless its owner says so."""
@@ -74,11 +77,20 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
     return config | {key: config[source] for key, source in family.repeated.items()}
 
 
-def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """The `model` section of a config.json of this family. Raises UserError with what we cannot represent."""
-    _refuse_others(config, family)
+def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict[str, Any]:
+    """The `model` section of a config.json of this family, or of a part of one, named by `place` (` of text_config`).
+    Raises UserError with what we cannot represent, and with every key that is not known to change nothing.
+    """
+    _refuse_others(config, family, place)
     if family.decoder is not None:
-        return _to_seeing_model(config, family.decoder)
+        model = _to_seeing_model(config, family.decoder)
+    else:
+        model = _to_text_model(config, family, place)
+    check_keys(config, keys_read(family) | family.ignored, family.name, place)
+    return model
+
+
+def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"architecture": family.fixed["architecture"]}
     for field, key in family.sizes.items():
         value = _said(config, key, family)
@@ -94,15 +106,28 @@ def to_model(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
         **family.imported,
         **(_lengths(config, family.positions, family) if family.positions is not None else {}),
         "vocab_size": _whole(_said(config, "vocab_size", family), "vocab_size"),
-        "activation": _activation(config, family),
+        "activation": _activation(config, family, place),
         "untie_embeddings_and_output_weights": not _said(config, "tie_word_embeddings", family),
         **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
     }
     if family.rotary:
         fields |= _rotary(config, family.defaults.get("rope_theta", 10000))
+        _refuse_mixed_layers(config, "sliding_window" in fields, place)
     known = ModelSpec.model_fields
     return {
         field: value for field, value in fields.items() if known[field].is_required() or value != known[field].default
+    }
+
+
+def keys_read(family: Family) -> set[str]:
+    """The keys of config.json that an import of this family understands."""
+    if family.decoder is not None:
+        return {"text_config", "vision_config", "vision_feature_layer", "tie_word_embeddings", *family.constants}
+    return {
+        *(*family.sizes.values(), *family.constants, *family.repeated, *family.aliases, *family.implied),
+        *("vocab_size", "tie_word_embeddings", family.activation_key),
+        *((family.positions,) if family.positions is not None else ()),
+        *(_ROTARY_KEYS if family.rotary else ()),
     }
 
 
@@ -125,12 +150,13 @@ def _to_seeing_model(config: Mapping[str, Any], decoder: Family) -> dict[str, An
     text = section(config, "text_config")
     ties = any(each.get("tie_word_embeddings") for each in (config, text))
     vision = to_vision(section(config, "vision_config"), config.get("vision_feature_layer", -2))
-    return {**to_model({**text, "tie_word_embeddings": ties}, decoder), "vision": vision}
+    return {**to_model({**text, "tie_word_embeddings": ties}, decoder, " of text_config"), "vision": vision}
 
 
 def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
     """What config.json says, or what transformers takes where it says nothing."""
-    for name in (key, *(other for other, of in family.repeated.items() if of == key)):
+    others = {**family.repeated, **family.aliases}
+    for name in (key, *(other for other, of in others.items() if of == key)):
         if name in config:
             return config[name]
     default = family.defaults.get(key)
@@ -138,7 +164,7 @@ def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
 
 
 def _lengths(config: Mapping[str, Any], key: str, family: Family) -> dict[str, int]:
-    given = config.get(key)
+    given = _said(config, key, family)
     positions = _whole(family.defaults[key] if given is None else given, "the number of positions")
     return {"seq_length": min(positions, _LONGEST_SAMPLE), "max_position_embeddings": positions}
 
@@ -155,40 +181,67 @@ def to_dtype(config: Mapping[str, Any]) -> str:
     return {"float32": "fp32", "float16": "fp16"}.get(str(stored).removeprefix("torch."), "bf16")
 
 
-def _refuse_others(config: Mapping[str, Any], family: Family) -> None:
+def _refuse_others(config: Mapping[str, Any], family: Family, place: str) -> None:
+    if config.get("quantization_config") is not None:
+        raise UserError(f"config.json: quantization_config{place} is set; quantized weights are not imported")
     for key, wanted in family.constants.items():
         value = config.get(key, family.defaults.get(key, wanted))
         yes_or_no = wanted is None or isinstance(wanted, bool)
         if bool(value) != bool(wanted) if yes_or_no else value != wanted:
-            raise UserError(f"config.json: {key} is {json.dumps(value)}, which this version has no network for")
-    if config.get("quantization_config") is not None:
-        raise UserError("config.json: quantization_config is set; quantized weights are not imported")
+            raise no_network(f"{key}{place}", value)
+    for alias, key in family.aliases.items():
+        both = [config[name] for name in (alias, key) if config.get(name) is not None]
+        if len(both) == 2 and both[0] != both[1]:
+            said = " and ".join(map(json.dumps, both))
+            raise UserError(f"config.json: {alias} and {key}{place} are the same, and say {said}: remove one")
 
 
-def _activation(config: Mapping[str, Any], family: Family) -> str:
+def _refuse_mixed_layers(config: Mapping[str, Any], windowed: bool, place: str) -> None:
+    """Every layer attends alike here: within the window, where there is one."""
+    kind = "sliding_attention" if windowed else "full_attention"
+    layers = config.get("layer_types")
+    if layers is not None and (not isinstance(layers, list) or any(each != kind for each in layers)):
+        raise UserError(
+            f"config.json: layer_types{place} is {short(layers)}, which this version has no network for: imported are "
+            f"models whose layers are all {kind} where sliding_window is {'set' if windowed else 'not'}"
+        )
+
+
+def _activation(config: Mapping[str, Any], family: Family, place: str) -> str:
+    """What each key that names it says: versions of transformers read one or another."""
     keys = (family.activation_key, *(key for key, of in family.repeated.items() if of == family.activation_key))
-    value = next((config[key] for key in keys if config.get(key)), None)
-    value = value or family.defaults.get(family.activation_key, next(iter(family.activations.values()))[0])
+    default = family.defaults.get(family.activation_key, next(iter(family.activations.values()))[0])
+    named = {key: config[key] for key in keys if config.get(key)} or {family.activation_key: default}
+    ours = [_our_activation(value, key, family, place) for key, value in named.items()]
+    name = next(iter(named.values()))
+    for key, values in family.implied.items():
+        if key in config and config[key] != values[name]:
+            raise no_network(f"{key}{place}", config[key])
+    return ours[0]
+
+
+def _our_activation(value: Any, key: str, family: Family, place: str) -> str:
     for ours, theirs in family.activations.items():
         if value in theirs:
             return ours
     known = ", ".join(name for theirs in family.activations.values() for name in theirs)
-    raise UserError(f"config.json: {family.activation_key} is {value!r}; {family.name} is imported with {known}")
+    raise UserError(f"config.json: {key}{place} is {value!r}; {family.name} is imported with {known}")
 
 
 def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
     """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
-    parameters = {**section(config, "rope_scaling"), **section(config, "rope_parameters")}
+    old, new = section(config, "rope_scaling"), section(config, "rope_parameters")
+    if old and new and old != new:
+        raise UserError("config.json: rope_scaling and rope_parameters are the same, and say other things: remove one")
+    parameters = {**old, **new}
     base = parameters.pop("rope_theta", None) or config.get("rope_theta") or default_base
     if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
         raise UserError(f"config.json: rope_theta is {base!r}, and the base is a whole number here")
     fields: dict[str, Any] = {"rotary_base": int(base)}
-    old, new = parameters.pop("type", None), parameters.pop("rope_type", None)
-    kind = new or old or "default"
+    former, kind = parameters.pop("type", None), parameters.pop("rope_type", None)
+    kind = kind or former or "default"
     if (parameters.pop("partial_rotary_factor", None) or 1.0) != 1.0:
         raise UserError("config.json: only a part of each head is rotated (partial_rotary_factor)")
-    if kind == "default":
-        return fields
     if not isinstance(kind, str) or kind not in _SCALING:
         raise UserError(f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}")
     given = {name: value for name, value in parameters.items() if value is not None}
@@ -197,7 +250,7 @@ def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
     other = sorted(given.keys() - set(_SCALING[kind]))
     if other:
         raise UserError(f"config.json: rotary positions of type {kind} with {', '.join(other)}, not known here")
-    return {**fields, "rope_scaling": {"type": kind, **given}}
+    return fields if kind == "default" else {**fields, "rope_scaling": {"type": kind, **given}}
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -1,4 +1,5 @@
-"""Checkpoints of Megatron-LM's `torch_dist` format, in and out: the same tensors under the same keys as ours.
+"""Checkpoints of Megatron-LM's `torch_dist` format, in and out: the same tensors under the same keys as ours. In also
+those of its older format, which `torch_format` reads as if they were of this one.
 
 DIR/latest_checkpointed_iteration.txt    500
 DIR/iter_0000500/                        .metadata, *.distcp, metadata.json
@@ -12,19 +13,33 @@ import argparse
 import math
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
-from orchestrator.checkpoints import MEGATRON_TRACKER, file_record, read_commit, write_commit
+from orchestrator.checkpoints import CONTENT, MEGATRON_TRACKER, file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
+from orchestrator.exchange import megatron_sentences as sentences
 from orchestrator.exchange.drafts import drafted, require_free
 from orchestrator.exchange.megatron_arguments import scheduler_state, to_arguments
+from orchestrator.exchange.megatron_names import (
+    Source,
+    find_sources,
+    names_there,
+    numbered_object,
+    numbers_layers,
+    stacked_object,
+    wanted_tensors,
+)
+from orchestrator.exchange.megatron_optimizer import given_state, is_resumable, plain_state, taken_state
 from orchestrator.exchange.reading import StoredWeights
+from orchestrator.exchange.renaming import RenamedWeights
 from orchestrator.exchange.reshaping import contents, copy_tensors
+from orchestrator.exchange.table import DECODER
 from orchestrator.exchange.torch_format.names import WHOLE, is_of_ranks
 from orchestrator.exchange.torch_format.weights import RankWeights
 from orchestrator.planning.progress import progress_of
@@ -34,7 +49,11 @@ from orchestrator.spec.job import JobSpec
 
 _TABLE = "embedding.word_embeddings.weight"
 _OURS_ALONE = ("commit.json", "common.pt")
-_NO_WEIGHT = ("optimizer.", "chained_", "rng_state", "rerun_state_machine", "common_state")
+_SHOWN = 4
+_SMALL = 1 << 20
+"""Numbers in a weight that is read to compare it."""
+_ROUNDING = 2.0**-7
+_NO_WEIGHT = ("optimizer.", "chained_", "rng_state", "rng/", "rerun_state_machine", "common_state")
 _PLAIN = (bool, int, float, str, type(None))
 _CHECKPOINT_VERSION = 3.0
 
@@ -49,10 +68,15 @@ class Described:
     consumed_samples: int | None
     optimizer: str | None
     """Format of the optimizer's state; None where it has none."""
+    is_resumable: bool
+    """Whether what it says of the optimizer beside the tensors is what training goes on from."""
+    torn: str | None
+    """A weight whose fp32 copy in the optimizer's state is another one: megatron-core 0.16.1 saves those of a stage
+    shifted behind a tied output layer that does not fill its bucket."""
     rows: int | None
     """Of the embedding."""
-    weights: int
-    """Numbers in all weights."""
+    tensors: dict[str, tuple[int, ...]]
+    """Shapes of weights and of the optimizer's state, by key."""
     dtype: str
     """Of the weights: bf16, fp16 or fp32."""
     kinds: list[str]
@@ -73,7 +97,8 @@ def describe(checkpoint: Path) -> dict[str, Any]:
     except CheckpointError as error:
         shared, unread = {}, str(error)
     optimizer = contents(checkpoint).optimizer if isinstance(shared.get("optimizer"), dict) else None
-    return asdict(_described(checkpoint, stored, shared, optimizer, None, unread))
+    found = _described(checkpoint, stored, shared, optimizer, unread)
+    return asdict(replace(found, torn=next((key for key in found.tensors if _is_torn(stored, key)), None)))
 
 
 def _described_ranks(checkpoint: Path) -> Described:
@@ -84,7 +109,8 @@ def _described_ranks(checkpoint: Path) -> Described:
         sizes = ", ".join(f"{name} {size}" for name, size in stored.sizes().items())
         unread = f"{checkpoint} carries no arguments (its weights say {sizes}, and not the number of attention heads)"
     optimizer = None if stored.without_optimizer else WHOLE
-    return _described(checkpoint, stored, shared, optimizer, stored.without_optimizer, unread)
+    found = _described(checkpoint, stored, shared, optimizer, unread)
+    return replace(found, left_behind=stored.without_optimizer)
 
 
 def _described(
@@ -92,7 +118,6 @@ def _described(
     stored: StoredWeights | RankWeights,
     shared: dict[str, Any],
     optimizer: str | None,
-    left_behind: str | None,
     unread: str | None,
 ) -> Described:
     arguments = shared.get("args")
@@ -110,17 +135,28 @@ def _described(
         iteration=iteration if isinstance(iteration, int) else 0,
         consumed_samples=consumed if isinstance(consumed, int) else None,
         optimizer=optimizer,
+        is_resumable=is_resumable(shared.get("optimizer")),
+        torn=None,
         rows=stored.shape(_TABLE)[0] if _TABLE in stored else None,
-        weights=sum(math.prod(stored.shape(key)) for key in keys),
+        tensors={key: stored.shape(key) for key in stored.keys() if _is_kept(key)},  # noqa: SIM118
         dtype=narrow.get(stored.dtype(keys[0]), "fp32"),
         kinds=sorted({key.partition(".")[0] for key in keys}),
-        left_behind=left_behind,
+        left_behind=None,
         unread=unread,
     )
 
 
+def _is_torn(stored: StoredWeights, key: str) -> bool:
+    """Of a small weight, as norms and biases are, whether its copy is more than a rounding away."""
+    copy = f"optimizer.state.param.{key}"
+    if copy not in stored or math.prod(stored.shape(key)) > _SMALL or stored.shape(copy) != stored.shape(key):
+        return False
+    weight, kept = stored.read(key, ()).float(), stored.read(copy, ()).float()
+    return not torch.allclose(weight, kept, rtol=_ROUNDING, atol=1e-6)
+
+
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return all(isinstance(item, _PLAIN) for item in value)
     return isinstance(value, _PLAIN)
 
@@ -135,21 +171,32 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
     """
     stored = RankWeights(source, job) if is_of_ranks(source) else StoredWeights(source)
     found = Described(**describe(source))
+    assert found.rows is not None, "the command has looked"
+    is_plain = not job.parallelism.use_distributed_optimizer
+    wanted = wanted_tensors(job, found.rows, with_optimizer=with_optimizer and not is_plain)
+    sources, missing = find_sources(wanted, found.tensors)
+    if missing:
+        raise CheckpointError(f"{source} has no {', '.join(missing[:_SHOWN])} of the shape that the job describes")
+    if with_optimizer and is_plain:  # of the older format alone, which is read as the job's optimizer has it
+        sources |= {key: (Source(key),) for key in stored.keys() if not _is_weight(key)}  # noqa: SIM118
     iteration = found.iteration if with_optimizer else 0
     consumed = found.consumed_samples if found.consumed_samples is not None else iteration * job.global_batch_size
     consumed = consumed if with_optimizer else 0
     common: dict[str, Any] = {}
     if with_optimizer:
-        shared = stored.shared()
+        taken = taken_state(stored.shared()["optimizer"], job)
         common = {
-            "optimizer": shared["optimizer"],
-            "content_metadata": shared.get("content_metadata"),
+            "optimizer": plain_state(taken, job) if is_plain else taken,
+            "content_metadata": CONTENT,
             "train_state": {"iteration": iteration, "consumed_samples": consumed, "skipped_steps": 0},
         }
+    names = {key: key for key in stored.objects() if _is_weight(key) and not sentences.is_copy(key)}
+    if not any(key.startswith(f"{DECODER}0.") for key in wanted):
+        names = {stacked_object(key, job.model.num_layers): key for key in names}
     target.mkdir(parents=True)
     try:
         parts = job.parallelism.tensor_model_parallel_size
-        copy_tensors(stored, target, parts, keep=lambda key: _is_kept(key, with_optimizer))
+        copy_tensors(RenamedWeights(stored, sources, names), target, parts)
         torch.save(common, target / "common.pt")
         save_config(CheckpointingConfig("torch_dist", 1), str(target))
         for name, content in files_to_carry(job).items():
@@ -174,8 +221,8 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
     return {"path": str(target), "iteration": iteration, "bytes": sum(record.bytes for record in files.values())}
 
 
-def _is_kept(key: str, with_optimizer: bool) -> bool:
-    return _is_weight(key) or (with_optimizer and key.startswith(("optimizer.", "chained_")))
+def _is_kept(key: str) -> bool:
+    return _is_weight(key) or key.startswith(("optimizer.", "chained_"))
 
 
 def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, Any]:
@@ -197,11 +244,11 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
         "checkpoint_version": _CHECKPOINT_VERSION,
         "iteration": commit.iteration,
         "num_floating_point_operations_so_far": 0.0,
-        "content_metadata": shared.get("content_metadata", {}),
+        "content_metadata": CONTENT,
     }
     if "optimizer" in shared:
         common |= {
-            "optimizer": shared["optimizer"],
+            "optimizer": given_state(shared["optimizer"], job),
             "opt_param_scheduler": scheduler_state(job, progress_of(commit, job)),
         }
     else:
@@ -209,11 +256,28 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
     with drafted(target) as draft:
         folder = draft / f"iter_{commit.iteration:07d}"
         folder.mkdir()
-        for name in commit.files:
-            if name not in _OURS_ALONE and "/" not in name:
-                shutil.copyfile(checkpoint / name, folder / name)
+        _copy(checkpoint, commit.files, job, folder)
         torch.save(common, folder / "common.pt")
         (draft / MEGATRON_TRACKER).write_text(str(commit.iteration))
     written = [file for file in target.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in written)
     return {"path": str(target), "family": "Megatron-LM", "files": len(written), "bytes": size}
+
+
+def _copy(checkpoint: Path, files: Iterable[str], job: JobSpec, target: Path) -> None:
+    """Write the tensors as Megatron-LM names them: as they are, where it names them as they are."""
+    stored = StoredWeights(checkpoint)
+    shapes = {key: stored.shape(key) for key in stored.keys() if _is_kept(key)}  # noqa: SIM118 - it is no mapping
+    sources = names_there(shapes, job.model, local=job.runtime.layers == "torch")
+    if sources.keys() == shapes.keys():
+        for name in files:
+            if name not in _OURS_ALONE and "/" not in name:
+                shutil.copyfile(checkpoint / name, target / name)
+        return
+    kept = filter(_is_weight, stored.objects())
+    objects = {there: key for key in kept for there in sentences.names_there(key, job.model.architecture)}
+    if numbers_layers(job.model):
+        objects = {numbered_object(key): key for key in objects}
+    parts = job.parallelism.tensor_model_parallel_size
+    copy_tensors(RenamedWeights(stored, sources, objects), target, parts)
+    save_config(CheckpointingConfig("torch_dist", 1), str(target))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, Writ
 from orchestrator.checkpoints import file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
 from orchestrator.exchange.progress import shown
-from orchestrator.exchange.reading import StoredWeights
+from orchestrator.exchange.reading import StoredWeights, Tensors
 from orchestrator.portable import JOB_FILE, TOKENIZER_FOLDER, files_to_carry
 from orchestrator.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
@@ -113,18 +113,6 @@ def _carried(source: Path, names: Mapping[str, Any], job: JobSpec) -> dict[str, 
     if not tokenizer:
         return files_to_carry(job)
     return {JOB_FILE: dump_resolved(job).encode(), **{name: (source / name).read_bytes() for name in tokenizer}}
-
-
-class Tensors(Protocol):
-    """The tensors of a checkpoint, and what is stored between them: of `StoredWeights` what writing them needs."""
-
-    def keys(self) -> list[str]: ...
-    def objects(self) -> list[str]: ...
-    def shape(self, key: str) -> tuple[int, ...]: ...
-    def dtype(self, key: str) -> torch.dtype: ...
-    def places(self, key: str) -> int: ...
-    def read(self, key: str, place: tuple[int, ...]) -> torch.Tensor: ...
-    def read_object(self, key: str) -> io.BytesIO: ...
 
 
 def copy_tensors(stored: Tensors, target: Path, parts: int, keep: Callable[[str], bool] = lambda key: True) -> None:

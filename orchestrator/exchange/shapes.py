@@ -1,8 +1,10 @@
-"""The shape of each weight of a model, whole, as a checkpoint holds it for one layer or expert."""
+"""The shape of each weight of a model, whole, as a checkpoint holds it for one layer or expert; and a decoder's all."""
 
 from __future__ import annotations
 
-from orchestrator.exchange.table import VISION, stack_of
+from collections.abc import Iterator
+
+from orchestrator.exchange.table import DECODER, VISION, stack_of
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -13,7 +15,11 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
         return _of_vision(key, model.vision, model.hidden_size)
     hidden, width, queries = model.hidden_size, model.head_dim, model.num_attention_heads * model.head_dim
     if key.rpartition(".")[0].endswith(("_layernorm", "layer_norm")) or "layer_norm_" in key:
-        return (width,) if key.endswith(("q_layernorm.weight", "k_layernorm.weight")) else (hidden,)
+        return (
+            (width,)
+            if key.endswith(("q_layernorm.weight", "k_layernorm.weight", "q_layernorm.bias", "k_layernorm.bias"))
+            else (hidden,)
+        )
     name, _, kind = key.removeprefix(stack_of(key)).rpartition(".")
     matrix = {
         "embedding.word_embeddings": (rows, hidden),
@@ -33,10 +39,73 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
         "mlp.linear_fc1": (model.ffn_size * (2 if model.is_gated else 1), hidden),
         "mlp.linear_fc2": (hidden, model.ffn_size),
         "mlp.router": (model.num_experts or 0, hidden),
+        "mlp.shared_experts.linear_fc1": (_shared(model) * (2 if model.is_gated else 1), hidden),
+        "mlp.shared_experts.linear_fc2": (hidden, _shared(model)),
         "mlp.experts.experts.linear_fc1": (model.moe_ffn_size * (2 if model.is_gated else 1), hidden),
         "mlp.experts.experts.linear_fc2": (hidden, model.moe_ffn_size),
     }[name]
     return matrix if kind == "weight" else matrix[:1]
+
+
+def _shared(model: ModelSpec) -> int:
+    return model.moe_shared_expert_intermediate_size or 0
+
+
+def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
+    """The weights of a GPT without adapters and images, by their keys in a checkpoint, as they are stored: of layers
+    that are alike all in one, along its first dimension, and of experts along the next one.
+    """
+    keys = ["embedding.word_embeddings.weight", *_norm("decoder.final_layernorm.", model)]
+    if model.position_embedding_type == "learned_absolute":
+        keys.append("embedding.position_embeddings.weight")
+    if model.untie_embeddings_and_output_weights:
+        keys.append("output_layer.weight")
+    found = {key: shape_of(key, model, rows) for key in keys}
+    differ = any(model.moe_layers) and not all(model.moe_layers)
+    layers = enumerate(model.moe_layers) if differ else [(None, model.moe_layers[0])]
+    for number, has_experts in layers:
+        for name in _layer(model, has_experts=has_experts):
+            shape = shape_of(f"{DECODER}{name}", model, rows)
+            if name.startswith("mlp.experts."):
+                shape = (model.num_experts or 0, *shape)
+            if number is None:
+                found[f"{DECODER}{name}"] = (model.num_layers, *shape)
+            else:
+                found[f"{DECODER}{number}.{name}"] = shape
+    return found
+
+
+def _layer(model: ModelSpec, *, has_experts: bool) -> Iterator[str]:
+    """The weights of a layer, without what their keys begin with."""
+    attention = "self_attention."
+    yield from _norm(f"{attention}linear_qkv.layer_norm_", model)
+    yield from _linear(f"{attention}linear_qkv.", has_bias=model.has_qkv_bias)
+    yield from _linear(f"{attention}linear_proj.", has_bias=model.add_bias_linear)
+    if model.qk_layernorm:
+        yield from _norm(f"{attention}q_layernorm.", model)
+        yield from _norm(f"{attention}k_layernorm.", model)
+    if not has_experts:
+        yield from _norm("mlp.linear_fc1.layer_norm_", model)
+        yield from _mlp("mlp.", model)
+        return
+    yield from _norm("pre_mlp_layernorm.", model)
+    yield "mlp.router.weight"
+    yield from _mlp("mlp.experts.experts.", model)
+    if model.moe_shared_expert_intermediate_size is not None:
+        yield from _mlp("mlp.shared_experts.", model)
+
+
+def _mlp(begin: str, model: ModelSpec) -> Iterator[str]:
+    for name in ("linear_fc1.", "linear_fc2."):
+        yield from _linear(f"{begin}{name}", has_bias=model.add_bias_linear)
+
+
+def _linear(begin: str, *, has_bias: bool) -> Iterator[str]:
+    yield from (f"{begin}weight", f"{begin}bias") if has_bias else (f"{begin}weight",)
+
+
+def _norm(begin: str, model: ModelSpec) -> Iterator[str]:
+    yield from _linear(begin, has_bias=model.normalization == "LayerNorm")
 
 
 def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:
@@ -58,3 +127,53 @@ def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:
         "vision.projector.linear_fc2": (hidden, hidden),
     }[name]
     return matrix if kind == "weight" else matrix[:1]
+
+
+def weights_of(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
+    """As `decoder_weights`, of a GPT, a BERT without a task, or a T5."""
+    if model.architecture == "gpt":
+        return decoder_weights(model, rows)
+    beside = _beside_bert if model.architecture == "bert" else _beside_t5
+    found = {key: shape_of(key, model, rows) for key in (*_embedding(model), *beside(model))}
+    halves = {"encoder": model.num_layers} if model.architecture == "bert" else {}
+    if model.architecture == "t5":
+        halves = {"encoder": model.encoder_layers, "decoder": model.decoder_layers}
+    for half, layers in halves.items():
+        names = [*_layer(model, has_experts=False), *(_cross_attention(model) if half == "decoder" else ())]
+        found |= {f"{half}.layers.{name}": (layers, *shape_of(f"{half}.layers.{name}", model, rows)) for name in names}
+    return found
+
+
+def _embedding(model: ModelSpec) -> Iterator[str]:
+    yield "embedding.word_embeddings.weight"
+    if model.position_embedding_type == "learned_absolute":
+        yield "embedding.position_embeddings.weight"
+    if model.untie_embeddings_and_output_weights:
+        yield "output_layer.weight"
+
+
+def _beside_bert(model: ModelSpec) -> Iterator[str]:
+    if model.tokentypes:
+        yield "embedding.tokentype_embeddings.weight"
+    yield from _norm("encoder.final_layernorm.", model)
+    yield from _linear("lm_head.dense.", has_bias=True)
+    yield from _norm("lm_head.layer_norm.", model)
+    yield "output_layer.bias"
+    if model.bert_binary_head:
+        yield from _linear("pooler.dense.", has_bias=True)
+        yield from _linear("binary_head.", has_bias=True)
+
+
+def _beside_t5(model: ModelSpec) -> Iterator[str]:
+    for half in ("encoder", "decoder"):
+        yield from _norm(f"{half}.final_layernorm.", model)
+        if model.position_embedding_type == "relative":
+            yield f"{half}_relative_attention_bias.weight"
+    if model.add_output_bias:
+        yield "output_layer.bias"
+
+
+def _cross_attention(model: ModelSpec) -> Iterator[str]:
+    yield from _norm("pre_cross_attn_layernorm.", model)
+    for name in ("linear_q.", "linear_kv.", "linear_proj."):
+        yield from _linear(f"cross_attention.{name}", has_bias=model.add_bias_linear)

@@ -91,6 +91,12 @@ class Family:
     """Field of `model` -> what an import writes there, and config.json says nothing of."""
     repeated: Mapping[str, str] = field(default_factory=dict)
     """Key of config.json -> another one, of which it has the value; either may be missing."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Key of config.json -> the one that transformers takes it for; where both stand they must be equal."""
+    implied: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Key of config.json -> its only value for each name of an activation; it may be missing."""
+    ignored: frozenset[str] = frozenset()
+    """Keys of config.json that do nothing to a network of this family, and may to one of another."""
     generates: bool = True
     """Whether it continues a text."""
     heads: tuple[str, ...] = ("lm_head.",)

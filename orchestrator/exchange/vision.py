@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.exchange.config_keys import check_keys, no_network
 from orchestrator.spec.vision import VisionSpec
 
 _MODEL_TYPE = "clip_vision_model"
@@ -26,6 +27,9 @@ _ACTIVATIONS = {
 }
 """Our activation -> its names there; the first is written."""
 _CONSTANTS = {"num_channels": 3, "attention_dropout": 0.0}
+KEYS_READ = frozenset({*_SIZES.values(), *_CONSTANTS, "num_hidden_layers", "hidden_act"})
+IGNORED = frozenset({"vocab_size", "projection_dim"})
+"""Keys of vision_config that do nothing to the encoder."""
 _DEFAULTS = {
     **{"image_size": 224, "patch_size": 32, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
     **{"intermediate_size": 3072, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu", **_CONSTANTS},
@@ -60,8 +64,7 @@ def to_vision(said: Mapping[str, Any], layer: Any) -> dict[str, Any]:
     config = {**_DEFAULTS, **(said or _WITHOUT)}
     for key, wanted in _CONSTANTS.items():
         if config[key] != wanted:
-            value = json.dumps(config[key])
-            raise UserError(f"config.json: {key} of vision_config is {value}, which this version has no network for")
+            raise no_network(f"{key} of vision_config", config[key])
     for key in ("image_size", "patch_size"):
         if not isinstance(config[key], int):
             raise UserError(f"config.json: {key} of vision_config is {json.dumps(config[key])}; images are square here")
@@ -70,6 +73,7 @@ def to_vision(said: Mapping[str, Any], layer: Any) -> dict[str, Any]:
         "activation": _activation(config["hidden_act"]),
         "num_layers": _layers(config["num_hidden_layers"], layer),
     }
+    check_keys(said, KEYS_READ | IGNORED, "CLIP's encoder of images", " of vision_config")
     known = VisionSpec.model_fields
     return {field: value for field, value in fields.items() if value != known[field].default}
 

@@ -10,6 +10,9 @@ from orchestrator.errors import Problem, UserError
 from orchestrator.exchange.families.choice import family_of_job, nearest_family
 from orchestrator.spec.job import JobSpec
 
+NOT_EXPORTABLE = "not_exportable"
+"""The code of the warning that no Hugging Face model is the job's network."""
+
 
 def exported_as(job: JobSpec) -> str:
     """Which Hugging Face model a job's checkpoints can be exported as, in words."""
@@ -30,3 +33,20 @@ def export_problems(job: JobSpec) -> Iterator[Problem]:
     except UserError as error:
         hint = "leave checkpoint.export out; the checkpoints themselves are written all the same"
         yield Problem(f"cannot be done: {error}", ("checkpoint.export",), hint)
+
+
+def export_warnings(job: JobSpec) -> Iterator[Problem]:
+    """That no Hugging Face model is the job's network, and which fields stand in the way; nothing where the job is
+    stopped for it.
+    """
+    if job.checkpoint.export is not None:
+        return
+    against = [] if job.task is not None else nearest_family(job.model)[1]
+    if not against and job.task is None:
+        return
+    fields = tuple(text.partition(" ")[0] for text in against)  # each begins with its field
+    message = f"its checkpoints are exported as {exported_as(job)}"
+    ways = [f"for one write other values of {', '.join(fields)} before it is trained"] if fields else []
+    if job.model.architecture == "gpt":
+        ways.append("Megatron-LM's layout takes most decoders: orchestrator checkpoint export --to megatron-lm")
+    yield Problem(message, fields or ("task",), "\n".join(ways) or None, code=NOT_EXPORTABLE)

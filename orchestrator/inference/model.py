@@ -23,6 +23,7 @@ from orchestrator.inference.conditional import ConditionalPasses
 from orchestrator.inference.decoder import DecoderPasses, Passes
 from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
+from orchestrator.inference.lengths import refusal
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import MOST_TOKENS, Request, token_ids
@@ -240,24 +241,17 @@ class Model:
         return found if found is not None and found < self.vocab_size else 0
 
     def _check_length(self, tokens: list[int], options: Generation, images: Images | None) -> None:
-        together = len(tokens) + options.max_new_tokens
-        if self.longest is None:
-            if together > MOST_TOKENS:
-                many = f"{len(tokens)} prompt tokens + {options.max_new_tokens} new ones = {together}"
-                raise UserError(f"{many}; at most {MOST_TOKENS}")
-            return
-        if self.job.model.architecture == "t5":
-            if max(len(tokens), 1 + options.max_new_tokens) > self.longest:
-                raise UserError(
-                    f"the prompt's {len(tokens)} tokens, and 1 + {options.max_new_tokens} new ones, must each fit into "
-                    f"the {self.longest} positions that the model has learned"
-                )
-        elif together > self.longest:
-            patches = "" if images is None else f" (of which images take {images.tokens})"
-            raise UserError(
-                f"{len(tokens)} prompt tokens{patches} + {options.max_new_tokens} new ones = {together}, but the model "
-                f"has learned {self.longest} positions; ask for at most {max(self.longest - len(tokens), 0)} new tokens"
-            )
+        prompt, new = len(tokens), options.max_new_tokens
+        most = MOST_TOKENS if self.longest is None else self.longest
+        taken = f"at most {most} are taken" if self.longest is None else f"the model has learned {most} positions"
+        if self.longest is None or self.job.model.architecture != "t5":
+            said = refusal(prompt, new, most, taken, 0 if images is None else images.tokens)
+        elif prompt > most:
+            said = f"the prompt has {prompt} tokens, but {taken}: shorten the prompt to {most} tokens at most"
+        else:
+            said = refusal(1, new, most, f"{taken} for what is written, its beginning included")
+        if said is not None:
+            raise UserError(said)
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -369,7 +363,10 @@ class Model:
             if len(row) < least:
                 raise UserError(f"list {number} has {len(row)} tokens; {least} at least are needed")
             if self.longest is not None and len(row) - unread > self.longest:
-                raise UserError(f"list {number} has {len(row)} tokens; the model has {self.longest} positions")
+                raise UserError(
+                    f"list {number} has {len(row)} tokens, but the model has learned {self.longest} positions: shorten "
+                    f"it to {self.longest + unread} tokens at most"
+                )
             if not 0 <= min(row) <= max(row) < self.vocab_size:
                 raise UserError(f"list {number} has ids that the vocabulary of {self.vocab_size} tokens has not")
 

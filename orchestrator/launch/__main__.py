@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.launch.local import launch
 from orchestrator.launch.render import RUNTIME_MODULE
+from orchestrator.launch.restarts import launch_with_restarts
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
@@ -23,7 +23,8 @@ def main() -> int:
     run = RunDir(arguments.run_dir.resolve())
     try:
         job = load_resolved(run.resolved())
-        return launch(run, job, from_scratch=arguments.from_scratch, module=arguments.module).code
+        end = launch_with_restarts(run, job, from_scratch=arguments.from_scratch, module=arguments.module)
+        return end.code
     except OrchestratorError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -12,9 +12,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO
+from typing import IO, Any
 
 from orchestrator.causes import Exit, exit_records
 from orchestrator.launch.exits import LogMarks, classify
@@ -24,7 +24,7 @@ from orchestrator.launch.render import RUNTIME_MODULE, render
 from orchestrator.launch.startable import check_startable
 from orchestrator.launch.stopping import StopSignals, caught_signals, ended_by_force, request_stop, stop_at_once
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.rundir import RunDir, event, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end
@@ -46,7 +46,7 @@ class Watcher:
         """The launch has ended."""
 
 
-class _Display(Watcher):
+class Display(Watcher):
     """Another watcher, for as long as that can show anything: a closed pipe or a full disk ends what is shown, and
     never the training.
     """
@@ -80,14 +80,17 @@ def launch(
     watcher: Watcher | None = None,
     module: str = RUNTIME_MODULE,
     on_launched: Callable[[str], None] = lambda launch_id: None,
+    follow_up: Callable[[Exit, Mapping[str, Any]], Sequence[Mapping[str, Any]]] = lambda end, exited: (),
 ) -> Exit:
     """Start the run's training here, wait for its end, and say why it ended.
 
     Raises RunIsHeld when it already runs, and UserError when it cannot be started as asked. `on_launched` hears the
-    launch id. What the watcher cannot show, because its output is gone, is not shown.
+    launch id. `follow_up` says what else belongs into the event log together with the `exited` event of this end, which
+    would otherwise look like that of the run for a moment. What the watcher cannot show, because its output is gone, is
+    not shown.
     """
     check_startable(run, job, from_scratch=from_scratch)
-    watcher = _Display(watcher or Watcher())
+    watcher = Display(watcher or Watcher())
     launch_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     run.logs.mkdir(exist_ok=True)
     marks = LogMarks.of(run)
@@ -113,7 +116,7 @@ def launch(
         end = classify(run, launch_id, child.returncode, marks)
         if by_force is not None:
             end = _end_by_force(run, launch_id, by_force, end.iteration)
-        run.append_event(
+        exited = event(
             "exited",
             launch_id=launch_id,
             code=child.returncode,
@@ -122,6 +125,7 @@ def launch(
             iteration=end.iteration,
             evidence=list(end.evidence),
         )
+        run.append_events([exited, *follow_up(end, exited)])
         notifications.over(notifier)
         if were_ended and job.tracking.trackers:
             send_the_end(run)

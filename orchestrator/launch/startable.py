@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
+from orchestrator.launch.policy import BY_LAUNCHER
 from orchestrator.launch.render import refuse_missing_python, render
 from orchestrator.lease import held_message, read_holder
 from orchestrator.planning.hardware.here import gpus_counted
@@ -28,7 +29,7 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
     refuse_imported(run)
     events = run.events()
     launched = last_launch(events)
-    if launched is not None and launched["exited"] is None:
+    if launched is not None and (launched["exited"] is None or launched["restarts"]):
         process = Process.from_record(launched)
         if process.is_alive and process.pid != os.getpid():
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launched.get("time")))
@@ -112,6 +113,14 @@ def begins_anew(run: RunDir, events: Sequence[Mapping[str, Any]]) -> bool:
     return any(event.get("event") == "started" for event in events) and not committed(run)
 
 
+def saved_nothing(run: RunDir, events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run with these events was started and never saved anything: then it begins again, and nothing is lost
+    by that. One that has saved must find what it saved.
+    """
+    kinds = {event.get("event") for event in events}
+    return "started" in kinds and "checkpoint_saved" not in kinds and not committed(run)
+
+
 def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
     """Raises UserError when a start would end where its ranks look for a checkpoint: what is known is said before."""
     if not from_scratch and begins_anew(run, run.events()):
@@ -123,7 +132,8 @@ def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
 
 
 def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest `launched` event, with its `exited` event (or None) under "exited".
+    """The newest `launched` event, with its `exited` event (or None) under "exited", and under "restarts" whether its
+    launcher starts it again after that.
 
     Launches that were refused because the run was held are passed over: they changed nothing.
     """
@@ -131,10 +141,12 @@ def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     for event in events:
         launch_id = str(event.get("launch_id"))
         if event.get("event") == "launched":
-            launches[launch_id] = {**event, "launch_id": launch_id, "exited": None}
+            launches[launch_id] = {**event, "launch_id": launch_id, "exited": None, "restarts": False}
         elif event.get("event") == "exited" and launch_id in launches:
             if event.get("cause") == "held":
                 del launches[launch_id]
             else:
                 launches[launch_id]["exited"] = event
+        elif launch_id in launches and event.get("event") in ("requeued", "gave_up"):
+            launches[launch_id]["restarts"] = event.get("by") == BY_LAUNCHER
     return list(launches.values())[-1] if launches else None

@@ -203,6 +203,8 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
         state, end = _state(run, launched, holder)
         source = imported_from(events) if state == "created" else None
         reason = None if source is None else f"weights to start from, imported from {source}"
+        if launched is not None and end is None and starts_again(launched):
+            reason = f"it starts again after this: {cause_of(written_end(launched['exited']).cause).sentence}"
         state = state if source is None else "imported"
     else:
         state, end, reason = state_on_cluster(run, job, holder, words)
@@ -237,6 +239,8 @@ def _state(run: RunDir, launched: dict[str, Any] | None, holder: Holder | None) 
     if launched is None:
         return ("running" if lives else "created"), None
     exited = launched["exited"]
+    if starts_again(launched):
+        return working_state(run), None
     if exited is not None and not (lives and holder is not None and holder.launch_id != launched["launch_id"]):
         end = written_end(exited)
         return state_after(end.cause), end
@@ -244,6 +248,11 @@ def _state(run: RunDir, launched: dict[str, Any] | None, holder: Holder | None) 
         return working_state(run), None
     end = by_word_of_the_ranks(run, str(launched["launch_id"])) or Exit("lost", "", None, cause_of("lost").exit_code)
     return state_after(end.cause), end
+
+
+def starts_again(launched: dict[str, Any] | None) -> bool:
+    """Whether a launcher of this machine waits to start the run again."""
+    return launched is not None and launched["restarts"] and Process.from_record(launched).is_alive
 
 
 def _launcher_is_gone(launched: dict[str, Any], holder: Holder | None) -> bool:

@@ -26,6 +26,11 @@ def is_free_text(path: str) -> bool:
     return path in _FREE_TEXT
 
 
+def is_about_speed(path: str) -> bool:
+    """Whether a field says how fast or in how much memory something is computed, and not what."""
+    return path.startswith("runtime.") or path == "model.moe_token_dispatcher_type"
+
+
 def is_optional(path: str) -> bool:
     """Whether a job means the same without a value of this field."""
     return path in _OPTIONAL

@@ -8,11 +8,20 @@ from itertools import chain
 from orchestrator.migration.performance import by_reason
 
 _LOGS = "metrics go to the run directory and from there to MLflow; `tracking` says where else (TensorBoard, W&B)"
+_NOT_MEASURED = "it is not measured in this version; the training is the same"
 _KERNELS = "the runtime chooses its kernels; results do not depend on it"
 _COMMUNICATION = "how ranks talk to each other is the runtime's business; results do not depend on it"
 _CHECKPOINTS = "checkpoints are distributed ones, written in parallel, each whole or not there"
 _LAUNCH = "the launcher sets it for each process"
-_WATCH = "hangs, bad steps and crashes are found and named by the runtime"
+_NO_SPIKES = (
+    "unusually large losses and gradients are not looked for; the curves show them, and optimizer.clip_grad bounds them"
+)
+_NO_STRAGGLERS = "stragglers are not looked for while training; launch.health_check measures GPUs and network before it"
+_NO_INPROCESS = (
+    "processes are not restarted in place: a run that fails starts anew from its last checkpoint (launch.on_failure)"
+)
+_NO_MUP = "muP is not in this version"
+_NO_FAULTS = "no faults are injected; `orchestrator drill` proves that a run comes back"
 _PROFILING = "there is no profiler in this version; results do not depend on it"
 _INFERENCE = "it is for inference"
 _OTHER_MODEL = "it is for another kind of model"
@@ -27,11 +36,12 @@ _NO_EFFECT: dict[str, str] = {
         tensorboard-log-interval= tensorboard-queue-size= log-timers-to-tensorboard
         log-batch-size-to-tensorboard log-learning-rate-to-tensorboard no-log-learnig-rate-to-tensorboard
         no-log-loss-scale-to-tensorboard log-validation-ppl-to-tensorboard log-memory-to-tensorboard
-        log-world-size-to-tensorboard log-params-norm log-num-zeros-in-grad log-throughput log-progress log-energy
-        log-memory-interval= log-device-memory-used logging-level= no-one-logger
+        log-world-size-to-tensorboard log-throughput log-progress log-memory-interval= log-device-memory-used
+        logging-level= no-one-logger
         one-logger-project= one-logger-run-name= one-logger-async app-tag-run-name= app-tag-run-version=
         config-logger-dir=
         timing-log-level= timing-log-option= no-barrier-with-level-1-timing""",
+    _NOT_MEASURED: "log-params-norm log-num-zeros-in-grad log-energy log-max-attention-logit",
     "the program and its pattern of layers say it": "is-hybrid-model",
     _KERNELS: "use-te attention-softmax-in-fp32 export-force-local-attention",
     _COMMUNICATION: """
@@ -41,28 +51,40 @@ _NO_EFFECT: dict[str, str] = {
         ckpt-format= dist-ckpt-format= use-dist-ckpt auto-detect-ckpt-format dist-ckpt-strictness=
         load-model-opt-format exit-on-missing-checkpoint""",
     _LAUNCH: "local-rank= rank= world-size= lazy-mpu-init=",
-    _WATCH: """
-        check-for-nan-in-loss-and-grad check-for-spiky-loss check-for-large-grads
-        log-straggler disable-straggler-on-startup straggler-ctrlr-port= straggler-minmax-count= enable-ft-package
-        calc-ft-timeouts ft-num-warmup-iters= rerun-mode= error-injection-rate= error-injection-type=
-        run-workload-inspector-server check-weight-hash-across-dp-replicas-interval=
-        result-rejected-tracker-filename=""",
+    "a step with a NaN or an infinity is skipped, and runtime.max_bad_steps of them in a row end the run": """
+        check-for-nan-in-loss-and-grad""",
+    "runtime.hang_timeout ends a step that hangs, and launch.on_failure says what follows": """
+        enable-ft-package calc-ft-timeouts ft-num-warmup-iters=""",
     _PROFILING: """
         profile profile-step-start= profile-step-end= profile-ranks=* use-pytorch-profiler record-memory-history
         memory-snapshot-path= nvtx-ranges""",
     "the data is read through memory maps, and each rank reads only what it needs": "mmap-warmup data-impl=",
     "a signal or a time limit ends in a checkpoint by itself": "exit-signal-handler exit-signal-handler-dataloader",
     "a run comes back by itself, and requeues on a cluster": "adlr-autoresume adlr-autoresume-interval=",
-    "the loss is always the average over tokens": "calculate-per-token-loss",
     "scores are scaled by the head's width alone": "no-query-key-layer-scaling",
     "the model is always the one of megatron-core": "use-mcore-models",
     "a preset or the flags say the sizes": "no-use-tokenizer-model-from-checkpoint-args",
-    "optimizer and random state are always saved and loaded": "override-opt-param-scheduler override-lr-scheduler",
+    "checkpoints are written so that any layout reads them": """
+        dist-ckpt-optim-fully-reshardable dist-ckpt-save-pre-mcore-014""",
+    "the tokenizer's files say what it does, with either of Megatron-LM's readers": "legacy-tokenizer",
     "it has to do with object stores": "disable-msc object-storage-cache-path=",
     _OLD: "fp8-interval= onnx-safe= rotary-seq-len= trust-remote-code",
 }
 
 _NOT_SUPPORTED: dict[str, str] = {
+    _NO_SPIKES: "check-for-spiky-loss check-for-large-grads",
+    _NO_STRAGGLERS: """
+        log-straggler disable-straggler-on-startup straggler-ctrlr-port= straggler-minmax-count=""",
+    "the weights of data-parallel replicas are not compared while training": """
+        check-weight-hash-across-dp-replicas-interval=""",
+    "steps are not computed twice to find wrong results": "rerun-mode= result-rejected-tracker-filename=",
+    _NO_FAULTS: "error-injection-rate= error-injection-type=",
+    "`orchestrator bench` measures where the time of a step goes; nothing does so on demand in a run": """
+        run-workload-inspector-server""",
+    "validation takes the batches of the training, from its first interval on": """
+        eval-global-batch-size= eval-micro-batch-size= start-eval-at-iter=""",
+    "SIGTERM, SIGINT and SIGUSR1 end a run with a checkpoint; other signals do not": "exit-signal=",
+    _NO_MUP: "use-mup",
     _EXPERTS: "enable-experimental-moe",
     "all ranks that hold the same weights share their largest values": "tp-only-amax-red",
     "write optimizer.apply_wd_to_qk_layernorm": "no-weight-decay-cond-type=",
@@ -89,13 +111,13 @@ _NOT_SUPPORTED: dict[str, str] = {
         step-batch-size-schedule=* decrease-batch-size-if-needed""",
     "whole data sets are not evaluated: evaluation.eval_iters says how many batches": """
         full-validation multiple-validation-sets""",
-    "write checkpoint.pretrained: it takes a run, also one made by `orchestrator checkpoint import`": """
-        finetune pretrained-checkpoint= load-main-params-from-ckpt
-        use-checkpoint-args use-mp-args-from-checkpoint-args use-checkpoint-opt-param-scheduler
-        use-checkpoint-lr-scheduler ckpt-step= ckpt-convert-format= ckpt-convert-save=
-        ckpt-convert-update-legacy-dist-opt-format""",
-    "the optimizer and the random state are always saved and loaded": """
-        no-load-optim no-load-rng no-save-optim no-save-rng""",
+    "Megatron-LM takes sizes from the checkpoint: `orchestrator checkpoint import DIR -o JOB.yaml` writes them": """
+        use-checkpoint-args use-mp-args-from-checkpoint-args""",
+    "`orchestrator checkpoint import` makes a run of a checkpoint, and its --iteration says of which": "ckpt-step=",
+    "Megatron-LM converts a checkpoint with it and ends: `orchestrator checkpoint import` and `export` do so here": """
+        ckpt-convert-format= ckpt-convert-save= ckpt-convert-update-legacy-dist-opt-format""",
+    "a checkpoint of fp32 weights is loaded as it is": "load-main-params-from-ckpt",
+    "the optimizer and the random state are always saved": "no-save-optim no-save-rng",
     "conversations are made into a data set first (`data tokenize --chat`) and read with data.chat": """
         sft sft-tokenizer-prompt-format=""",
     "reinforcement learning is not in this version": "perform-rl-step",
@@ -111,7 +133,7 @@ _NOT_SUPPORTED: dict[str, str] = {
 }
 
 _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
-    (r"moe-per-layer-logging", _LOGS, True),
+    (r"moe-per-layer-logging", _NOT_MEASURED, True),
     (r"moe-(?!(layer-freq|ffn-hidden-size|shared-expert-intermediate-size|aux-loss-coeff|z-loss-coeff|grouped-gemm|"
      r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type)|expert-capacity-factor|token-dispatcher-type|"
      r"per-layer-logging)$).*",
@@ -129,10 +151,14 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
     (r"(no-)?yarn-.*|qk-l2-norm", "this variant of the model is not in this version", False),
     (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "sharded parameters (FSDP) are not in this version", False),
     (r"logits-.*|freeze-.*", "distillation and frozen layers are not in this version", False),
-    (r"(tokenizer|tiktoken)-(hf|metadata|special|sentencepiece|pattern|num).*|legacy-tokenizer",
+    (r"(tokenizer|tiktoken)-(hf|metadata|special|sentencepiece|pattern|num).*",
      "a tokenizer is what its files say, and has no options", False),
     (r"deepspeed.*|zero-.*", _NO_DEEPSPEED, False),
-    (r"inprocess-.*", _WATCH, True),
+    (r"inprocess-.*", _NO_INPROCESS, False),
+    (r"fault-injector-.*", _NO_FAULTS, False),
+    (r"mup-.*", _NO_MUP, False),
+    (r"linear-(conv|key|value|num)-.*|experimental-attention-variant",
+     "this variant of attention is not in this version", False),
     (r"otel-.*", _LOGS, True),
     (r"ddp-.*", _COMMUNICATION, True),
     (r"(.*-)?cuda-graphs?(-.*)?|flash-decode|symmetric-ar-type|disable-jit-fuser|enable-experimental", _KERNELS, True),
@@ -160,9 +186,22 @@ WORDS: dict[str, int | None] = {
     for name in names.split()
 }
 """How many words each of them takes; None for any number. What stands behind them belongs to no flag."""
+HINTS: dict[str, str] = {
+    "pp-partition-method": "layers are dealt out evenly; parallelism.num_layers_in_first_pipeline_stage, "
+    "num_layers_in_last_pipeline_stage or pipeline_model_parallel_layout say otherwise",
+    "model-provider": "the program's name says which model is trained: write model.architecture where it is another",
+    "sliding-window": "write model.sliding_window, which counts the token itself; Megatron-LM's --window-size does not",
+    "glu-activation": "write model.activation: swiglu or geglu",
+}
+"""What to do about flags of other groups."""
 HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "dataloader-type": ("single",),
     "rope-type": ("rope",),
+    "rerun-mode": ("disabled",),
+    "exit-signal": ("SIGTERM", "SIGINT", "SIGUSR1"),
+    "softmax-type": ("vanilla",),
+    "error-injection-rate": ("0",),
+    "check-weight-hash-across-dp-replicas-interval": ("0",),
     "cp-comm-type": ("p2p",),
     "num-distributed-optimizer-instances": ("1",),
     "main-grads-dtype": ("fp32",),

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from orchestrator.errors import UserError
 from orchestrator.migration.defaults import REQUIRED
-from orchestrator.migration.elsewhere import HARMLESS_VALUES, WORDS, elsewhere
+from orchestrator.migration.elsewhere import HARMLESS_VALUES, HINTS, WORDS, elsewhere
 from orchestrator.migration.environment import OWNED, read_environment
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.flags import parse as parse_flags
@@ -42,7 +42,10 @@ from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
 from orchestrator.migration.together.training import name_of_file
-from orchestrator.spec.suggestions import closest
+from orchestrator.migration.unread import unread_notes
+from orchestrator.spec.foreign_names import FOREIGN_NAMES
+from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.suggestions import closest, suggest
 
 _ROWS = {row.flag: row for row in ROWS}
 _WORDS: dict[str, int | None] = {**WORDS, **{row.flag: row.kind.values for row in ROWS}}
@@ -194,7 +197,8 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
     family = command.family or GPT
     migration = Migration(source)
     line = parse_flags(command.words, _WORDS.get)
-    flags, replaced = _renamed(line.flags)
+    valued = [flag for name, flag in line.flags.items() if flag.words and _WORDS.get(name) == 0]
+    flags, replaced = _renamed({name: flag for name, flag in line.flags.items() if flag not in valued})
     gathering = Gathering(flags, migration, family)
     if family.architecture not in (None, GPT.architecture):
         gathering.default(
@@ -207,8 +211,13 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
     for name in flags:
         if name not in gathering.settled:
             _read_elsewhere(gathering, name)
+    migration.notes += unread_notes(gathering)
     order = {flag.shown: number for number, flag in enumerate(flags.values())}
     migration.accounts.sort(key=lambda account: order.get(account.flag, len(order)))
+    migration.accounts += [
+        Account("no_counterpart", flag.shown, reason="it takes no value, and Megatron-LM refuses one: leave it out")
+        for flag in valued
+    ]
     again = "it is given again later, and the last one counts"
     migration.accounts += [Account("no_effect", flag.shown, reason=again) for flag in line.repeated]
     migration.accounts += [Account("no_effect", flag.shown, reason="another flag says it") for flag in replaced]
@@ -257,7 +266,7 @@ def _read_row(given: Gathering, row: Row) -> None:
         if row.default not in (OURS, REQUIRED) and not is_said:
             given.default(row.path, row.default)
         return
-    if row.only is not None and not row.is_for(given.get(row.only[0])):
+    if row.only is not None and not given.is_open(row.only[0]) and not row.is_for(given.get(row.only[0])):
         given.no_effect(row.flag, row.purpose)
         return
     text = "" if row.kind.values == 0 else given.text(row.flag)
@@ -268,7 +277,7 @@ def _read_row(given: Gathering, row: Row) -> None:
         value = row.kind.read(text)
     except ValueError as error:
         if row.kind.is_choice:
-            given.not_supported(row.flag, str(error), row.path)
+            given.refuse_value(row.flag, row.path, str(error))
         else:
             given.write_it(row.flag, row.path, str(error))
         return
@@ -287,9 +296,7 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
         return
     found = elsewhere(name)
     if found is None:
-        near = closest(name, list(_WORDS))
-        hint = f"did you mean --{' or --'.join(near)}? Else " if near else ""
-        given.settle(name, "no_counterpart", reason=f"not a flag that is known here: {hint}{_UNKNOWN}")
+        given.settle(name, "no_counterpart", reason=HINTS.get(name) or f"not a flag that is known here: {_hint(name)}")
         for word in flag.words[1:]:  # how many values it has is not known: a variable behind them may hold flags
             if unknowns(word) and known(word) is None:
                 _read_stray(given.migration, word)
@@ -301,6 +308,14 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
         given.no_effect(name, reason if is_without_effect else "this value asks for nothing")
     else:
         given.not_supported(name, reason)
+
+
+def _hint(name: str) -> str:
+    near, plain = closest(name, list(_WORDS)), name.replace("-", "_")
+    meant = f"did you mean --{' or --'.join(near)}?" if near else None
+    if not near and (plain in FOREIGN_NAMES or any(path.endswith(f".{plain}") for path in leaf_paths())):
+        meant = suggest(plain, (), ())[0]
+    return f"{meant} Else {_UNKNOWN}" if meant else _UNKNOWN
 
 
 def _read_stray(migration: Migration, word: Value) -> None:

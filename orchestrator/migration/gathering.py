@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.migration.defaults import default_of, is_free_text, is_optional
+from orchestrator.migration.defaults import default_of, is_about_speed, is_free_text, is_optional
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.programs import Family
 from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
@@ -90,9 +90,30 @@ class Gathering:
             if self.has(name) and name not in self.settled:
                 self.settle(name, "no_effect", reason=reason)
 
+    def overrule(self, name: str, reason: str) -> None:
+        """A flag that is accounted for already, and that another one goes over."""
+        shown = self.flags[name].shown
+        for account in [account for account in self.migration.accounts if account.flag == shown]:
+            self.migration.accounts.remove(account)
+            if account.path is not None:
+                self.migration.drop(account.path)
+        self.settle(name, "no_effect", reason=reason)
+
     def not_supported(self, name: str, reason: str, path: str | None = None) -> None:
         """A flag that asks for what this version does not do."""
         self.settle(name, "not_supported", path, reason=reason)
+
+    def refuse_value(self, name: str, path: str, reason: str) -> None:
+        """A flag with a value that its field cannot have. Without it another thing would be computed, so a person has
+        to choose, unless it is about speed alone.
+        """
+        self.not_supported(name, reason, path)
+        if not is_about_speed(path):
+            self.require(path, f"{self.flags[name].shown} ({reason})")
+
+    def is_open(self, path: str) -> bool:
+        """Whether a person has to write a field, so that what goes with its values may be meant."""
+        return self.migration.is_open(path)
 
     def write_it(self, name: str, path: str, reason: str | None = None) -> None:
         """A flag whose value is not known, or is no value of its field: a person has to write it."""

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
+import yaml
+
 from orchestrator.errors import SpecError
-from orchestrator.migration.report import Migration, Source
+from orchestrator.migration.report import LOUD, WRITE_IT, Migration, Source
 from orchestrator.spec.composing import apply_override, compose_text
+from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.written import Written
+
+PRESET, RANDOM, TOKENIZER = "model.preset", "data.random_tokens", "data.tokenizer.type"
+_ALTERNATIVES: tuple[tuple[str, ...], ...] = (
+    ("schedule.train_iters", "schedule.train_samples", "schedule.train_tokens"),
+    ("schedule.lr_warmup_iters", "schedule.lr_warmup_samples", "schedule.lr_warmup_fraction"),
+    ("schedule.lr_decay_iters", "schedule.lr_decay_samples"),
+    ("schedule.lr_wsd_decay_iters", "schedule.lr_wsd_decay_samples"),
+    ("batch.global_batch_size", "batch.num_micro_batches"),
+)
+"""Fields of which one takes the place of another."""
+_FILES = ("data.tokenizer.path", "data.tokenizer.merges")
 
 
 def override(migration: Migration, assignment: str) -> None:
@@ -16,17 +32,68 @@ def override(migration: Migration, assignment: str) -> None:
     apply_override(composition, assignment)
     if composition.problems:
         raise SpecError(problems=composition.problems)
-    path = assignment.partition("=")[0].strip()
+    path = ".".join(part.strip() for part in assignment.partition("=")[0].split("."))
     value: Any = composition.root
     for key in path.split("."):
-        value = value.content[key.strip()]
-    for held in (migration.values, migration.missing, migration.sources):
-        for other in [other for other in held if other == path or other.startswith(f"{path}.")]:
-            del held[other]
+        value = value.content[key]
     plain = _plain(value)
+    _supply(migration, path)
     if plain is not None:
+        _supply_alternatives(migration, path, plain)
+    section = next((each for each in _sections_of(path) if each in migration.values), None)
+    if section is not None and migration.values[section] == WRITE_IT:
+        _supply(migration, section)
+        section = None
+    if section is not None:
+        _put_into(migration.values[section], path.removeprefix(f"{section}.").split("."), plain)
+        migration.sources[section] = Source(f"{migration.sources[section].comment}, and --set")
+    elif plain is not None:
         migration.values[path] = plain
         migration.sources[path] = Source("--set")
+
+
+def _sections_of(path: str) -> Iterable[str]:
+    """The paths of the mappings that a field is in."""
+    parts = path.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def _put_into(held: dict[str, Any], keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        held = held.setdefault(key, {})
+    held.pop(keys[-1], None)
+    if value is not None:
+        held[keys[-1]] = value
+
+
+def _supply(migration: Migration, path: str) -> None:
+    """Take back what is said of a field that now has a value: nobody has to look at its flag any more."""
+    migration.drop(path)
+    migration.accounts = [
+        replace(each, outcome="no_effect", reason="--set says it")
+        if each.path is not None and f"{each.path}.".startswith(f"{path}.") and each.outcome in LOUD
+        else each
+        for each in migration.accounts
+    ]
+
+
+def _supply_alternatives(migration: Migration, path: str, value: Any) -> None:
+    """Take back what has to be written no more where this value is there."""
+    needless = {other for group in _ALTERNATIVES if path in group for other in group}
+    unsaid: set[str] = set()
+    if path == TOKENIZER:
+        needless |= set(_FILES)  # the schema says which of them this type needs
+    elif path == RANDOM and value is True:
+        needless |= {"data.blend", *_FILES}
+        unsaid = {TOKENIZER}
+    elif path == PRESET and value in preset_names():
+        needless = unsaid = {f"model.{name}" for name in yaml.safe_load(preset_text(value))}
+    for other in needless:
+        if migration.is_open(other):
+            _supply(migration, other)
+    for other in unsaid:
+        if other in migration.sources and migration.sources[other].is_default:
+            migration.drop(other)
 
 
 def _plain(written: Written) -> Any:

@@ -54,8 +54,8 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "model.activation: the fused GeLU is gelu_tanh": "no-bias-gelu-fusion",
     },
     "on": {
-        "threads write checkpoints while the training goes on": """
-            async-ckpt-cpu-priority= async-ckpt-io-priority= async-ckpt-use-cpu-shm""",
+        "threads write checkpoints while the training goes on, where checkpoint.async_save is on": """
+            async-strategy= async-ckpt-cpu-priority= async-ckpt-io-priority= async-ckpt-use-cpu-shm""",
         "each rank loads and saves what it holds": """
             ckpt-fully-parallel-load-exchange-algo= ckpt-fully-parallel-load-process-group=
             ckpt-fully-parallel-save-process-group= distrib-optim-fully-reshardable-mem-efficient""",
@@ -98,7 +98,7 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "checkpoints are distributed, written in parallel and committed atomically": """
             ckpt-fully-parallel-save ckpt-fully-parallel-load no-ckpt-fully-parallel-save
             disable-ckpt-fully-parallel-save ckpt-assume-constant-structure use-persistent-ckpt-worker
-            dist-ckpt-workers= async-strategy=""",
+            dist-ckpt-workers=""",
         "data is memory-mapped, each rank reads only what it needs, and no mask is built": """
             no-mmap-bin-files dataloader-fast-cache-load dataloader-defer-npy-index-mmap
             no-create-attention-mask-in-dataloader mid-level-dataset-surplus=""",

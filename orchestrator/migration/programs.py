@@ -17,7 +17,7 @@ _TRAINS = frozenset(
 )
 """A program that takes one of these trains a model, unless its name says otherwise."""
 _OF_HYBRIDS = frozenset(("hybrid-override-pattern", "hybrid-layer-pattern", "is-hybrid-model"))
-"""Flags by which those without a program are a hybrid's."""
+"""Flags by which a training is a hybrid's where no program's name says what it is."""
 TASKS = ("MNLI", "RACE")
 """What tasks/main.py fine-tunes a BERT on that this version has; its other tasks are no trainings here."""
 _OTHERWISE = re.compile(r"^eval|generat|server|inference|merge|convert|preprocess")
@@ -77,10 +77,11 @@ class TrainingCommand:
         """By the program's name, and a BERT where there is a task; None where that does not tell."""
         if _task(self.words) in TASKS:
             return BERT
-        if not self.program and _OF_HYBRIDS & {_text(word).lstrip("-").partition("=")[0] for word in self.words}:
-            return MAMBA
         name = PurePath(self.program).name.lower()
-        return next((family for pattern, family in _FAMILIES if re.search(rf"(?:^|[^a-z])(?:{pattern})", name)), None)
+        found = next((family for pattern, family in _FAMILIES if re.search(rf"(?:^|[^a-z])(?:{pattern})", name)), None)
+        if found is None and _OF_HYBRIDS & {_text(word).lstrip("-").partition("=")[0] for word in self.words}:
+            return MAMBA
+        return found
 
 
 def training_command(words: Sequence[Value]) -> TrainingCommand | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestrator.spec.values import TO_BE_WRITTEN
+
 Outcome = Literal["carried", "default", "no_effect", "not_supported", "no_counterpart", "not_known"]
 
 HEADINGS: dict[Outcome, str] = {
@@ -18,8 +20,7 @@ HEADINGS: dict[Outcome, str] = {
 LOUD: tuple[Outcome, ...] = ("not_supported", "no_counterpart", "not_known")
 """What a person has to look at: also at the top of the written job."""
 
-WRITE_IT = "???"
-"""Stands where a value has to be written; no field but free text takes it."""
+WRITE_IT = TO_BE_WRITTEN
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,16 @@ class Migration:
     """Fields that have to be written, and why; they have no value, or WRITE_IT."""
     refused: str | None = None
     """Why there is no job spec of this at all."""
+
+    def drop(self, path: str) -> None:
+        """Take back what is said of a field and of those in it."""
+        for held in (self.values, self.missing, self.sources):
+            for other in [other for other in held if other == path or other.startswith(f"{path}.")]:
+                del held[other]
+
+    def is_open(self, path: str) -> bool:
+        """Whether a person has to write a field."""
+        return path in self.missing
 
     def of(self, outcome: Outcome) -> list[Account]:
         """The accounts with an outcome, in the order of the source."""

@@ -106,9 +106,12 @@ _ADAM = ("optimizer.name", "adam")
 _WSD = ("schedule.lr_decay_style", "WSD")
 # Megatron-DeepSpeed writes them small.
 _NORMS = choice({"LayerNorm": "LayerNorm", "RMSNorm": "RMSNorm", "layernorm": "LayerNorm", "rmsnorm": "RMSNorm"})
-# Megatron-DeepSpeed's flag knows ALiBi and Megatron-LM's does not: it is read and never written.
+# Other groups' flags know ALiBi, and the first two by their names of old: they are read and never written.
 _POSITIONS = replace(
-    same("learned_absolute", "rope", "relative", "none", "alibi"),
+    choice(
+        {name: name for name in ("learned_absolute", "rope", "relative", "none", "alibi")}
+        | {"absolute": "learned_absolute", "rotary": "rope"}
+    ),
     write=lambda value: None if value == "alibi" else value,
 )
 _WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
@@ -146,7 +149,6 @@ ROWS: tuple[Row, ...] = (
     Row("relative-attention-num-buckets", "model.relative_attention_num_buckets", WHOLE, only=_RELATIVE),
     Row("relative-attention-max-distance", "model.relative_attention_max_distance", WHOLE, only=_RELATIVE),
     Row("bert-no-binary-head", "model.bert_binary_head", switch(False), only=("model.architecture", "bert")),
-    Row("hybrid-override-pattern", "model.hybrid_override_pattern", TEXT, only=_MAMBA),
     Row("hybrid-attention-ratio", "model.hybrid_attention_ratio", NUMBER, only=_MAMBA),
     Row("hybrid-mlp-ratio", "model.hybrid_mlp_ratio", NUMBER, only=_MAMBA),
     Row("mamba-state-dim", "model.mamba_state_dim", WHOLE, only=_MAMBA),
@@ -259,6 +261,8 @@ OLD_NAMES: dict[str, str] = {
     "checkpoint-num-layers": "recompute-num-layers",
     "hybrid-layer-pattern": "hybrid-override-pattern",
     "persistent-save-interval": "save-interval",
+    "override-lr-scheduler": "override-opt-param-scheduler",
+    "use-checkpoint-lr-scheduler": "use-checkpoint-opt-param-scheduler",
     "warmup": "lr-warmup-fraction",
     "encoder-num-layers": "num-layers",
     "encoder-seq-length": "seq-length",

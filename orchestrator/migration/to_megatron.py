@@ -10,6 +10,7 @@ from orchestrator.errors import UserError
 from orchestrator.migration.defaults import REQUIRED, default_of
 from orchestrator.migration.table import OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
+from orchestrator.migration.unread import UNREAD
 from orchestrator.migration.writing_flags import FlagWriter, Unsaid
 from orchestrator.spec.halves import HALVES, layers_of, stages_of
 from orchestrator.spec.job import JobSpec
@@ -88,6 +89,7 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
         _write_row(writer, row)
     for together in TOGETHER:
         together.write(writer)
+    _tell_unread(writer)
     _write_launch(writer)
     covered = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
     covered |= {"model.architecture", "model.vision", "launch.nodes", "launch.gpus_per_node", "launch.env"}
@@ -157,6 +159,14 @@ def _write_launch(writer: FlagWriter) -> None:
         writer.unsaid_value(
             "launch.env", f"{', '.join(unsaid)}: export what the environment says, and not what is written here"
         )
+
+
+def _tell_unread(writer: FlagWriter) -> None:
+    """Flags that are written and change nothing in Megatron-LM's trainer."""
+    written = {flag[0].lstrip("-") for flags in writer.groups.values() for flag in flags}
+    for each in UNREAD.get(writer.job.model.architecture, ()):
+        if each.flag in written and writer.value(each.path) != each.value:
+            writer.unsaid_value(each.path, each.about(f"--{each.flag}"))
 
 
 def _environment(job: JobSpec) -> dict[str, str]:

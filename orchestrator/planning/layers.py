@@ -5,6 +5,7 @@ where the host holds the others up, since they ask less of it.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 
 from orchestrator.planning.graphs import MEASURED_ON, settled
 from orchestrator.planning.hardware.devices import Device
@@ -39,9 +40,23 @@ def layers_there(job: JobSpec, device: Device) -> tuple[Layers, str]:
         return "transformer_engine", "auto: they multiply in FP8"
     if device.is_cpu:
         return "torch", "on the CPU"
-    if importlib.util.find_spec("transformer_engine") is not None:
-        return "transformer_engine", "auto: Transformer Engine is installed here"
-    return "torch", "auto: Transformer Engine is not installed here"
+    return _FOUND[device.layers is None, has_engine(device)]
+
+
+_FOUND: Mapping[tuple[bool, bool], tuple[Layers, str]] = {
+    (True, True): ("transformer_engine", "auto: Transformer Engine is installed here"),
+    (True, False): ("torch", "auto: Transformer Engine is not installed here"),
+    (False, True): ("transformer_engine", "auto: Transformer Engine is expected on that machine"),
+    (False, False): ("torch", "auto: a profile says that Transformer Engine is not installed on that machine"),
+}
+"""Whether it was looked for here, and whether it is there."""
+
+
+def has_engine(device: Device) -> bool:
+    """Whether Transformer Engine is installed where jobs on a device run, as far as this machine can tell."""
+    if device.layers is not None:
+        return device.layers == "transformer_engine"
+    return not device.is_cpu and importlib.util.find_spec("transformer_engine") is not None
 
 
 def saved_by_torch(job: JobSpec, padded_vocab: int, device: Device) -> float:

@@ -45,7 +45,8 @@ def stored_progress(run: RunDir, commit: Commit, events: Iterable[Mapping[str, A
     period = _period_before(run, commit, events)
     job = period.job
     # The order of the samples was that of the length which this spec has by itself.
-    position = beginning(job, BatchSchedule.of(job).train_samples) if has_sources(job) else None
+    wanted, is_ours = BatchSchedule.of(job).train_samples, "imported_from" not in commit.details
+    position = beginning(job, wanted, larger_surplus=is_ours) if has_sources(job) else None
     return StoredProgress(Progress(iteration, samples, period.tokens_at(samples)), position)
 
 

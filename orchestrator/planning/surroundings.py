@@ -14,7 +14,7 @@ from pathlib import Path
 from orchestrator.errors import Problem
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
-from orchestrator.planning.layers import demands_of_engine
+from orchestrator.planning.layers import demands_of_engine, has_engine
 from orchestrator.planning.plan import Plan
 from orchestrator.rundir import default_runs_dir, nearest_folder
 from orchestrator.safe_path import code_folders
@@ -115,10 +115,15 @@ def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: Clust
     """What only Transformer Engine's layers can do ends a run at its start where `auto` finds none."""
     there = forecast.layers == "transformer_engine"
     if plan.job.precision.fp8 is not None:  # planned with these layers, wherever that is done
-        there = importlib.util.find_spec("transformer_engine") is not None
+        there = has_engine(forecast.device)
     if plan.job.runtime.layers != "auto" or there:
         return
-    why = "the device is a CPU" if forecast.device.is_cpu else "it is not installed here"
+    why = (
+        "it is not installed here"
+        if forecast.device.layers is None
+        else "the profile says that it is not installed there"
+    )
+    why = "the device is a CPU" if forecast.device.is_cpu else why
     for path in demands_of_engine(plan.job):
         message = f"needs Transformer Engine's layers, and {why}: with runtime.layers auto a run may have none"
         hint = "write runtime.layers: transformer_engine where the nodes have it; else leave it out"

@@ -33,6 +33,7 @@ from orchestrator.planning.surroundings import (
     variables_are_unset,
 )
 from orchestrator.planning.time.communication import linked_ranks
+from orchestrator.planning.unusual_values import unusual_values
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
 from orchestrator.spec.cluster import ClusterSpec
@@ -333,6 +334,10 @@ def _weights_to_start_from(plan: Plan, runs_dir: Path) -> Iterator[Problem]:
             yield Problem(message, paths, hint, code="weights_without_vision")
 
 
+def _unusual_values(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
+    return unusual_values(plan.job)
+
+
 DOUBTS: Mapping[str, Callable[[Plan, Forecast, ClusterSpec | None], Iterable[Problem]]] = {
     "gpu_memory": _tight_or_unsure,
     "tensor_parallel_across_nodes": _tensor_groups_cross_nodes,
@@ -342,6 +347,7 @@ DOUBTS: Mapping[str, Callable[[Plan, Forecast, ClusterSpec | None], Iterable[Pro
     "work_at_risk": _work_at_risk,
     "saved_at_the_end_only": _saved_at_the_end_only,
     "time_limit": _end_in_time,
+    "unusual_value": _unusual_values,
     "dtype": _arithmetic,
     "data": _data,
     "train_step_missing": train_step_is_missing,

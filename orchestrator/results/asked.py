@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.errors import UserError
+from orchestrator.folder_tree import folder_tree
 from orchestrator.results.record import key_of
 
 Kind = Literal["wikitext", "text", "lambada", "mnli", "race", "lm-eval"]
@@ -70,7 +71,7 @@ def file_facts(path: Path) -> dict[str, Any]:
         if not path.is_dir():
             size, digest = _digest(path)
             return {"path": str(path), "bytes": size, "sha256": digest}
-        found = [(str(each.relative_to(path)), *_digest(each)) for each in sorted(path.rglob("*")) if each.is_file()]
+        found = [(str(each.relative_to(path)), *_digest(each)) for each in folder_tree(path).files]
     except FileNotFoundError as error:
         raise UserError(f"{error.filename} is not there") from error
     except OSError as error:

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from orchestrator.review.charts import Chart, Curve, Range, XAxis, curves_of
+from orchestrator.review.axes import XAxis
+from orchestrator.review.charts import Chart, Curve, Range, curves_of
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
 from orchestrator.review.kept import Kept

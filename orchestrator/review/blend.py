@@ -18,7 +18,8 @@ from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.planning.spec_history import Period, periods_of, starts_of
-from orchestrator.review.charts import Figure, plain
+from orchestrator.review.axes import plain
+from orchestrator.review.charts import Figure
 from orchestrator.rundir import RunDir
 from orchestrator.spec.data import Blend, BlendEntry, DataSpec
 from orchestrator.spec.job import JobSpec

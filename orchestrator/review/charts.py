@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from html import escape
-from typing import Any, Literal
+from typing import Any
 
 from orchestrator.planning.hardware.devices import computing_unit
+from orchestrator.review.axes import XAxis, plain, x_of, x_title, zone_of
+from orchestrator.review.marks import TICK_AXIS, drawn_marks
 from orchestrator.review.series import Column, Series, share_points, smoothed, thinned
 from orchestrator.review.timeline import Mark
 
-XAxis = Literal["steps", "tokens", "time", "clock"]
 Figure = dict[str, Any]
 Range = tuple[float | None, float | None]
 Points = dict[str, list[Any]]
 
 _MOST_POINTS = 1500
-_MOST_MARKS = 200
 _MOST_EXPONENT = 700.0
 _COLOURS = 8
 _DASHES = ("solid", "dash", "dot", "dashdot")
-X_TITLES = {"steps": "step", "tokens": "tokens", "time": "hours since the first step", "clock": "time"}
-"""What the values of an axis are."""
-SIGNS = {"resumed": "↻", "failure": "✕", "stop": "■"}
-"""Of what is marked by a line; checkpoints and skipped steps are ticks."""
-MEANT = {"resumed": "resumed", "failure": "failed", "stop": "asked to stop"}
-"""The signs in words."""
 
 
 @dataclass(frozen=True)
@@ -123,16 +116,16 @@ def figure_of(
         name: curves_of(chart, series, x=x, smoothing=smoothing, within=within, perplexity=perplexity, undone=alone)
         for name, series in runs.items()
     }
-    figure = figure_of_curves(chart, drawn, x=x, log=log, perplexity=perplexity)
+    ticks, lines, notes = drawn_marks(marks, next(iter(runs.values())), x) if alone else ([], [], [])
+    beside = len(json.dumps([ticks, lines, notes]))
+    figure = figure_of_curves(chart, drawn, x=x, log=log, perplexity=perplexity, beside=beside)
     if alone and figure["data"]:
-        series = next(iter(runs.values()))
-        ticks, lines, notes = _marked(marks, series, x)
         figure["data"] += ticks
         held = [_held_against(each, chart, log) for each in references if math.isfinite(each.value)]
         figure["layout"] |= {
             "shapes": [*lines, *(line for line, _ in held)],
             "annotations": [*notes, *(note for _, note in held)],
-            **({"yaxis2": _TICK_AXIS} if ticks else {}),
+            **({"yaxis2": TICK_AXIS} if ticks else {}),
         }
     return figure
 
@@ -176,18 +169,19 @@ def figure_of_curves(
     x: XAxis = "steps",
     log: bool = False,
     perplexity: bool = False,
+    beside: int = 0,
 ) -> Figure:
-    """The figure of curves that `curves_of` made of each run in the same way."""
+    """The figure of curves that `curves_of` made of each run in the same way. `beside`: the bytes of what is added."""
     data: list[dict[str, Any]] = []
     for number, (name, curves) in enumerate(runs.items()):
         for place, curve in enumerate(curves):
             label = plain(curve.key if len(runs) == 1 else f"{name} {curve.key}" if len(curves) > 1 else name)
             data += _traces(curve, label, line_of(place) if len(runs) == 1 else line_of(number, place))
-    share_points(data)
+    share_points(data, beside)
     layout: dict[str, Any] = {
         "title": {"text": "Perplexity" if perplexity and chart.name == "loss" else chart.title},
         "showlegend": sum("meta" not in trace and trace.get("showlegend", True) for trace in data) > 1,
-        "xaxis": {"title": {"text": _x_title(x)}, **({"type": "date"} if x == "clock" else {})},
+        "xaxis": {"title": {"text": x_title(x)}, **({"type": "date"} if x == "clock" else {})},
         "yaxis": {
             "title": {"text": chart.unit},
             "type": "log" if log else "linear",
@@ -229,35 +223,6 @@ def line_of(number: int, place: int = 0) -> dict[str, str]:
     dashes, and so are those after the first `place` of a number.
     """
     return {"color": f"series-{number % _COLOURS + 1}", "dash": _DASHES[(number // _COLOURS + place) % len(_DASHES)]}
-
-
-def x_of(series: Series, iteration: int, x: XAxis) -> float | int:
-    """Where an iteration stands on an axis. `time`: hours since the first step; `clock`: milliseconds of this machine's
-    clock, as plotly has dates.
-    """
-    if x == "steps":
-        return iteration
-    place = series.at(iteration)
-    return series.tokens[place] if x == "tokens" else _x_of_time(series, series.times[place], x)
-
-
-def _x_of_time(series: Series, moment: float, x: XAxis) -> float:
-    # Of a date plotly knows no zone: what it takes for UTC is shown as it is.
-    if x == "time":
-        return (moment - series.times[0]) / 3600
-    return round((moment + _zone(series).tm_gmtoff) * 1000)
-
-
-def _zone(series: Series) -> time.struct_time:
-    """The zone at a run's last step, for all of its steps: an axis does not jump in autumn."""
-    try:
-        return time.localtime(series.times[-1])
-    except (ValueError, OverflowError, OSError):
-        return time.localtime(0)
-
-
-def _x_title(x: XAxis) -> str:
-    return f"time ({time.strftime('%Z')})" if x == "clock" else X_TITLES[x]
 
 
 def _belongs(chart: Chart, key: str) -> bool:
@@ -328,7 +293,7 @@ class _Way:
             inside = [series.iterations[place] for place, at in enumerate(series.tokens) if low <= at <= high]
         else:
             first = series.times[0]
-            offset = _zone(series).tm_gmtoff
+            offset = zone_of(series).tm_gmtoff
             if self.x == "time":
                 begin, end = first + low * 3600, first + high * 3600
             else:
@@ -347,79 +312,6 @@ def _seen(iterations: Sequence[int], first: int | None, last: int | None) -> ran
     if not inside:
         return []
     return range(max(inside[0] - 1, 0), min(inside[-1] + 2, len(iterations)))
-
-
-_TICK_AXIS = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
-
-
-def _marked(
-    marks: Sequence[Mark], series: Series, x: XAxis
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
-    """What happened to the run: ticks at the foot for what happens often, lines with a sign above for the rest."""
-    if not series.iterations:
-        return [], [], []
-    often = _last(mark for mark in marks if mark.kind not in SIGNS)
-    lines = []
-    together: dict[float, list[Mark]] = {}
-    for mark in _last(mark for mark in marks if mark.kind in SIGNS):
-        place = _place(series, mark, x)
-        line = {"type": "line", "xref": "x", "yref": "paper", "x0": place, "x1": place, "y0": 0, "y1": 1}
-        lines.append({**line, "name": mark.kind})
-        together.setdefault(place, []).append(mark)
-    notes = [_note(place, found) for place, found in together.items()]
-    if not often:
-        return [], lines, notes
-    ticks = {
-        "type": "scatter",
-        "mode": "markers",
-        "meta": "ticks",
-        "yaxis": "y2",
-        "showlegend": False,
-        "name": "",
-        "x": [_place(series, mark, x) for mark in often],
-        "y": [0.02] * len(often),
-        "text": [plain(mark.text) for mark in often],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {
-            "color": "dim",
-            "symbol": ["line-ns-open" if mark.kind == "checkpoint" else "x-thin-open" for mark in often],
-        },
-    }
-    return [ticks], lines, notes
-
-
-def _note(place: float, marks: Sequence[Mark]) -> dict[str, Any]:
-    """The signs of what happened at one place, above it."""
-    return {
-        "xref": "x",
-        "yref": "paper",
-        "x": place,
-        "y": 1,
-        "text": "".join(SIGNS[mark.kind] for mark in marks),
-        "hovertext": "<br>".join(plain(mark.text) for mark in marks),
-        "showarrow": False,
-        "yanchor": "bottom",
-    }
-
-
-def plain(text: str) -> str:
-    """A text in which plotly finds no markup: for whatever a person has named."""
-    return escape(text, quote=False)
-
-
-def _last(marks: Iterable[Mark]) -> list[Mark]:
-    """The last of them: a run that skips each step has as many as steps."""
-    return list(marks)[-_MOST_MARKS:]
-
-
-def _place(series: Series, mark: Mark, x: XAxis) -> float | int:
-    if x in ("time", "clock"):
-        return _x_of_time(series, mark.time, x)
-    iteration = mark.iteration
-    if not mark.exact:
-        before = (each for each, moment in zip(series.iterations, series.times, strict=True) if moment <= mark.time)
-        iteration = max(iteration, max(before, default=0))
-    return x_of(series, iteration, x)
 
 
 def _held_against(reference: Reference, chart: Chart, log: bool) -> tuple[dict[str, Any], dict[str, Any]]:

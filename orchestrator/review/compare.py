@@ -12,8 +12,8 @@ from typing import Literal
 from orchestrator.review.discretion import Discretion
 from orchestrator.review.series import Column, Series
 from orchestrator.review.summary import RunSummary
+from orchestrator.spec.field_names import short_name
 from orchestrator.spec.words import shorten
-from orchestrator.sweeps.names import short_name
 from orchestrator.tracking.latest import usual
 
 MOST_RUNS = 20

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.review.logs import LONGEST_LINE, Line, LogFile, on_screen, shown
+from orchestrator.review.logs import LONGEST_LINE, PAGE_BYTES, Line, LogFile, on_screen, sent_bytes, shown
 from orchestrator.safe_path import module_command
 from orchestrator.stored_files import open_stored
 
@@ -65,7 +65,8 @@ class Found:
 
 
 def search(logs: Sequence[LogFile], wanted: Wanted, start: Place | None = None, most: int = MOST_FOUND) -> Found:
-    """The first lines of logs that have what is wanted, from `start` on, as far as it gets in some seconds.
+    """The first lines of logs that have what is wanted, from `start` on, as many as a page has room for, and as far as
+    it gets in some seconds.
 
     Raises UserError for what is no expression.
     """
@@ -104,17 +105,19 @@ def _search_files(request: dict[str, Any], say: Callable[[dict[str, Any]], None]
     wanted = Wanted(request["text"], request["is_regex"])
     matches = wanted.matcher()
     deadline = time.monotonic() + _SECONDS
-    left = int(request["most"])
+    left, room = int(request["most"]), PAGE_BYTES
     begin, number = int(request["begin"]), int(request["number"])
     for name, path, run_dir in request["logs"]:
         for block in _blocks(Path(path), Path(run_dir), begin, number):
             if time.monotonic() > deadline:
                 return Place(name, block.begin, block.number)
             for place in _hits(block, wanted, matches):
-                if left == 0:
+                text = shown(block.lines[place])
+                room -= sent_bytes(name, text)
+                if left == 0 or (room < 0 and left < int(request["most"])):
                     return Place(name, block.begin + block.byte_of(place), block.number + place)
                 left -= 1
-                say({"log": name, "line": block.number + place, "text": shown(block.lines[place])})
+                say({"log": name, "line": block.number + place, "text": text})
         begin, number = 0, 1
     return None
 

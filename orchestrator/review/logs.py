@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import stat
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote
 
 from orchestrator.rundir import RunDir
 from orchestrator.stored_files import open_stored, past_a_hole, printable, without_escapes
 
-PAGE_LINES = 500
+PAGE_LINES = 200
+PAGE_BYTES = 40 << 10
+"""Of a page's lines as they are sent, so that with all else it has less than 64 KB."""
+_LINE_BYTES = 120
+"""What is sent of a line beside its text and the name of its log."""
 _CHUNK_BYTES = 1 << 20
-_BYTES_OF_A_PAGE = 2 << 20
+_MOST_READ_BYTES = 2 << 20
+"""Of a log for one page."""
 LONGEST_LINE = 4000
 """Characters that are shown of a line."""
 _MOST_EVIDENCE_FILES = 40
+_MOST_EVIDENCE_LINES = 500
 _MOST_EVIDENCE_BYTES = 256 << 20
 _KEPT_COUNTS = 64
 
@@ -136,8 +145,14 @@ def last_page(log: LogFile, most: int = PAGE_LINES) -> Page:
     """The end of a log."""
     with log.open() as file:
         size = file.seek(0, os.SEEK_END)
-        begin = _back(file, size, most)
-        return _page(file, begin, most, size, _LINES.number_at(log.path, file, begin))
+        return _ending(log, file, size, most, size)
+
+
+def page_before(log: LogFile, line: int, most: int = PAGE_LINES) -> Page:
+    """The lines of a log that end before a line."""
+    with log.open() as file:
+        size = file.seek(0, os.SEEK_END)
+        return _ending(log, file, _LINES.place_of(log.path, file, line), most, size)
 
 
 def page_at(log: LogFile, line: int, most: int = PAGE_LINES) -> Page:
@@ -146,8 +161,8 @@ def page_at(log: LogFile, line: int, most: int = PAGE_LINES) -> Page:
         size = file.seek(0, os.SEEK_END)
         begin = _LINES.place_of(log.path, file, line)
         if begin >= size and size:
-            return last_page(log, most)
-        return _page(file, begin, most, size, _LINES.number_at(log.path, file, begin))
+            return _ending(log, file, size, most, size)
+        return _beginning(log, file, begin, most, size)
 
 
 def page_from(log: LogFile, begin: int, most: int = PAGE_LINES) -> Page:
@@ -157,23 +172,69 @@ def page_from(log: LogFile, begin: int, most: int = PAGE_LINES) -> Page:
     with log.open() as file:
         size = file.seek(0, os.SEEK_END)
         begin = 0 if begin > size else begin
-        page = _page(file, begin, most, size, _LINES.number_at(log.path, file, begin))
+        page = _beginning(log, file, begin, most, size)
         file.seek(max(0, page.end - 1))
         if page.lines and file.read(1) != b"\n":
             return Page(page.lines[:-1], page.begin, page.last, page.last, page.last)
         return page
 
 
-def _page(file: BinaryIO, begin: int, most: int, size: int, number: int) -> Page:
+def sent_bytes(name: str, text: str) -> int:
+    """At most what is sent of a line of a log with this name."""
+    return _LINE_BYTES + len(quote(name, safe="")) + len(html.escape(name + text).encode())
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A line as it is shown, and its bytes in the log."""
+
+    text: str
+    begin: int
+    end: int
+
+
+def _beginning(log: LogFile, file: BinaryIO, begin: int, most: int, size: int) -> Page:
+    """A page from a byte on."""
+    lines = _fitting(log, _placed(file, begin, most))
+    return _page(lines, begin, _LINES.number_at(log.path, file, begin), size)
+
+
+def _ending(log: LogFile, file: BinaryIO, end: int, most: int, size: int) -> Page:
+    """A page that ends at a byte."""
+    begin = _back(file, end, most)
+    found = list(_placed(file, begin, most, end))
+    lines = _fitting(log, reversed(found))[::-1]
+    number = _LINES.number_at(log.path, file, begin) + len(found) - len(lines)
+    return _page(lines, lines[0].begin if lines else begin, number, size)
+
+
+def _page(lines: Sequence[_Placed], begin: int, number: int, size: int) -> Page:
+    end, last = (lines[-1].end, lines[-1].begin) if lines else (begin, begin)
+    shown_lines = tuple(Line(each, line.text) for each, line in enumerate(lines, number))
+    return Page(shown_lines, begin, end, max(size, end), last)
+
+
+def _placed(file: BinaryIO, begin: int, most: int, end: int | None = None) -> Iterator[_Placed]:
+    """The lines from a byte on, up to another."""
     file.seek(begin)
-    lines: list[Line] = []
-    end = last = begin
-    for raw in _lines_of(file):
-        lines.append(Line(number + len(lines), shown(raw.content)))
-        last, end = end, end + raw.bytes
-        if len(lines) == most or end - begin > _BYTES_OF_A_PAGE:
+    place = begin
+    for raw in islice(_lines_of(file), most):
+        yield _Placed(shown(raw.content), place, place + raw.bytes)
+        place += raw.bytes
+        if place - begin > _MOST_READ_BYTES or (end is not None and place >= end):
+            return
+
+
+def _fitting(log: LogFile, lines: Iterable[_Placed]) -> list[_Placed]:
+    """The first lines, as many as a page has room for; at least one."""
+    kept: list[_Placed] = []
+    room = PAGE_BYTES
+    for line in lines:
+        room -= sent_bytes(log.name, line.text)
+        if kept and room < 0:
             break
-    return Page(tuple(lines), begin, end, max(size, end), last)
+        kept.append(line)
+    return kept
 
 
 @dataclass
@@ -199,7 +260,7 @@ def _lines_of(file: BinaryIO) -> Iterator[RawLine]:
 def _back(file: BinaryIO, end: int, lines: int) -> int:
     """Where the last so many lines before a byte begin."""
     place, found, first = end, 0, True
-    while place > 0 and end - place < _BYTES_OF_A_PAGE:
+    while place > 0 and end - place < _MOST_READ_BYTES:
         begin = max(0, place - (64 << 10))
         file.seek(begin)
         chunk = file.read(place - begin)
@@ -337,11 +398,11 @@ class _Ending:
         try:
             with log.open() as file:
                 size = file.seek(0, os.SEEK_END)
-                begin = _back(file, size, PAGE_LINES)
-                page = _page(file, begin, PAGE_LINES, size, 1)
+                begin = _back(file, size, _MOST_EVIDENCE_LINES)
+                texts = tuple(line.text for line in _placed(file, begin, _MOST_EVIDENCE_LINES, size))
         except OSError:
             return None
-        return cls(log, begin, tuple(line.text for line in page.lines))
+        return cls(log, begin, texts)
 
     def told(self, first: int, after: int) -> list[str]:
         """Some of the lines, with where they stand; empty ones are left out."""

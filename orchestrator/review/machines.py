@@ -10,7 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from orchestrator.review.charts import Figure, line_of, plain
+from orchestrator.review.axes import plain
+from orchestrator.review.charts import Figure, line_of
 from orchestrator.review.series import thinned
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.system import Measurement, read_measurements, system_logs

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.cluster.profiles import known_profiles, load_profile
+from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.launch.choices import FIELDS
 from orchestrator.planning.forecast import Forecast, forecast, planned_timeline
@@ -155,7 +155,7 @@ def _planned(path: Path, version: tuple[int, int], choices: tuple[tuple[str, Any
     chosen = dict(choices)
     job = load_resolved(path)
     cluster = job.launch.cluster
-    profile = load_profile(cluster) if cluster is not None and cluster in known_profiles() else None
+    profile = load_profile(cluster) if cluster is not None and profile_file(cluster) is not None else None
     job, said = _on(as_started(job, chosen), str(chosen.get("device")), str(chosen.get("layers")))
     plan = make_plan(job)
     taken = forecast(plan, profile)

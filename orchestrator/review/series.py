@@ -7,6 +7,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import lt
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ _RECORDS_AT_A_TIME = 2000
 _MOST_IN_A_FIGURE = 4500
 """Points of all its curves together; as `thinned` keeps two of three these are less than 64 KB. A part of the axis that
 is asked for has as many."""
+_BYTES_OF_A_POINT = 13
+"""Of each of these."""
 _DIGITS = 7
 """Significant digits of each value if there are many points: a curve shows fewer."""
 _HOUR_DIGITS = 6
@@ -82,17 +86,41 @@ class Series:
 
     def add(self, metrics: Iterable[Metric]) -> None:
         """Take in records, in the order in which they were written."""
-        for metric in metrics:
-            self._place(metric)
-            self.position = metric.iteration
-            together: array[int] = array("q")
-            for key, value in metric.values.items():
-                column = self.columns.get(key)
-                if column is None:
-                    column = self.columns[key] = Column(together)
-                column.put(metric.iteration, value)
+        for keys, each in groupby(metrics, key=lambda metric: tuple(metric.values)):
+            first, *rest = each
+            self._put(first)
+            if not self._append(rest, keys):
+                for metric in rest:
+                    self._put(metric)
+            self.position = rest[-1].iteration if rest else first.iteration
         for column in self.columns.values():
             column.part_if_behind()
+
+    def _append(self, part: Sequence[Metric], keys: Sequence[str]) -> bool:
+        """Take in later steps that measured the same keys, all at once; whether that could be."""
+        iterations = [self.iterations[-1], *(metric.iteration for metric in part)]
+        columns = [self.columns[key] for key in keys]
+        together = columns[0].iterations if columns else array("q")
+        are_together = all(column.iterations is together and len(column.values) == len(together) for column in columns)
+        if not are_together or not all(map(lt, iterations, iterations[1:])):
+            return False
+        self.iterations.extend(iterations[1:])
+        self.times.extend(metric.time for metric in part)
+        self.samples.extend(metric.samples for metric in part)
+        self.tokens.extend(metric.tokens for metric in part)
+        together.extend(iterations[1:])
+        for key, column in zip(keys, columns, strict=True):
+            column.values.extend([metric.values[key] for metric in part])
+        return True
+
+    def _put(self, metric: Metric) -> None:
+        self._place(metric)
+        together: array[int] = array("q")
+        for key, value in metric.values.items():
+            column = self.columns.get(key)
+            if column is None:
+                column = self.columns[key] = Column(together)
+            column.put(metric.iteration, value)
 
     def _place(self, metric: Metric) -> None:
         facts = (float(metric.time), float(metric.samples), float(metric.tokens))
@@ -177,18 +205,19 @@ def thinned(values: Sequence[float], most: int) -> list[int]:
     return sorted(kept)
 
 
-def share_points(traces: Sequence[dict[str, Any]]) -> None:
+def share_points(traces: Sequence[dict[str, Any]], beside: int = 0) -> None:
     """Make the figure of many points small: round the values of its traces, and thin out those that have too many
-    together.
+    together, or with the `beside` bytes of all else in the figure.
     """
     count = sum(len(trace["x"]) for trace in traces)
     if count <= _FEW:
         return
+    most = max(_FEW, _MOST_IN_A_FIGURE - beside // _BYTES_OF_A_POINT)
     for trace in traces:
         trace["x"] = [round(value, _HOUR_DIGITS) if isinstance(value, float) else value for value in trace["x"]]
         trace["y"] = [None if value is None else float(f"{value:.{_DIGITS}g}") for value in trace["y"]]
-        if count > _MOST_IN_A_FIGURE:
-            share = max(5, len(trace["x"]) * _MOST_IN_A_FIGURE // count)
+        if count > most:
+            share = max(5, len(trace["x"]) * most // count)
             places = thinned([math.nan if value is None else value for value in trace["y"]], share)
             trace |= {axis: [trace[axis][place] for place in places] for axis in ("x", "y")}
 

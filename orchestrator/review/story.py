@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from orchestrator.causes import NO_FAILURES, cause_of
 from orchestrator.cluster.nodelist import compact_nodelist
+from orchestrator.launch.policy import BY_LAUNCHER
 from orchestrator.planning.figures import disk_size, time_span
 from orchestrator.review.damage import DAMAGE
 
@@ -146,7 +147,9 @@ def _requeued(event: Event) -> str:
     left_out = event.get("exclude") or []
     without = f", without {compact_nodelist(map(str, left_out))}" if left_out else ""
     later = f", in {time_span(float(event['delay']))}" if event.get("delay") else ""
-    return f"back in the queue by {event.get('by')}: {cause_of(str(event.get('cause'))).sentence}{later}{without}"
+    by = event.get("by")
+    how = "started again by its launcher" if by == BY_LAUNCHER else f"back in the queue by {by}"
+    return f"{how}: {cause_of(str(event.get('cause'))).sentence}{later}{without}"
 
 
 def _pretrained(event: Event) -> str:

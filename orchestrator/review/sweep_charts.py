@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from orchestrator.review.charts import Figure, line_of, plain
+from orchestrator.review.axes import plain
+from orchestrator.review.charts import Figure, line_of
 from orchestrator.review.sweep_analysis import as_number, spans_decades
 from orchestrator.review.sweeps import Cell, SweepView
+from orchestrator.spec.field_names import short_name
 from orchestrator.spec.words import shorten
-from orchestrator.sweeps.names import short_name
 
 How = Literal["best", "mean", "median"]
 Scale = Callable[[str], float | None]

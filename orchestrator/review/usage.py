@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.launch.policy import BY_LAUNCHER
 from orchestrator.planning.hardware.devices import computing_unit
-from orchestrator.review.charts import Figure, plain
+from orchestrator.review.axes import plain
+from orchestrator.review.charts import Figure
 from orchestrator.review.summary import RunSummary
 from orchestrator.tracking.goodput import without_refused
 
@@ -137,6 +139,8 @@ class _Account:
         latest = self._now
         self._now = max(self._now, float(moment))
         match event.get("event"):
+            case "requeued" if event.get("by") == BY_LAUNCHER:  # in no queue: its launcher waits
+                self._end(latest)
             case "submitted" | "requeued":
                 self._cluster = str(event.get("cluster", self._cluster))
                 self._end(latest)

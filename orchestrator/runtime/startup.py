@@ -218,8 +218,10 @@ def open_data_at(
 ) -> tuple[BatchSchedule, Datasets]:
     """The schedule and the data sets of a training that stands at `state`, in its data at `before`; on every rank."""
     schedule = BatchSchedule.of(job, state.progress)
-    state.data = position_of(job, before, state.consumed_samples, schedule.train_samples)
-    return schedule, open_data(job, run, words, schedule, group, state.data)
+    position = position_of(job, before, state.consumed_samples, schedule.train_samples)
+    datasets = open_data(job, run, words, schedule, group, position)
+    state.data = datasets.position
+    return schedule, datasets
 
 
 def open_data(

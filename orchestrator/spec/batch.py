@@ -39,3 +39,7 @@ class BatchSpec(Section):
     """Forward/backward passes per step and replica (gradient accumulation, pipeline micro-batches)."""
     rampup_batch_size: RampupSpec | None = None
     """Start with a smaller global batch."""
+    calculate_per_token_loss: bool | None = None
+    """Weigh each token of the global batch the same; `false` averages each micro-batch by itself and then these means,
+    as Megatron-LM does without the flag of this name. By default true where micro-batches have different numbers of
+    tokens that count (T5, `data.eod_mask_loss`, `data.chat`), but for BERT."""

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 _ADDED: dict[tuple[str, ...], Any] = {
+    ("batch", "calculate_per_token_loss"): None,
+    ("evaluation", "same_samples"): True,
+    ("model", "add_output_bias"): False,
     ("notifications",): {
         "when": ["completed", "failed"],
         "cells": ["failed"],
@@ -21,6 +24,7 @@ _ADDED: dict[tuple[str, ...], Any] = {
     ("parallelism", "tp_comm_overlap"): None,
     ("runtime", "attention_backend"): "auto",
     ("runtime", "cuda_graphs"): None,
+    ("throughput",): {"flops": "full"},
     ("tracking", "dashboard_url"): None,
     ("tracking", "system_metrics_seconds"): 10.0,
     ("tracking", "tensorboard"): False,

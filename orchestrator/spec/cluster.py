@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from orchestrator.errors import Problem, SpecError
 from orchestrator.spec.base import Section
 from orchestrator.spec.rules.base import Unavailable
+from orchestrator.spec.runtime import Layers
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.values import (
     Duration,
@@ -89,6 +90,9 @@ class ClusterSpec(ProfileSection):
     """Type in the request: gpu:TYPE:N."""
     gpu: Text | None = None
     """Its GPUs, as memory and time are planned for them: H100, H200, or a calibrated one; `gpu_type` by default."""
+    layers: Layers | None = None
+    """Whose layers the environment of its jobs has, for plans of `runtime.layers: auto`: what the profile of its GPU
+    says by default, else transformer_engine."""
     cpus_per_gpu: Positive | None = None
     """CPUs to ask for, per training process."""
     memory_per_node: Memory | None = None

@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.errors import Location, Problem
 from orchestrator.spec.document import JOB_SPEC, Document
+from orchestrator.spec.field_names import overridden
 from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.shape import Shape, shape_at
 from orchestrator.spec.suggestions import closest
@@ -154,7 +155,8 @@ def apply_override(composition: Composition, override: str) -> None:
     """Put one `a.b.c=value` over what is written. The value is YAML; where the schema wants text it is text."""
     place = Location(shorten(f"--set {override}", 1000))
     key, separator, text = override.partition("=")
-    path = tuple(part.strip() for part in key.split("."))
+    is_of_a_job = composition.document is JOB_SPEC
+    path = tuple(overridden(key).split(".") if is_of_a_job else (part.strip() for part in key.split(".")))
     if not separator or not all(path) or len(path) > MAX_DEPTH:
         hint = "write --set batch.micro_batch_size=4"
         composition.problems.append(Problem("is not KEY=VALUE", hint=hint, location=place))

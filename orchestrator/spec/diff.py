@@ -258,6 +258,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "model.untie_embeddings_and_output_weights": _SHAPE,
     "model.scale_embeddings": _LOGIC,
     "model.scale_decoder_outputs": _LOGIC,
+    "model.add_output_bias": _SHAPE,
     "model.bert_binary_head": _SHAPE,
     "model.num_tokentypes": _same_or(lambda job: job.model.tokentypes, _SHAPE),
     "model.encoder_num_layers": _same_or(lambda job: job.model.encoder_layers, _SHAPE),
@@ -318,6 +319,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "batch.rampup_batch_size.start_global_batch_size": ("trajectory", _GLOBAL_BATCH),
     "batch.rampup_batch_size.increment": ("trajectory", _GLOBAL_BATCH),
     "batch.rampup_batch_size.samples": ("trajectory", _GLOBAL_BATCH),
+    "batch.calculate_per_token_loss": _same_or(lambda job: job.has_per_token_loss, _LOSS),
     # data
     "data.blend": _sources,
     "data.split": _training_part,
@@ -381,6 +383,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "checkpoint.pretrained": ("safe", "where the weights came from: the run goes on from its own checkpoint"),
     "evaluation.*": ("safe", "evaluation does not touch training"),
     "tracking.*": ("safe", "tracking does not touch training"),
+    "throughput.*": ("safe", "how speed is counted does not touch training"),
     "notifications.*": ("safe", "who is told does not touch training"),
     "launch.*": ("safe", "where a job runs does not touch training; losses agree, not bitwise"),
     "runtime.device": ("safe", "losses agree, not bitwise"),

@@ -13,6 +13,9 @@ class EvaluationSpec(Section):
     """Steps between evaluations; none by default."""
     eval_iters: Positive = 10
     """Global batches per evaluation."""
+    same_samples: bool = True
+    """Read the same samples each time, the first of the validation set; `false` goes on through the set from one
+    evaluation to the next, as Megatron-LM does."""
     eval_at_start: bool = False
     """Evaluate once before the first step."""
     eval_at_end: bool = True

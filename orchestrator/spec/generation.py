@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationError, model_validator
@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, FailFast, Field, Validatio
 from orchestrator.errors import UserError
 from orchestrator.spec.base import Section
 from orchestrator.spec.messages import in_words
+from orchestrator.spec.suggestions import alike, closest
 from orchestrator.spec.values import Positive, Seed, Size, refuse_bool
 from orchestrator.spec.words import few, shorten
 
@@ -24,6 +25,27 @@ MAX_PENALTY = 1000.0
 """Largest repetition penalty; its inverse is the smallest. fp32 can multiply scores by it."""
 MAX_LENGTH_PENALTY = 10.0
 """In both directions: a length to a higher power overflows a float."""
+
+
+_SYNONYMS = (
+    (
+        *("max_new_tokens", "max_tokens", "max_completion_tokens", "max_output_tokens", "max_length", "max_gen_toks"),
+        *("n_predict", "num_predict", "tokens_to_generate"),
+    ),
+    ("min_new_tokens", "min_tokens", "min_length"),
+    ("repetition_penalty", "repeat_penalty"),
+    ("num_beams", "beams", "n_beams", "beam_size", "beam_width"),
+    ("stop", "stop_sequences", "stop_strings", "stop_words", "stop_words_list", "until"),
+    ("log_probabilities", "logprobs", "return_logprobs"),
+    ("ignore_end", "ignore_eos"),
+    ("seed", "random_seed"),
+    ("n", "num_return_sequences", "num_completions"),
+    ("prompt", "prompts", "input", "inputs", "text"),
+    ("stream", "streaming"),
+)
+"""Names of one and the same option: here, in OpenAI's interface, in transformers, vLLM, llama.cpp and the server of
+Megatron-LM.
+"""
 
 
 def _no_empty_stop(stops: tuple[str, ...]) -> tuple[str, ...]:
@@ -104,8 +126,17 @@ def options_of(given: Mapping[str, Any], where: str = "") -> Generation:
         raise UserError(f"{where}{problems}") from error
 
 
+def unknown_option(name: str, legal: Collection[str]) -> str:
+    """What is said of a name that is none of the legal ones: the one that was probably meant, else all of them."""
+    plain = name.replace("-", "_").lower()
+    group = next((names for names in _SYNONYMS if plain in names), ())
+    meant = [each for each in group if each in legal][:1] or closest(name, legal) or alike(name, legal)
+    hint = f"did you mean {' or '.join(meant)}?" if meant else f"there are {', '.join(legal)}"
+    return f"{name} is not an option; {hint}"
+
+
 def _sentence(error: Any) -> str:
     name = shorten(".".join(str(part) for part in error["loc"]))
     if error["type"] == "extra_forbidden":
-        return f"{name} is not an option; there are {', '.join(Generation.model_fields)}"
+        return unknown_option(name, Generation.model_fields)
     return f"{name}: {in_words(error)}" if name else in_words(error)

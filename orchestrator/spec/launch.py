@@ -49,7 +49,7 @@ class LaunchSpec(Section):
     slurm_template: Text | None = None
     """A template of your own for the batch script; the profile's by default. It may extend the shipped one."""
     cluster: Text | None = None
-    """Name of a cluster profile, for `submit`."""
+    """Name of a cluster profile, or its file, for `submit`."""
     partition: Word | None = None
     """Partition, instead of the profile's."""
     account: Word | None = None
@@ -64,15 +64,15 @@ class LaunchSpec(Section):
     stop_margin: Duration = 120
     """How long before its time limit a run is asked to save and stop."""
     max_requeues: Size = 100
-    """How often a run may go back into the queue by itself before it stays where it is."""
+    """How often a run may go back into the queue, or be started again by its launcher, before it stays where it is."""
     requeue_delay: Duration = 30
     """How long a failed run waits before it may start again; twice as long after each further failure without a new
     checkpoint, up to sixteen times. Five failures in a row without one end it. A time limit or a preemption is no
     failure and waits for nothing."""
     on_failure: dict[FailureCause, Action] = Field(default_factory=dict)
-    """What to do after an end of this kind: go back into the queue (`requeue`), the same but not to the node at fault
-    (`requeue_elsewhere`), or `stop`. By default time_limit, preempted, hang, killed and lost are requeued, node_fail,
-    nccl_error and gpu_error are requeued elsewhere, and the others stop."""
+    """What to do after an end of this kind: go back into the queue, or start again on this machine (`requeue`), the
+    same but not on the node at fault (`requeue_elsewhere`), or `stop`. By default time_limit, preempted, hang, killed
+    and lost are requeued, node_fail, nccl_error and gpu_error are requeued elsewhere, and the others stop."""
     snapshot: bool = False
     """Run from a copy of the code, made when the job is submitted."""
     health_check: bool | None = None

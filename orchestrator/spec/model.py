@@ -84,6 +84,8 @@ class ModelSpec(Section):
     """Normalise queries and keys per head."""
     untie_embeddings_and_output_weights: bool = False
     """Give the output layer its own weights instead of the embedding's."""
+    add_output_bias: bool = False
+    """T5: a bias for each entry of the vocabulary in the tied output layer, as Megatron-LM's T5 has it."""
     scale_embeddings: bool = False
     """Multiply token embeddings by the square root of the hidden size."""
     scale_decoder_outputs: bool = False

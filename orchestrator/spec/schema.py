@@ -9,6 +9,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.presets import preset_names
 from orchestrator.spec.sweep import SweepSpec
 
+TITLE = "Job spec"
 _EXTENDS = {
     "type": "string",
     "title": "Extends",
@@ -42,7 +43,7 @@ def job_schema() -> dict[str, Any]:
     schema["properties"] = {"extends": _EXTENDS, "base": _BASE, **schema["properties"], "sweep": sweep}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Job spec",
+        "title": TITLE,
         **{key: value for key, value in schema.items() if key != "title"},
     }
 

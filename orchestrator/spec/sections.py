@@ -16,6 +16,7 @@ from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.runtime import RuntimeSpec
 from orchestrator.spec.schedule import ScheduleSpec
 from orchestrator.spec.task import TaskSpec
+from orchestrator.spec.throughput import ThroughputSpec
 from orchestrator.spec.tracking import TrackingSpec
 from orchestrator.spec.values import Name
 
@@ -36,6 +37,7 @@ class JobSections(Section):
     checkpoint: CheckpointSpec = CheckpointSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     tracking: TrackingSpec = TrackingSpec()
+    throughput: ThroughputSpec = ThroughputSpec()
     notifications: NotificationsSpec = NotificationsSpec()
     launch: LaunchSpec = LaunchSpec()
     runtime: RuntimeSpec = RuntimeSpec()
@@ -81,6 +83,14 @@ class JobSections(Section):
             return self.batch.global_batch_size
         micro_batches = self.batch.num_micro_batches or 1
         return self.batch.micro_batch_size * micro_batches * self.data_parallel_size
+
+    @property
+    def has_per_token_loss(self) -> bool:
+        """Whether each token that counts weighs the same, however the global batch is cut into micro-batches."""
+        if self.batch.calculate_per_token_loss is not None:
+            return self.batch.calculate_per_token_loss
+        # The samples of T5 have different numbers of decoder tokens.
+        return self.data.masks_loss or self.model.architecture == "t5"
 
     @property
     def sequences_per_sample(self) -> int:

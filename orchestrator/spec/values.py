@@ -18,6 +18,8 @@ _NOT_TEXT = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufef
 """Control characters but tab and line feed, halves of surrogate pairs, and what else no YAML or JSON file carries."""
 _ENV_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 
+TO_BE_WRITTEN = "???"
+"""Stands in a job where a person has to write a value, as `migrate` leaves it; no field but free text takes it."""
 MAX_SIZE = 2**31 - 1
 """Sizes and seeds fit in 32 bits: what is larger is a slip, and would overflow further on."""
 MAX_COUNT = 2**62

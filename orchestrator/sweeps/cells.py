@@ -13,6 +13,7 @@ from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.spec.base import Section
 from orchestrator.spec.checking import to_plain
 from orchestrator.spec.composing import Composition, apply_preset, merge
+from orchestrator.spec.field_names import short_name
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_composition
 from orchestrator.spec.partial import Examination, PartialSection
@@ -21,7 +22,6 @@ from orchestrator.spec.shape import JOB
 from orchestrator.spec.words import shorten
 from orchestrator.sweeps.axes import Point, describe, nested, value_at
 from orchestrator.sweeps.conditions import Condition, ConditionError
-from orchestrator.sweeps.names import short_name
 
 MAX_CELLS = 10_000
 

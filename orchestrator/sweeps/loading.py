@@ -11,6 +11,7 @@ from orchestrator.spec.base import Section
 from orchestrator.spec.checking import to_plain
 from orchestrator.spec.composing import Composition, apply_override, compose_files, compose_text
 from orchestrator.spec.document import Document
+from orchestrator.spec.field_names import hint, resolve
 from orchestrator.spec.partial import Examination, PartialSection
 from orchestrator.spec.places import Places
 from orchestrator.spec.sweep import SweepSpec
@@ -19,7 +20,6 @@ from orchestrator.spec.written import Written
 from orchestrator.sweeps.axes import Axes, read_axes
 from orchestrator.sweeps.cells import DERIVED, Cells, Check, PlacedCondition, expand, known_part
 from orchestrator.sweeps.conditions import ConditionError, read_condition
-from orchestrator.sweeps.names import hint, resolve
 
 
 @dataclass(frozen=True)

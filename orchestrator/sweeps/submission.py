@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import errors
-from orchestrator.checkpoints import committed
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.render import RUNTIME_MODULE, render_template, shell_quote
 from orchestrator.launch.sbatch import Place, render_sbatch, sbatch_options
+from orchestrator.launch.startable import saved_nothing
 from orchestrator.launch.submission import place_of
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
@@ -45,12 +45,6 @@ class Start:
     run: RunDir
 
 
-def needs_scratch(run: RunDir) -> bool:
-    """Whether a run was started before and never saved anything: then it begins again, and nothing is lost by that."""
-    events = {event.get("event") for event in run.events()}
-    return "started" in events and "checkpoint_saved" not in events and not committed(run)
-
-
 def cluster_request(
     sweep: SweepDir,
     starts: Sequence[Start],
@@ -72,7 +66,7 @@ def cluster_request(
         if start.job.launch.snapshot not in places:
             places[start.job.launch.snapshot] = place_of(start.run, start.job, copy=not dry_run)
         place = replace(places[start.job.launch.snapshot], run=start.run)
-        scratch = not dry_run and needs_scratch(start.run)
+        scratch = not dry_run and saved_nothing(start.run, start.run.events())
         script = render_sbatch(start.job, cluster, place, from_scratch=scratch, module=module)
         if not dry_run:
             start.run.logs.mkdir(exist_ok=True)
@@ -144,7 +138,7 @@ def local_request(
     tasks = []
     for start in starts:
         command = module_command("orchestrator.launch", str(start.run.path), "--module", module)
-        command += ["--from-scratch"] if needs_scratch(start.run) else []
+        command += ["--from-scratch"] if saved_nothing(start.run, start.run.events()) else []
         wanted = 0 if start.job.runtime.device == "cpu" else start.job.processes_per_node
         task = Task(start.id, start.name, str(start.run.path), command, wanted, sweep.cancels(start.id))
         tasks.append(task)

@@ -16,7 +16,8 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.description import Description, State
 from orchestrator.tracking.metrics import Metric
-from orchestrator.tracking.stream import Position, Stream, with_progress
+from orchestrator.tracking.stream import Position, Stream
+from orchestrator.tracking.trackers import LONGEST_WAIT_SECONDS
 
 FOLDER = "tensorboard"
 """In the run directory."""
@@ -27,7 +28,7 @@ class EventFiles:
 
     def __init__(self, run: RunDir) -> None:
         self.name, self.title, self.keeps_at_once = "tensorboard", "TensorBoard", True
-        self.longest_wait_seconds = 60.0
+        self.longest_wait_seconds = LONGEST_WAIT_SECONDS
         self._run = run
         self._writer: EventFileWriter | None = None
         self._step = 0
@@ -48,7 +49,7 @@ class EventFiles:
     def write(self, records: Sequence[Metric]) -> None:
         """One event for each record, at its own time."""
         for record in records:
-            values = [Summary.Value(tag=key, simple_value=value) for key, value in with_progress(record).items()]
+            values = [Summary.Value(tag=key, simple_value=value) for key, value in record.with_progress.items()]
             self._add(Event(wall_time=record.time, step=record.iteration, summary=Summary(value=values)))
             self._step = record.iteration
         self._flush()

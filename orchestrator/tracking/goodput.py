@@ -175,7 +175,7 @@ class _Account:
             self._launch(time, None, None)
         launch = self.launches[-1]
         launch.sign = time
-        if "train/loss" not in record.values or not _is_step(record.iteration) or record.iteration == 0:
+        if record.is_evaluation or not _is_step(record.iteration) or record.iteration == 0:
             return  # an evaluation, or nonsense
         if record.iteration <= self.position:  # resumed, though no event says from where
             self._go_back(max((steps.last for steps in self.kept if steps.last < record.iteration), default=0))

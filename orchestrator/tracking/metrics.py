@@ -29,6 +29,7 @@ _MOST_SKIPPED_BYTES = 2 << 30
 _RECORDS_AT_A_TIME = 2000
 _LINES_AT_A_TIME = 200
 """What is parsed together; more takes memory, and no less time."""
+_FLOATS = frozenset({float})
 
 
 class Metric(NamedTuple):
@@ -39,6 +40,22 @@ class Metric(NamedTuple):
     samples: int
     tokens: int
     values: Mapping[str, float]
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether this was measured beside the steps: a validation or a test, whose iteration may have a record of its
+        steps as well.
+        """
+        return "train/loss" not in self.values
+
+    @property
+    def with_progress(self) -> Mapping[str, float]:
+        """The values, and how far the training had come. A record of steps says that, and no evaluation repeats it: one
+        point a step.
+        """
+        if self.is_evaluation:
+            return self.values
+        return {**self.values, "progress/samples": float(self.samples), "progress/tokens": float(self.tokens)}
 
 
 class MetricLog:
@@ -191,12 +208,15 @@ def _parse(line: bytes) -> Metric | None:
 def _metric(record: Any) -> Metric | None:
     """The record that a line of JSON holds; None for anything else, and where its numbers are none of a training."""
     try:
+        values = record["values"]
+        if not _FLOATS.issuperset(map(type, values.values())):
+            values = {str(key): float(value) for key, value in values.items()}
         metric = Metric(
             time=float(record["time"]),
             iteration=int(record["iteration"]),
             samples=int(record["samples"]),
             tokens=int(record["tokens"]),
-            values={str(key): float(value) for key, value in record["values"].items()},
+            values=values,
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None

@@ -32,6 +32,7 @@ from orchestrator.tracking.parents import Parent, find_or_create_parent, update_
 from orchestrator.tracking.store import connect, find_or_create, milliseconds
 from orchestrator.tracking.system import read_measurements, system_logs
 from orchestrator.tracking.tags import NOTE_TAG, label, note_begins
+from orchestrator.tracking.trackers import LONGEST_WAIT_SECONDS
 
 _Item = TypeVar("_Item")
 
@@ -55,7 +56,7 @@ class Sender:
     run: RunDir
     ending: Ending = field(default_factory=Ending)
     num_metrics: int = 0
-    longest_wait_seconds: float = 60.0
+    longest_wait_seconds: float = LONGEST_WAIT_SECONDS
     mlflow_run_id: str | None = None
     _described: object = None
     _uri: str | None = None
@@ -232,8 +233,7 @@ def tracker(run: RunDir) -> Sender:
 
 def _values(record: Metric) -> Iterator[MlflowMetric]:
     """The record as MLflow metrics, with its own time: sending one again changes nothing."""
-    progress = {"progress/samples": float(record.samples), "progress/tokens": float(record.tokens)}
-    for name, value in {**record.values, **progress}.items():
+    for name, value in record.with_progress.items():
         yield MlflowMetric(limits.entity_name(name), value, milliseconds(record.time), record.iteration)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -101,8 +101,8 @@ class Stream:
         tail = MetricTail(self._run.metrics_file, position.offset)
         while records := tail.poll(_RECORDS_PER_READ):
             for part in runs_of_steps(records, position.step):
-                if part[0].iteration <= position.step:
-                    self._sink.rewind(part[0].iteration)
+                if (undone := _undone(part[0])) <= position.step:
+                    self._sink.rewind(undone)
                 self._sink.write(part)
                 position.step = part[-1].iteration
                 self.num_metrics += sum(len(record.values) for record in part)
@@ -205,21 +205,21 @@ class Stream:
 
 
 def runs_of_steps(records: Sequence[Metric], step: int) -> list[list[Metric]]:
-    """The records cut where their iteration does not grow, the first being compared with `step`."""
+    """The records cut where training fell back, the first being compared with `step`."""
     parts: list[list[Metric]] = []
     for record in records:
-        if not parts or record.iteration <= step:
+        if not parts or _undone(record) <= step:
             parts.append([])
         parts[-1].append(record)
         step = record.iteration
     return parts
 
 
-def with_progress(record: Metric) -> Mapping[str, float]:
-    """The values of a record, and how far the training had come; an evaluation of a checkpoint says nothing of that."""
-    if not record.samples:
-        return record.values
-    return {**record.values, "progress/samples": float(record.samples), "progress/tokens": float(record.tokens)}
+def _undone(record: Metric) -> int:
+    """The first step that a record takes back where there was one: its own, if it was trained again. An evaluation
+    comes after the step that it measures.
+    """
+    return record.iteration + record.is_evaluation
 
 
 def _read(run: RunDir, name: str) -> Position:

@@ -13,6 +13,11 @@ from orchestrator.imports import staying
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.description import Ending, read_spec
 
+LONGEST_WAIT_SECONDS = 10.0
+"""Between two attempts while they fail, for what costs little to ask: a server that is back gets what it missed while
+the run still trains.
+"""
+
 
 class Tracker(Protocol):
     """Sends one run to one place, pass by pass. What was sent, and how far, is kept in the run directory.

@@ -19,7 +19,7 @@ from orchestrator.rundir import RunDir, membership_of
 from orchestrator.tracking.description import Description, State, read_spec
 from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.metrics import Metric
-from orchestrator.tracking.stream import Position, Stream, with_progress
+from orchestrator.tracking.stream import Position, Stream
 
 _SECONDS_TO_BEGIN = 30.0
 _SECONDS_TO_FINISH = 0.7 * DRAIN_SECONDS
@@ -34,7 +34,7 @@ class WandbRun:
         self.name, self.title = "wandb", "Weights & Biases"
         self._run = run
         self.keeps_at_once = True
-        self.longest_wait_seconds = 900.0  # nobody logs in while it runs, and each attempt takes half a minute
+        self.longest_wait_seconds = 120.0  # each attempt takes half a minute
         self._session: wandb.Run | None = None
 
     def open(self, position: Position) -> None:
@@ -91,7 +91,7 @@ class WandbRun:
         """One row for each record, at its own time."""
         session = self._opened()
         for record in records:
-            session.log({**with_progress(record), "iteration": record.iteration, "_timestamp": record.time})
+            session.log({**record.with_progress, "iteration": record.iteration, "_timestamp": record.time})
 
     def rewind(self, step: int) -> None:
         """Rows cannot be taken back: the iterations are there twice, and the later row is the latest value."""

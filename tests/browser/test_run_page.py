@@ -127,10 +127,12 @@ def test_a_failed_run_says_why_and_shows_the_lines(shown: Dashboard, own: Review
     page.get_by_role("link", name="Logs", exact=True).first.click()
     log = page.get_by_role("region", name="logs/rank-00000.log")
     expect(log.locator("tr").last).to_contain_text("no <b>weights</b> & no luck")
-    assert log.locator("tr").count() == 500
+    assert 100 < log.locator("tr").count() <= 200
     number = int(log.locator("tr").first.locator(".where").inner_text())
-    page.get_by_role("link", name="500 before").click()
-    expect(page.locator(".log tr").first.locator(".where")).to_have_text(str(number - 500))
+    page.get_by_role("link", name="Earlier").click()
+    expect(page.locator(".log tr").last.locator(".where")).to_have_text(str(number - 1))
+    page.get_by_role("link", name="Later").click()
+    expect(page.locator(".log tr").first.locator(".where")).to_have_text(str(number))
     page.get_by_label("search").fill(r"penalties\.py.*line 20")
     page.get_by_label("regular expression").check()
     page.get_by_role("button", name="Show").click()
@@ -178,8 +180,8 @@ def test_a_log_that_grows_fast_is_followed(shown: Dashboard, own: Reviewed, visi
     with open(log, "ab", buffering=0) as file:
         file.write("".join(f"line {number} at once\n" for number in range(4000)).encode())
     expect(page.locator(".log tr").last).to_contain_text("line 3999 at once")
-    # A look brings 500 of them, and the next one does not wait.
-    assert page.evaluate("atOnce") >= 7
+    # A look brings 200 of them, and the next one does not wait.
+    assert page.evaluate("atOnce") >= 19
 
 
 def test_the_machines_of_a_run(shown: Dashboard, own: Reviewed, visitor: Visitor) -> None:

@@ -168,7 +168,7 @@ def test_a_trained_model_writes_the_same_text(orchestrator: CommandLine, trained
     transformers, with its tokenizer.
     """
     alone = shutil.copytree(committed(trained)[-1].path, orchestrator.folder / "alone")
-    said = orchestrator("checkpoint", "export", alone, "out", "--to", "hf", "--max-shard-size", "200KB", "--json")
+    said = orchestrator("checkpoint", "export", alone, "-o", "out", "--to", "hf", "--max-shard-size", "200KB", "--json")
     assert said.code == 0, said.err
     assert json.loads(said.out)["family"] == "Llama"
     prompt = "def main("

@@ -17,6 +17,7 @@ from support.faults import Ranks
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
+from orchestrator.exchange.reading import StoredWeights
 from orchestrator.planning.flops import model_flops
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -175,11 +176,23 @@ MOVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+EARLIER = """
+from orchestrator.runtime.saving import checkpointing
+del checkpointing.CONTENT["chained_optim_avoid_prefix"]
+"""
+"""Saves as earlier versions did: the keys number the optimizers of dense weights and of experts."""
+
+
 @pytest.mark.parametrize("name", MOVES)
-def test_resumed_at_another_layout(name: str, ranks: Ranks, reference: RunDir, tmp_path: Path) -> None:
+def test_resumed_at_another_layout(
+    name: str, ranks: Ranks, reference: RunDir, tmp_path: Path, inject: Callable[[str], Path]
+) -> None:
     before, after = MOVES[name]
     first = experts_job("moved", steps=STEPS // 2, **before)
-    run = ranks.must_train(make_run(tmp_path, first), first)
+    is_earlier = name == "spread-to-one"
+    run = ranks.must_train(make_run(tmp_path, first), first, inject=inject(EARLIER) if is_earlier else None)
+    keys = StoredWeights(run.checkpoint(STEPS // 2)).keys()
+    assert any(key.startswith("chained_1.") for key in keys) == is_earlier
     second = experts_job("moved", **after)
     ranks.must_train(make_run(tmp_path, second), second, launch_id="second")
     assert [event["iteration"] for event in events(run, "resumed")] == [STEPS // 2]

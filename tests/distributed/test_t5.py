@@ -126,6 +126,22 @@ def test_other_positions(positions: str, ranks: Ranks, sentences: str, tmp_path:
     assert weights_apart(one, two) == {}
 
 
+def test_means_of_micro_batches(ranks: Ranks, sentences: str, tmp_path: Path) -> None:
+    """As Megatron-LM has it without --calculate-per-token-loss: the same over two replicas, and another training than
+    with a loss per token, whose first loss it reports all the same.
+    """
+    short: dict[str, Any] = {"schedule": {"train_iters": 3, "lr_warmup_iters": 1}, "optimizer": {"lr": 1e-2}}
+    means = {"micro_batch_size": 2, "calculate_per_token_loss": False}
+    one, two, per_token = (
+        ranks.undisturbed(t5_job(name, sentences, **short, batch=batch, parallelism=layout(dp=dp)), tmp_path)
+        for name, batch, dp in (("one", means, 1), ("two", means, 2), ("tokens", {"micro_batch_size": 2}, 1))
+    )
+    assert largest_difference(losses(one), losses(two)) < 1e-5
+    assert weights_apart(one, two) == {}
+    assert losses(one)[1] == pytest.approx(losses(per_token)[1], rel=1e-6)
+    assert largest_difference(losses(one), losses(per_token)) > 1e-4
+
+
 def test_random_tokens(ranks: Ranks, tmp_path: Path) -> None:
     """For benchmarks: every token of both inputs counts, so the loss begins at ln of the vocabulary."""
     job = tiny_job("random", model=MODEL, schedule={"train_iters": 2, "lr_warmup_iters": 1})

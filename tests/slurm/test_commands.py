@@ -166,7 +166,7 @@ def test_a_failure_is_repeated_as_often_as_asked_for(
     wait_for_state(run, "failed")
     assert [event["cause"] for event in events(run, "exited")] == ["bug", "bug"]
     assert [event["delay"] for event in events(run, "requeued")] == [1.0]
-    assert events(run, "gave_up")[0]["reason"] == "it has gone back into the queue 1 times (launch.max_requeues)"
+    assert events(run, "gave_up")[0]["reason"] == "it was started again 1 times (launch.max_requeues)"
 
 
 def test_listing_many_runs_asks_at_most_twice(

@@ -32,7 +32,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "t5": {
         **{**_MODEL, "architecture": "t5", "num_layers": 2, "decoder_seq_length": 16, "vocab_size": 320},
         **{"position_embedding_type": "relative", "relative_attention_max_distance": 32, "activation": "relu"},
-        **{"kv_channels": 16, "softmax_scale": 1.0, "scale_decoder_outputs": True},
+        **{"kv_channels": 16, "softmax_scale": 1.0, "scale_decoder_outputs": True, "add_output_bias": True},
     },
 }
 LAYOUTS: dict[str, dict[str, Any]] = {

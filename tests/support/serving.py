@@ -22,7 +22,8 @@ from support.training import layout, tiny_job
 
 TOKEN = "a-token-for-tests-only"
 TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}<|endoftext|>\n{% endfor %}"
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}<|endoftext|>\n"
+    "{% if message['content'] == 'too much' %}{{ message['content'] * 10 ** 10 }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 GREEDY = {"prompt": "d", "temperature": 0, "max_tokens": 6}

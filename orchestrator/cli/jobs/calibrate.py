@@ -27,6 +27,7 @@ from orchestrator.planning.hardware.profiles import (
     read_gpu,
     user_folder,
 )
+from orchestrator.planning.layers import has_engine
 from orchestrator.planning.time.fitting import fit
 from orchestrator.planning.time.measured import Reached, efficiency_of, table_of
 from orchestrator.planning.time.step import estimate_with
@@ -111,6 +112,7 @@ def _from_measurements(
             "base": sheet.name,
             "efficiency": _efficiency({**_changed(calibrated(name, sheet, earlier), sheet), **reached}, sheet),
             "memory_bytes": found["memory_bytes"] or earlier.memory_bytes,
+            "layers": None if sheet.is_cpu or has_engine(sheet) else "torch",
             "measured_at": _now(),
             "measured_on": f"{found['count']} x {found['device']}, torch {found['torch']}",
             "measured_with": ["orchestrator calibrate"],

@@ -17,6 +17,7 @@ from orchestrator.cluster.profiles import (
     PROFILE,
     PROFILE_NAME,
     find_profile,
+    is_file_name,
     known_profiles,
     read_profile,
     user_folder,
@@ -116,7 +117,8 @@ def list_(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a profile.")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a profile, or its file.")],
+    as_json: AsJson = False,
 ) -> None:
     """Show a profile as it will be used, with every error in it at once.
 
@@ -126,12 +128,12 @@ def show(
       orchestrator cluster show alps --json
     """
     path = find_profile(name)
-    profile = read_profile(path).value
+    profile = read_profile(path, found_by_name=not is_file_name(name)).value
     _refuse_what_is_not_there(path, profile)
     if as_json:
         print_json({"path": str(path), "profile": profile.model_dump(mode="json")})
         return
-    typer.echo(f"{name}: {path}")
+    typer.echo(f"{profile.name}: {path}")
     for field, value in profile.model_dump(mode="json", exclude_unset=True).items():
         if field not in ("name", "partitions") and value not in (None, [], {}):
             typer.echo(f"  {field:<16}{_shown(field, value)}")

@@ -11,10 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.jobs.editor_schema import with_schema_line, write_schema
 from orchestrator.cli.jobs.job_text import job_text
 from orchestrator.cli.jobs.questionnaire import answers_in, ask, spec_values, without_replaced
 from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, write_output
 from orchestrator.errors import Location, Problem, SpecError, UserError
+from orchestrator.spec.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 
@@ -63,13 +65,22 @@ def command(
             )
         typer.echo("Enter takes the answer in brackets. Nothing is written before the last question.\n")
         values = spec_values(ask(_read, _tell, given))
-    text = job_text(values)
+    text = with_schema_line(job_text(values))
     job = load_text(text, str(output)).job
     write_output(output, text)
+    schema = write_schema(output)
     if as_json:
         print_json({"path": str(output), "job": job.model_dump(mode="json")})
     elif output != PRINTED:
-        typer.echo(f"wrote {output}. Next: orchestrator validate {output}, then orchestrator run {output}")
+        typer.echo(
+            f"wrote {output}{f' and {schema}, by which editors check it' if schema else ''}. {_next_steps(output, job)}"
+        )
+
+
+def _next_steps(output: Path, job: JobSpec) -> str:
+    made = [entry.path for entry in job.data.blend or [] if entry.text]
+    first = f", orchestrator data prepare {output} (makes {', '.join(made)}; run does so too)" if made else ""
+    return f"Next: orchestrator validate {output}{first}, then orchestrator run {output}"
 
 
 def _refuse_overwriting(output: Path, force: bool) -> None:
@@ -90,7 +101,7 @@ def _overridden(values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     except SpecError as error:
         raise SpecError(problems=[_unplaced(problem) for problem in error.problems]) from error
     for override in overrides:
-        path = override.partition("=")[0].strip()
+        path = overridden(override)
         values = {key: value for key, value in values.items() if key != path and not key.startswith(f"{path}.")}
         value = _value_at(job, path)
         if value is not None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.jobs.editor_schema import with_schema_line, write_schema
 from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, told_aside, write_output
 from orchestrator.errors import Problem, SpecError, UserError, render_problem
 from orchestrator.migration.from_accelerate import is_accelerate, migrate_accelerate
@@ -77,11 +78,14 @@ def command(
         with told_aside(output):
             _show(migration, None, [], as_json)
         raise typer.Exit(2)
-    text = job_text(migration)
+    text = with_schema_line(job_text(migration))
     job, problems = _checked(text, output)
     write_output(output, text)
+    schema = write_schema(output)
     with told_aside(output):
         _show(migration, output, problems, as_json, job)
+        if schema is not None and not as_json:
+            typer.echo(f"wrote {schema}, by which editors check {output}")
     if problems or migration.missing:
         raise typer.Exit(2)
 

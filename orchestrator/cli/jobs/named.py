@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from orchestrator.cluster.profiles import known_profiles, read_profile, unknown_profile
+from orchestrator.cluster.profiles import is_file_name, profile_file, read_profile, unknown_profile
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.planning.limits import what_is_refused
@@ -45,12 +45,12 @@ def profile_of(job: JobSpec, named: Named) -> tuple[Loaded[ClusterSpec] | None, 
     name = named.cluster or job.launch.cluster
     if name is None:
         return None, []
-    path = known_profiles().get(name)
+    path = profile_file(name)
     if path is None:
         message, hint = unknown_profile(name)
         return None, [_wrong("cluster", named.cluster, message, hint)]
     try:
-        return read_profile(path), []
+        return read_profile(path, found_by_name=not is_file_name(name)), []
     except SpecError as error:
         return None, error.problems
 

@@ -12,6 +12,7 @@ from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.planned import Judged, cluster_line, describe, forecast_rows
 from orchestrator.planning.drawing import Rows
 from orchestrator.planning.figures import memory_size, time_span
+from orchestrator.planning.flops import counts_causal
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.topology import Rank
@@ -76,13 +77,20 @@ def _summary(judged: Judged) -> Table:
         *([("active parameters", f"{plan.parameters.active:,}")] if plan.parameters.inactive else []),
         ("samples", _samples(plan)),
         ("lr", _learning_rate(plan)),
-        ("FLOPs", f"{plan.step_flops:.4g} per step, {plan.total_flops:.4g} in all (attention full, no recomputation)"),
+        (
+            "FLOPs",
+            f"{plan.step_flops:.4g} per step, {plan.total_flops:.4g} in all ({_attention(plan)}, no recomputation)",
+        ),
         *(("note", note) for note in plan.notes),
     ]
     for label, text in rows:
         table.add_row(label, text)
     table.show_header = False
     return table
+
+
+def _attention(plan: Plan) -> str:
+    return "attention causal, as Megatron-LM counts" if counts_causal(plan.job) else "attention full"
 
 
 def _samples(plan: Plan) -> str:

@@ -17,7 +17,7 @@ from orchestrator.cli.jobs.named import GPU_OPTION, Named, gpu_problems, load_na
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, SpecError
-from orchestrator.exchange.wanted import export_problems, exported_as
+from orchestrator.exchange.wanted import export_problems, export_warnings, exported_as
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
@@ -37,7 +37,11 @@ from orchestrator.spec.words import duration
 
 ClusterName = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="NAME", help="Check it against this cluster profile, instead of launch.cluster."),
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        help="Check it against this cluster profile (or its file), instead of launch.cluster.",
+    ),
 ]
 GpuName = Annotated[
     str | None, typer.Option("--gpu", metavar="NAME", help="Plan for this GPU, instead of launch.gpu: H100, H200, …")
@@ -64,9 +68,14 @@ class Judged:
 
 
 def judge_files(files: Sequence[Path], overrides: Sequence[str] | None, cluster: str | None, gpu: str | None) -> Judged:
-    """Load a job and judge it for its cluster, if there is one. Raises SpecError when it cannot be planned at all."""
+    """Load a job and judge it for its cluster, if there is one, and for what can be made of its checkpoints. Raises
+    SpecError when it cannot be planned at all.
+    """
     named = Named(cluster, gpu)
-    return judge_loaded(load_named(files, overrides or [], named), named, starting=False)
+    loaded = load_named(files, overrides or [], named)
+    judged = judge_loaded(loaded, named, starting=False)
+    doubts = (*judged.verdict.doubts, *export_warnings(loaded.job))
+    return replace(judged, verdict=replace(judged.verdict, doubts=_in_order(loaded, doubts)))
 
 
 def judge_loaded(

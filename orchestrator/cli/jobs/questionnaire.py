@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from orchestrator.cli.jobs.job_text import job_text
-from orchestrator.data.index import read_index
+from orchestrator.data.index import bin_path, idx_path, read_index
 from orchestrator.data.manifest import read_manifest
+from orchestrator.data.request import SOURCE_GLOBS
+from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import DataError, SpecError, UserError
+from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.field_names import overridden
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.presets import has_vocabulary, preset_names, sees_images
-from orchestrator.spec.tokenizer_type import type_of_path
+from orchestrator.spec.presets import has_vocabulary, preset_names, sees_images, sequence_length
+from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
 from orchestrator.spec.written import resolve_scalar
 
 TINY = "gpt-tiny"
+_TINY_BATCH = 16
+_TOKENS = 1 << 19
 
 Values = Mapping[str, Any]
 """Spec values by dotted path."""
@@ -79,22 +90,82 @@ def recomputation(text: str) -> str | None:
 
 
 def sources(text: str) -> list[dict[str, Any]] | None:
-    """Blank-separated prefixes of indexed data sets; `none` is no data. Torn data is refused, missing data is not."""
+    """Blank-separated prefixes of indexed data sets, and files and folders of text, each of which becomes one; `none`
+    is no data. What is not here, or cannot be read, is refused.
+    """
     if text in ("none", ""):
         return None
-    for prefix in text.split():
-        try:
-            read_index(Path(prefix))
-        except DataError as error:
-            raise ValueError(str(error)) from error
-        except UserError:
-            continue  # it may lie on the machine that will train, or be made later
-    return [{"path": prefix, "weight": 1.0} for prefix in text.split()]
+    entries: list[dict[str, Any]] = []
+    for name in text.split():
+        entry = _source(name)
+        if any(entry["path"] == other["path"] for other in entries):
+            raise ValueError(f"{name}: {entry['path']} is named twice")
+        entries.append(entry)
+    return entries
+
+
+def _source(name: str) -> dict[str, Any]:
+    """An entry of the blend. Raises ValueError where there is nothing to read."""
+    path = Path(name)
+    try:
+        if path.name and (path.suffix in (".idx", ".bin") or idx_path(path).exists() or bin_path(path).exists()):
+            read_index(path)
+            return {"path": name, "weight": 1.0}
+        if path.is_dir():
+            _refuse_without_text(path)
+        elif path.is_file():
+            path.open("rb").close()
+        else:
+            raise ValueError(
+                f"{name} is not here: it is no prefix of a data set ({name}.idx, {name}.bin), no file and no folder of "
+                f"text; data on another machine is named with --yes --set data.blend={name}"
+            )
+    except UserError as error:
+        raise ValueError(str(error)) from error
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from error
+    stem = path.resolve().name.lstrip(".").partition(".")[0] or "text"
+    return {"path": f"data/{stem}", "weight": 1.0, "text": name}
+
+
+def _refuse_without_text(folder: Path) -> None:
+    """Raises ValueError where `orchestrator data tokenize` finds nothing in a folder; OSError where it cannot look."""
+
+    def unreadable(error: OSError) -> None:
+        raise error
+
+    for _, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if any(fnmatch(name, glob) for name in names for glob in SOURCE_GLOBS):
+            return
+    prefixes = sorted(path.with_suffix("") for path in folder.glob("*.idx"))
+    if prefixes:
+        raise ValueError(f"{folder} holds indexed data sets: name them, {' '.join(map(str, prefixes))}")
+    raise ValueError(f"{folder} holds no text: files like {', '.join(SOURCE_GLOBS[:4])}")
 
 
 def tokenizer_path(text: str) -> str | None:
-    """A tokenizer.json or its folder; `bytes` is the byte-level tokenizer."""
-    return None if text in ("bytes", "") else text
+    """The file of a tokenizer or the folder of a tokenizer.json, which is read; `bytes` is the byte-level one."""
+    if text in ("bytes", ""):
+        return None
+    if not Path(text).exists():
+        raise ValueError(f"{text} is not here: name the file of a tokenizer, the folder of a tokenizer.json, or bytes")
+    kind = type_of_path(text)
+    if kind is None:
+        raise ValueError(f"{text} is no tokenizer that is told by its name: {TYPES_BY_PATH}")
+    try:
+        vocabulary_size(TokenizerSpec.model_validate({"type": kind, "path": text, "merges": _merges(text)}))
+    except ValidationError as error:
+        raise ValueError(f"{text}: {error.errors()[0]['msg']}") from error
+    except UserError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+def _merges(path: str) -> str | None:
+    """The merges of GPT-2's vocabulary, which lie beside it."""
+    beside = Path(path).with_name("merges.txt")
+    return str(beside) if type_of_path(path) == "gpt2_bpe" and beside.is_file() else None
 
 
 _DEGREES = tuple(f"parallelism.{name}_parallel_size" for name in ("tensor_model", "pipeline_model"))
@@ -115,8 +186,9 @@ _INSTEAD_OF = {
 def answers_in(overrides: Sequence[str]) -> dict[str, Any]:
     """What `KEY=VALUE` overrides answer, so far as the defaults of other questions depend on it."""
     answers: dict[str, Any] = {}
-    for key, _, text in (override.partition("=") for override in overrides):
-        path, value = key.strip(), resolve_scalar(text.strip())
+    for override in overrides:
+        path, text = overridden(override), override.partition("=")[2]
+        value = resolve_scalar(text.strip())
         is_count = path in _COUNTS and type(value) is int and value >= 1
         if is_count or (path in _WORDS and isinstance(value, str)):
             answers[path] = value
@@ -128,7 +200,7 @@ def answers_in(overrides: Sequence[str]) -> dict[str, Any]:
 
 def without_replaced(values: Values, overrides: Sequence[str]) -> dict[str, Any]:
     """The values without the defaults that overrides say in another way."""
-    said = {override.partition("=")[0].strip() for override in overrides}
+    said = {overridden(override) for override in overrides}
     replaced = {default for path, default in _INSTEAD_OF.items() if path in said and default not in said}
     return {path: value for path, value in values.items() if path not in replaced}
 
@@ -151,13 +223,31 @@ def _default_dtype(values: Values) -> str:
     return "fp32" if slow else "bf16"
 
 
+def _is_tiny(preset: Any) -> bool:
+    return str(preset).endswith("-tiny")
+
+
 def _default_micro_batch_size(values: Values) -> int:
-    return 8 if values["model.preset"] == TINY else 1
+    return 8 if _is_tiny(values["model.preset"]) else 1
 
 
 def _default_micro_batches(values: Values) -> int:
+    """As many as make a global batch that large models are trained with, and keep a pipeline full."""
     stages = int(values["parallelism.pipeline_model_parallel_size"])
-    return 1 if stages == 1 else 4 * stages  # the pipeline is empty (PP - 1) of every (micro-batches + PP - 1) passes
+    # The pipeline is empty (PP - 1) of every (micro-batches + PP - 1) passes.
+    least = 1 if stages == 1 else 4 * stages
+    together = int(values["batch.micro_batch_size"]) * max(1, _replicas(values))
+    wanted = -(-_global_batch(str(values["model.preset"])) // together)
+    return max(least, -(-wanted // stages) * stages)
+
+
+def _global_batch(preset: str) -> int:
+    """Sequences of a step: about half a million tokens, as GPT-3's smaller models were trained with (arXiv:2005.14165,
+    table 2.1), at most 512; few where a laptop trains.
+    """
+    if _is_tiny(preset) or preset not in preset_names():
+        return _TINY_BATCH
+    return max(1, min(512, _TOKENS // sequence_length(preset)))
 
 
 def _default_tokenizer(values: Values) -> str:
@@ -172,14 +262,20 @@ def _default_tokenizer(values: Values) -> str:
             continue
         if told.lower_case is not None:  # more than a path says
             continue
-        if Path(told.path).exists():
-            return told.path
+        try:
+            return tokenizer_path(told.path) or "bytes"
+        except ValueError:  # it is not here any more
+            continue
     return "bytes"
 
 
+_WHICH_DATA = "Your data: prefixes of tokenized data, files or folders of text; none for random tokens"
+_WHICH_PRESET = "\n".join(
+    ["Model presets:", *textwrap.wrap(", ".join(preset_names()), 96, break_on_hyphens=False), "Which model preset"]
+)
 QUESTIONS = (
     Question("name", "Name of the job", lambda v: "my-job", str),
-    Question("model.preset", "Which model preset", lambda v: TINY, lambda text: one_of(*preset_names())(text)),
+    Question("model.preset", _WHICH_PRESET, lambda v: TINY, lambda text: one_of(*preset_names())(text)),
     Question(
         "runtime.device", "On what does it train (auto, cuda, cpu)", lambda v: "auto", one_of("auto", "cuda", "cpu")
     ),
@@ -204,7 +300,7 @@ QUESTIONS = (
     Question("batch.micro_batch_size", "Sequences in one micro-batch", _default_micro_batch_size, whole_number),
     Question(
         "batch.num_micro_batches",
-        "Micro-batches per step and replica",
+        "Micro-batches per step and replica (with their size and the replicas, the global batch)",
         _default_micro_batches,
         whole_number,
     ),
@@ -215,10 +311,10 @@ QUESTIONS = (
         lambda v: "none",
         recomputation,
     ),
-    Question("data.blend", "Prefixes of your tokenized data, or none for random tokens", lambda v: "none", sources),
+    Question("data.blend", _WHICH_DATA, lambda v: "none", sources),
     Question(
         "data.tokenizer.path",
-        "Its tokenizer.json or the folder of it, or bytes",
+        "Its tokenizer: tokenizer.json or the folder of it, another tokenizer's file, or bytes",
         _default_tokenizer,
         tokenizer_path,
         lambda v: v["data.blend"] is not None,
@@ -256,6 +352,7 @@ def spec_values(answers: Values) -> dict[str, Any]:
             values["data.chat.packing"] = False
     if path := values.get("data.tokenizer.path"):
         values["data.tokenizer.type"] = type_of_path(path) or "huggingface"
+        values["data.tokenizer.merges"] = _merges(path)
     if values["runtime.recompute_granularity"] == "full":
         values["runtime.recompute_method"] = "uniform"
         values["runtime.recompute_num_layers"] = 1

@@ -29,6 +29,7 @@ from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.surroundings import runs_dir_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob
 from orchestrator.tuning.estimates import Candidate, Planned, front
@@ -169,7 +170,7 @@ def _task(
         choice = replace(choice, how=GPU_OPTION)
     per_node = _gpus_per_node(loaded.job, choice, profile)
     job = _on_gpus(loaded, gpus, per_node, profile)
-    typed = {word.partition("=")[0].strip() for word in overrides}
+    typed = {overridden(word) for word in overrides}
     kept = fields_kept(keep) | {KEYS[key] for key in typed & KEYS.keys()}
     layers, why = layers_there(job, choice.device)
     estimates = Planned(
@@ -243,7 +244,7 @@ def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:
 def _run_words(jobs: Sequence[Path], path: Path, overrides: Sequence[str]) -> str:
     """The command that uses the overlay: what was overridden stays so, but for what the overlay says itself."""
     words = ["orchestrator", "run", *map(str, jobs), str(path)]
-    others = [each for each in overrides if each.partition("=")[0].strip() not in WRITTEN]
+    others = [each for each in overrides if overridden(each) not in WRITTEN]
     return shlex.join([*words, *(part for each in others for part in ("--set", each))])
 
 

@@ -9,13 +9,15 @@ import os
 import subprocess
 
 from orchestrator.cli.models import indexing
+from orchestrator.cli.preparing import refuse_killed
 from orchestrator.data.commands import Request, build_app
 from orchestrator.data.request import to_arguments
 from orchestrator.safe_path import module_command
 
 
 def run(command: str, request: Request, as_json: bool) -> int:
-    """Start the program, which ends when this process is killed; returns its exit code."""
+    """Start the program, which ends when this process is killed; returns its exit code. Raises JobError where it was
+    killed itself."""
     arguments = [*(["--json"] if as_json else []), *to_arguments(request)]
     tether = module_command("orchestrator.launch.tether", str(os.getpid()))
     # What Pillow warns its programmers of in people's photographs is no news to them.
@@ -26,7 +28,8 @@ def run(command: str, request: Request, as_json: bool) -> int:
             code = process.wait()
         except KeyboardInterrupt:
             continue  # Ctrl-C reaches the program as well; it ends by itself and says what was kept
-        return code if code >= 0 else 1
+        refuse_killed(code, f"data {command}")
+        return code
 
 
 app = build_app(run)

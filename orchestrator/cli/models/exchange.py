@@ -33,8 +33,21 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 
 def export(
     which: WeightsName,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; it must not be there.")],
     to: Annotated[Literal["hf", "megatron-lm"], typer.Option("--to", help="The layout to write.")],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="The same as --output DIR.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="The folder to write; it must not be there.",
+            callback=refuse_printed,
+            show_default=False,
+        ),
+    ] = None,
     max_shard_size: Annotated[
         str | None,
         typer.Option("--max-shard-size", metavar="SIZE", help="hf: largest file, like 200MB; 5GB by default."),
@@ -66,17 +79,18 @@ def export(
 
     \b
     Example:
-      orchestrator checkpoint export gpt-small my-model --to hf --max-shard-size 200MB --dtype bf16
-      orchestrator checkpoint export llama-tuned my-adapter --to hf --adapter meta-llama/Llama-3.2-1B
-      orchestrator checkpoint export gpt-small for-megatron --to megatron-lm
+      orchestrator checkpoint export gpt-small --to hf --max-shard-size 200MB --dtype bf16 -o my-model
+      orchestrator checkpoint export llama-tuned --to hf --adapter meta-llama/Llama-3.2-1B -o my-adapter
+      orchestrator checkpoint export gpt-small --to megatron-lm -o for-megatron
     """
+    target = _target(folder, output)
     most_bytes = _size(max_shard_size or "5GB")
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     if to == "megatron-lm":
         if max_shard_size or dtype or no_tokenizer or adapter is not None:
             raise UserError("--max-shard-size, --dtype, --no-tokenizer and --adapter go with --to hf")
         check_exported(weights)
-        export_megatron(weights, whole_checkpoint(weights, iteration), folder.absolute(), as_json=as_json)
+        export_megatron(weights, whole_checkpoint(weights, iteration), target, as_json=as_json)
         return
     job = weights.job
     if adapter is not None and (max_shard_size or no_tokenizer):
@@ -92,7 +106,6 @@ def export(
         options.append("--tokenizer=no")
     if adapter is not None:
         options.append(f"--adapter={Path(adapter).absolute() if Path(adapter).is_dir() else adapter}")
-    target = folder.absolute()
     done = convert("export", str(checkpoint), str(target), *options)
     if left_out := done.pop("tokenizer_left_out"):
         warn(f"{left_out}: none is written")
@@ -100,6 +113,16 @@ def export(
         print_json({**done, "checkpoint": str(checkpoint)})
     else:
         typer.echo(f"wrote {checkpoint} as {done['family']} to {target}: {done['files']} files, {size_of(done)}")
+
+
+def _target(folder: Path | None, output: Path | None) -> Path:
+    """The folder to write, which is named in one of two ways. Raises UserError."""
+    if folder is not None and output is not None:
+        raise UserError(f"{folder} and --output {output}: name the folder to write once, with -o DIR")
+    named = output or folder
+    if named is None:
+        raise UserError("no folder to write is named: add -o DIR")
+    return named.absolute()
 
 
 def _other_layout(weights: Weights) -> str:

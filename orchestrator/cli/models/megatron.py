@@ -14,12 +14,13 @@ from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.models.converting import alone, convert, size_of
 from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.running import check_installed, label
-from orchestrator.data.vocabulary import own_vocabulary_size
+from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
-from orchestrator.exchange.megatron_arguments import differences, require_representable, to_model
+from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model
+from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
+from orchestrator.exchange.megatron_sentences import architecture_of
 from orchestrator.exchange.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
 from orchestrator.launch.runs import create_run
-from orchestrator.planning.parameters import parameters
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
 from orchestrator.spec.data import TokenizerSpec
@@ -27,11 +28,10 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 
 _RESHARDABLE = ("fully_reshardable",)
-_PARTS = {
-    "gpt": {"embedding", "decoder", "output_layer"},
-    "bert": {"embedding", "encoder", "output_layer", "lm_head", "pooler", "binary_head"},
-}
-"""What the keys of each architecture begin with."""
+_SAVED_ONCE_MORE = ("dp_reshardable", "dp_zero_gather_scatter", "fully_sharded_model_space")
+"""What Megatron-LM loads and then saves in the other format."""
+_OPTIMIZER = ("optimizer.", "chained_")
+_SHOWN = 4
 
 
 def is_megatron(folder: Path) -> bool:
@@ -60,15 +60,14 @@ def import_megatron(
 ) -> None:
     """Make a run of a checkpoint: with a job, one that goes on from it; else one that holds its weights.
 
-    Raises UserError when there is none, when it is no GPT's and no BERT's, or the job's network is another.
+    Raises UserError when there is none, when it is no GPT's, BERT's or T5's, or the job's network is another.
     """
     source = _checkpoint_in(folder, iteration)
     found = convert("describe-megatron", str(source))
-    architecture = _architecture(source, found)
-    loaded = _job(source, found, name, job_file, architecture)
+    if architecture_of(found["kinds"]) is None:
+        raise UserError(f"{source} is no GPT, BERT or T5: it has {', '.join(found['kinds'])}; imported are these alone")
+    loaded = _job(source, found, name, job_file)
     job = loaded.job
-    if job.model.architecture != architecture:
-        raise UserError(f"{source} is a {architecture}, and {job.name} a {job.model.architecture}")
     if job.model.vision is not None:
         raise UserError(f"{source} is a decoder, and {job.name} has images (model.vision): import it without --job")
     _check_weights(source, found, job)
@@ -114,19 +113,9 @@ def _checkpoint_in(folder: Path, iteration: int | None) -> Path:
     return source
 
 
-def _architecture(source: Path, found: Mapping[str, Any]) -> str:
-    """By what its keys begin with. Raises UserError when it is none that is imported."""
-    for architecture, parts in _PARTS.items():
-        if set(found["kinds"]) <= parts:
-            return architecture
-    raise UserError(f"{source} is no GPT and no BERT, which alone are imported: it has {', '.join(found['kinds'])}")
-
-
-def _job(
-    source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None, architecture: str
-) -> LoadedJob:
+def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None) -> LoadedJob:
     """The job that is given, or one made of the checkpoint's arguments, which holds the network alone."""
-    arguments = found["arguments"]
+    arguments, architecture = found["arguments"], architecture_of(found["kinds"]) or "gpt"
     if job_file is not None:
         loaded = load_job([job_file], [f"name={name}"] if name else [])
         other = differences(loaded.job, arguments, architecture) if arguments is not None else []
@@ -140,10 +129,8 @@ def _job(
     if tokenizer is None:
         warn(f"the tokenizer of {source} is not on this machine, or of a kind that is not read: name one yourself")
     model = to_model(arguments, architecture)
-    if architecture == "bert":
-        model["bert_binary_head"] = "binary_head" in found["kinds"]
-    own = own_vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
-    model["vocab_size"] = arguments.get("vocab_size") or own or found["rows"]
+    own = vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
+    model["vocab_size"] = _vocabulary(arguments) or own or found["rows"]
     written = {
         "name": name or "megatron-lm",
         "model": {"seq_length": 1024, **model},
@@ -156,9 +143,24 @@ def _job(
     return load_text(yaml.safe_dump(written, sort_keys=False), f"the job made of the arguments in {source}")
 
 
-def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, str] | None:
+def _vocabulary(arguments: Mapping[str, Any]) -> int | None:
+    """The tokens that the arguments speak of: those of a NullTokenizer leave out its end of document."""
+    size = arguments.get("vocab_size")
+    return size + 1 if size and arguments.get("tokenizer_type") == NULL_TOKENIZER else size
+
+
+_WORDPIECE = {"BertWordPieceLowerCase": True, "BertWordPieceCase": False}
+
+
+def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     """That of the arguments, where its files are here."""
     kind, model = arguments.get("tokenizer_type"), arguments.get("tokenizer_model")
+    if kind in _WORDPIECE and (vocabulary := arguments.get("vocab_file")) and Path(vocabulary).is_file():
+        sentinels = arguments.get("vocab_extra_ids") or 0
+        if sentinels and arguments.get("legacy_tokenizer"):
+            return None  # it puts two tokens of its own before them, which are not in the file
+        lower = _WORDPIECE[kind]
+        return {"type": "wordpiece", "path": vocabulary, "lower_case": lower, "vocab_extra_ids": sentinels}
     if kind == "GPT2BPETokenizer":
         vocabulary, merges = arguments.get("vocab_file"), arguments.get("merge_file")
         if vocabulary and merges and Path(vocabulary).is_file() and Path(merges).is_file():
@@ -171,34 +173,75 @@ def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None:
-    """What the arguments do not say, like layers of another kind, would show in the number of weights."""
+    """See that every weight of the job's network is there, and no other. What the arguments do not say, like layers of
+    another kind, shows in the weights.
+    """
     if found["rows"] is None:
-        raise UserError(f"{source} has no embedding.word_embeddings.weight: it is no GPT and no BERT")
-    wanted = parameters(job, found["rows"]).total
-    if wanted != found["weights"]:
+        raise UserError(f"{source} has no embedding.word_embeddings.weight")
+    stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
+    weights = {key: shape for key, shape in stored.items() if not key.startswith(_OPTIMIZER)}
+    sources, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=False), weights)
+    stray = unread(sources, weights)
+    if missing or stray:
+        parts = [f"it lacks {_listed(missing)}"] if missing else []
+        parts += [f"it has {_listed([f'{key} of shape {list(weights[key])}' for key in stray])}"] if stray else []
         raise UserError(
-            f"{source} has {found['weights']:,} weights, and the network that its arguments or the job describe has "
-            f"{wanted:,}: it has parts that are not described here"
+            f"{source} is another network than its arguments or the job describe: {'; '.join(parts)}. Give the job "
+            "that it is of; parts that no job describes are not imported"
         )
+
+
+def _listed(keys: list[str]) -> str:
+    rest = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(keys[:_SHOWN]) + rest
 
 
 def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bool:
     """Whether the optimizer's state comes along, which only some formats allow; said where it does not."""
-    kind = found["optimizer"]
-    if kind in _RESHARDABLE and job.parallelism.use_distributed_optimizer:
+    if found["optimizer"] is None:
+        reason: str | None = found["left_behind"] or found["unread"] or "it has none"
+    elif found["optimizer"] == WHOLE:
+        reason = _against_whole(found, job)
+    else:
+        reason = _against_sharded(found, job)
+    if reason is None:
         return True
-    if kind == WHOLE and job.precision.dtype == found["dtype"]:
-        return True
-    reason = (
-        f"it is {kind}; Megatron-LM writes one that any layout reads with --use-distributed-optimizer "
-        "--dist-ckpt-optim-fully-reshardable"
-    )
-    if kind == WHOLE:
-        reason = f"it is of a training in {found['dtype']}, and the job's is in {job.precision.dtype}"
-    if kind is None:
-        reason = found["left_behind"] or found["unread"] or "it has none"
     warn(
         f"the optimizer's state of {source} stays behind ({reason}): the run holds its weights alone, for "
         "checkpoint.pretrained"
     )
     return False
+
+
+def _against_whole(found: Mapping[str, Any], job: JobSpec) -> str | None:
+    """Why an optimizer's state in the older format, which is Adam's, is not the job's."""
+    if job.optimizer.name != "adam":
+        return f"it is Adam's, and the job's optimizer is {job.optimizer.name}"
+    if job.precision.dtype != found["dtype"]:
+        return f"it is of a training in {found['dtype']}, and the job's is in {job.precision.dtype}"
+    return None
+
+
+def _against_sharded(found: Mapping[str, Any], job: JobSpec) -> str | None:
+    """Why one in the distributed format is not."""
+    kind = found["optimizer"]
+    if kind not in _RESHARDABLE:
+        reason = f"it is {kind}, bound to the ranks that wrote it"
+        if kind in _SAVED_ONCE_MORE:
+            reason += (
+                "; let Megatron-LM load it at its layout, go on for one step with --use-distributed-optimizer "
+                "--dist-ckpt-optim-fully-reshardable, and save"
+            )
+        return reason
+    if not job.parallelism.use_distributed_optimizer:
+        return "it is of a distributed optimizer, and the job has parallelism.use_distributed_optimizer: false"
+    if not found["is_resumable"]:
+        return "it does not say how many steps it has taken"
+    if found["torn"] is not None:
+        return (
+            f"its copy of {found['torn']} is not that weight: behind a tied output layer that does not fill its bucket "
+            "megatron-core 0.16.1 saves the state of a pipeline's last stage shifted, and it is lost"
+        )
+    stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
+    _, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=True), stored)
+    return f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks" if missing else None

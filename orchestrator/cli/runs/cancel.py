@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.running import RunName, RunsDir, label
+from orchestrator.cli.running import RunName, RunsDir, label, reached
 from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
 from orchestrator.launch.notifications.process import tell_of_withdrawn
@@ -60,7 +60,7 @@ def command(
     elif not was_live:
         typer.echo(f"run {label(run)} does not run: {status.describe()}")
     elif wait:
-        typer.echo(f"run {label(run)} at iteration {status.iteration}: {status.describe()}")
+        typer.echo(f"run {label(run)} {reached(status)}: {status.describe()}")
     else:
         typer.echo(f"run {label(run)} was asked to stop")
 

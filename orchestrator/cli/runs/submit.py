@@ -40,7 +40,8 @@ def command(
     jobs: JobFiles,
     overrides: Overrides = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", metavar="NAME", help="Cluster profile, instead of launch.cluster.")
+        str | None,
+        typer.Option("--cluster", metavar="NAME", help="Cluster profile (name or file), not launch.cluster."),
     ] = None,
     new: New = False,
     allow_changes: AllowChanges = False,

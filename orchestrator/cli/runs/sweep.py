@@ -45,7 +45,7 @@ from orchestrator.cli.runs.sweeping import (
     warn_of_data,
     warn_of_dropped,
 )
-from orchestrator.cluster.profiles import load_profile
+from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import withdraw_generations
 from orchestrator.planning.surroundings import runs_dir_of
@@ -83,7 +83,8 @@ MaxParallel = Annotated[
 ]
 Local = Annotated[bool, typer.Option("--local", help="Run the cells on this machine, one after the other.")]
 ClusterName = Annotated[
-    str | None, typer.Option("--cluster", metavar="NAME", help="Cluster profile, instead of launch.cluster.")
+    str | None,
+    typer.Option("--cluster", metavar="NAME", help="Cluster profile (name or file), not launch.cluster."),
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="With --local: return at once.")]
 
@@ -219,7 +220,9 @@ def retry_(
             profile = None
             if starts and not here:
                 named = cluster or (last.cluster if last is not None else None)
-                profile = load_profile(named) if named is not None else cluster_of(starts[0].job)
+                # One that was given by its file is known to the jobs themselves, and not by its name.
+                is_known = named is not None and (cluster is not None or profile_file(named) is not None)
+                profile = load_profile(named) if named is not None and is_known else cluster_of(starts[0].job)
             if starts:
                 check_cells([start.job for start in starts], local=here)
                 check_room(starts, profile, sweep.runs_dir, allowed=allow_warnings)

@@ -18,11 +18,11 @@ from rich.text import Text
 from orchestrator.cli.running import aligned
 from orchestrator.review.sweep_analysis import Point, importance
 from orchestrator.rundir import named_in_command
+from orchestrator.spec.field_names import short_name
 from orchestrator.spec.words import shorten
 from orchestrator.sweeps.cells import Cell, Cells, Pruned
 from orchestrator.sweeps.ledger import Planned, SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
-from orchestrator.sweeps.names import short_name
 from orchestrator.sweeps.states import STARTED_BY_RETRY, UNDER_WAY, CellStatus, cell_statuses, counts, metric_of
 
 _SECONDS_BETWEEN_LOOKS = 2.0

@@ -253,7 +253,9 @@ def begin(
 
 
 def conclude(sweep: SweepDir, starts: Sequence[Start], interrupts: Interrupts, *, wait: bool, as_json: bool) -> None:
-    """Tell what was started; on this machine, see it through to its end."""
+    """Tell what was started; on this machine, see it through to its end. Exit code 1 where a cell had failed before, in
+    every way of starting others, and where one that was waited for has not completed.
+    """
     try:
         interrupts.let_through()
         if wait and starts:
@@ -263,13 +265,16 @@ def conclude(sweep: SweepDir, starts: Sequence[Start], interrupts: Interrupts, *
         cancel_cells(sweep, now=False)
         follow(sweep, quiet=as_json)
         wait = True
-    statuses = [*cell_statuses(sweep, sweep.planned()), *left_statuses(sweep)]
+    mine = cell_statuses(sweep, sweep.planned())
+    statuses = [*mine, *left_statuses(sweep)]
     if as_json:
         print_json({**as_record(sweep, statuses), "started": [start.id for start in starts]})
     else:
         _tell(sweep, starts, statuses)
-    mine = {start.id for start in starts}
-    if wait and any(status.state != "completed" for status in statuses if status.entry.id in mine):
+    started = {start.id for start in starts}
+    before = [status.state for status in mine if status.entry.id not in started]
+    waited = [status.state for status in mine if wait and status.entry.id in started]
+    if "failed" in before or any(state != "completed" for state in waited):
         raise typer.Exit(1)
 
 

@@ -9,19 +9,23 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
+from orchestrator.dashboard.pages.parts import Begin, part_of
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.usage import Taken, Usage, days_figure, gpus_of, usage
 
 Period = Literal["7d", "30d", "all"]
 PERIODS: dict[Period, tuple[str, int | None]] = {"7d": ("7 days", 7), "30d": ("30 days", 30), "all": ("all time", None)}
-_MOST_ACTIVE = 200
+_ACTIVE = 100
+"""Of a page."""
 
 router = APIRouter(prefix="/cluster")
 
 
 @router.get("")
-def cluster(request: Request, its: Annotated[Shared, Depends(shared)], period: Period = "7d") -> Response:
+def cluster(
+    request: Request, its: Annotated[Shared, Depends(shared)], period: Period = "7d", begin: Begin = 0
+) -> Response:
     """Jobs by state, what is at work or waits, and what was taken by whom."""
     runs = its.index.runs
     active = [(run, gpus_of(run), _since(run, took)) for run, took in its.usage.of(runs) if run.is_active]
@@ -32,10 +36,9 @@ def cluster(request: Request, its: Annotated[Shared, Depends(shared)], period: P
         "use": use,
         "taken_now": _taken_now(use),
         "runs": runs,
-        "active": active[:_MOST_ACTIVE],
+        "active": part_of(active, begin, _ACTIVE, {"period": period}),
         "at_work": len(active) - waiting,
         "waiting": waiting,
-        "hidden": max(0, len(active) - _MOST_ACTIVE),
         "is_complete": its.index.is_complete,
         "period": period,
         "periods": {key: label for key, (label, _) in PERIODS.items()},

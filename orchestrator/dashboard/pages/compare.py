@@ -14,9 +14,11 @@ from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.asked import Text, tag_of, unchanged
+from orchestrator.dashboard.pages.parts import fitting
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.charts import CHARTS, Chart, Curve, XAxis, figure_of_curves
-from orchestrator.review.compare import MOST_RUNS, Facts, compare_facts, differences, labels
+from orchestrator.review.axes import XAxis
+from orchestrator.review.charts import CHARTS, Chart, Curve, figure_of_curves
+from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.summary import RunSummary
@@ -33,6 +35,7 @@ _CHARTS = {
 _MOST_IN_A_LEGEND = 6
 _MOST_FOUND = 12
 _LONGEST_SEARCH = 200
+_BYTES_OF_THE_DIFFERENCES, _BYTES_OF_A_VALUE = 20 << 10, 40
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,13 @@ def beside_each_other(
     found = compare_facts(asked.runs, [_facts(its, run) if whole else None for run in asked.runs])
     keys = [run.key for run in asked.runs]
     more = offered(its.index.runs, q, keys) if len(keys) < MOST_RUNS else []
+    beside = _BYTES_OF_A_VALUE * (1 + len(asked.runs))
+    listed = fitting(found.differences, _words_of, _BYTES_OF_THE_DIFFERENCES, beside)
     values = {
         "asked": asked,
         "found": found,
-        "sections": [(name, list(each)) for name, each in groupby(found.differences, key=lambda each: each.section)],
+        "sections": [(name, list(each)) for name, each in groupby(listed, key=lambda each: each.section)],
+        "unshown": len(found.differences) - len(listed),
         "most": MOST_RUNS,
         "shown_charts": [
             each for each in _CHARTS.values() if each.is_core or each.name == "loss" or _is_in(each, asked)
@@ -125,6 +131,10 @@ def figure(
     if len(drawn) > _MOST_IN_A_LEGEND:  # the table of the runs is one, too
         made["layout"]["showlegend"] = False
     return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})
+
+
+def _words_of(difference: Difference) -> str:
+    return "".join([difference.path, *(value for value in difference.values if value is not None)])
 
 
 def _facts(its: Shared, run: RunSummary) -> Facts | None:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
+from orchestrator.dashboard.pages.parts import Begin, part_of
 from orchestrator.review.blend import blend_use, consumption_figure
 from orchestrator.review.damage import readable
 
 router = APIRouter(prefix=PREFIX + "/data")
 
+_SOURCES = 40
+"""Of a page."""
+
 
 @router.get("")
-def data(request: Request, run: Asked) -> Response:
+def data(request: Request, run: Asked, begin: Begin = 0) -> Response:
     """Each source of the blend: what it has given, and how often it is read."""
     use, problem = readable(lambda: blend_use(run.run))
-    return section(request, run, "data", "data.html", {"use": use, "problem": problem})
+    values: dict[str, Any] = {"use": use, "problem": problem}
+    if use is not None:
+        values["trained_on"] = part_of(use.sources, begin, _SOURCES)
+        values["validated_on"] = part_of(use.validation.sources if use.validation else (), begin, _SOURCES)
+    return section(request, run, "data", "data.html", values)
 
 
 @router.get("/figure")

@@ -7,13 +7,16 @@ from typing import Annotated, Literal, get_args
 from fastapi import APIRouter, Query, Request, Response
 
 from orchestrator.dashboard.pages.asked import PREFIX, Asked, section
+from orchestrator.dashboard.pages.parts import Begin, part_of
 from orchestrator.review.damage import readable
 from orchestrator.review.saved import checkpoints_of, measured_in
-from orchestrator.review.story import Group, told
+from orchestrator.review.story import Group, Told, told
 
 router = APIRouter(prefix=PREFIX)
 
-_EVENTS_OF_A_PAGE = 200
+_EVENTS = 100
+_CHECKPOINTS = 50
+"""Of a page."""
 
 
 @router.get("/events")
@@ -22,7 +25,7 @@ def events(
     run: Asked,
     q: Annotated[str, Query(max_length=200)] = "",
     group: Group | Literal[""] = "",
-    page: Annotated[int, Query(ge=1, le=1 << 30)] = 1,
+    begin: Begin = 0,
 ) -> Response:
     """The event log as sentences, the newest first."""
     found, problem = readable(lambda: told(run.run.events()))
@@ -32,15 +35,19 @@ def events(
         for each in reversed(found or [])
         if group in ("", each.group) and (wanted in each.text.casefold() or wanted in each.kind)
     ]
-    begin = (page - 1) * _EVENTS_OF_A_PAGE
-    values = {"q": q, "group": group, "groups": get_args(Group), "number": page, "problem": problem}
-    shown = {"events": kept[begin : begin + _EVENTS_OF_A_PAGE], "count": len(kept), "of_all": len(found or [])}
-    return section(request, run, "events", "run_events.html", {**values, **shown, "most": _EVENTS_OF_A_PAGE})
+    shown = part_of(kept, begin, _EVENTS, {"q": q, "group": group}, _words_of)
+    values = {"q": q, "group": group, "groups": get_args(Group), "problem": problem}
+    return section(request, run, "events", "run_events.html", {**values, "part": shown, "of_all": len(found or [])})
+
+
+def _words_of(event: Told) -> str:
+    return event.text + "\n".join(event.details)
 
 
 @router.get("/checkpoints")
-def checkpoints(request: Request, run: Asked) -> Response:
-    """Its checkpoints and evaluations, the newest first."""
+def checkpoints(request: Request, run: Asked, begin: Begin = 0) -> Response:
+    """Its checkpoints and their evaluations, the newest first."""
     found, problem = readable(lambda: checkpoints_of(run.run, run.run.events()))
-    values = {"checkpoints": found or [], "results": measured_in(found or []), "problem": problem}
+    shown = part_of(found or [], begin, _CHECKPOINTS)
+    values = {"part": shown, "results": measured_in(shown.items), "problem": problem}
     return section(request, run, "checkpoints", "run_checkpoints.html", values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from threading import BoundedSemaphore
 from typing import Annotated, Any, BinaryIO
 from urllib.parse import quote
@@ -12,23 +13,27 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
+from orchestrator.dashboard.pages.parts import fitting
 from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
-from orchestrator.review.log_search import MOST_FOUND, Found, Place, Wanted, search
+from orchestrator.review.log_search import Found, Place, Wanted, search
 from orchestrator.review.logs import (
-    PAGE_LINES,
     LogFile,
+    Page,
     find_log,
     first_to_read,
     last_page,
     log_list,
     page_at,
+    page_before,
     page_from,
 )
 
 router = APIRouter(prefix=PREFIX + "/logs")
 
-_MOST_LISTED = 200
+_LISTED_BYTES = 8 << 10
+"""Of the choice of a log, as it is sent."""
+_OPTION_BYTES = 60
 _LONGEST_QUESTION = 500
 _SEARCHES_AT_ONCE = 2
 _SEARCHES = BoundedSemaphore(_SEARCHES_AT_ONCE)
@@ -46,6 +51,7 @@ def logs(
     run: Asked,
     file: Name = "",
     line: Annotated[int | None, Query(ge=1, lt=1 << 53)] = None,
+    before: Annotated[int | None, Query(ge=2, lt=1 << 53)] = None,
     q: Annotated[str, Query(max_length=_LONGEST_QUESTION)] = "",
     regex: bool = False,
     everywhere: bool = False,
@@ -53,26 +59,29 @@ def logs(
     begin: Annotated[int, Query(alias="from", ge=0, lt=1 << 53)] = 0,
     number: Annotated[int, Query(ge=1, lt=1 << 53)] = 1,
 ) -> Response:
-    """One log from `line` on, or its end; or the lines that have `q`. A search goes on in `log` at byte `from`, which
-    is the beginning of line `number`.
+    """One log from `line` on, up to the line `before`, or its end; or the lines that have `q`. A search goes on in
+    `log` at byte `from`, which is the beginning of line `number`.
     """
     known = log_list(run.run)
     chosen = next((each for each in known if each.name == file), None) if file else first_to_read(known)
+    listed = fitting(known, lambda log: 2 * log.name, _LISTED_BYTES, _OPTION_BYTES)
     values: dict[str, Any] = {"logs": known, "chosen": chosen, "file": file, "page": None, "found": None}
-    values |= {"q": q, "regex": regex, "everywhere": everywhere, "problem": None, "most_listed": _MOST_LISTED}
+    values |= {"q": q, "regex": regex, "everywhere": everywhere, "problem": None, "listed": listed}
     if q and known:
         start = Place(log, begin, number) if log else None
         values["found"], values["problem"] = _search(
             known if everywhere or chosen is None else [chosen], q, regex, start
         )
-        values["most_found"] = MOST_FOUND
     elif chosen is not None:
-        values["page"], values["problem"] = readable(
-            lambda: last_page(chosen) if line is None else page_at(chosen, line)
-        )
-        values["follows"] = line is None
-        values["page_lines"] = PAGE_LINES
+        values["page"], values["problem"] = readable(partial(_page, chosen, line, before))
+        values["follows"] = line is None and before is None
     return section(request, run, "logs", "run_logs.html", values)
+
+
+def _page(log: LogFile, line: int | None, before: int | None) -> Page:
+    if line is not None:
+        return page_at(log, line)
+    return page_before(log, before) if before is not None else last_page(log)
 
 
 def _search(logs: list[LogFile], q: str, regex: bool, start: Place | None) -> tuple[Found | None, str | None]:

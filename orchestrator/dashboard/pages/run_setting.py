@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi.responses import PlainTextResponse
 from markupsafe import Markup
 
-from orchestrator.dashboard.pages.asked import PREFIX, Asked, section
+from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
+from orchestrator.dashboard.pages.parts import beginning, fitting
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.planning.drawing import timeline_svg
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, what_is_drawn
@@ -18,10 +20,20 @@ from orchestrator.planning.topology import crossing
 from orchestrator.review.damage import readable
 from orchestrator.review.discretion import Discretion
 from orchestrator.review.measured import Planned, Row, planned_of, rows_of, timeline_of
-from orchestrator.review.specs import Generation, differences, fields_of, generations_of, text_of
+from orchestrator.review.specs import Difference, Generation, differences, fields_of, generations_of, text_of
 from orchestrator.review.summary import RunSummary
+from orchestrator.rundir import RunDir
+from orchestrator.spec.words import shorten
 
 router = APIRouter(prefix=PREFIX)
+
+CodeFile = Literal["launch.sh", "launch.sbatch", "code.diff"]
+_BYTES_OF_A_TEXT = 12 << 10
+_BYTES_OF_THE_FIELDS, _BYTES_OF_A_FIELD = 30 << 10, 100
+_BYTES_OF_THE_CHANGES, _BYTES_OF_A_CHANGE = 10 << 10, 150
+_LONGEST_VALUE = 1000
+_MOST_OF_THE_ENVIRONMENT = 100
+GenerationNumber = Annotated[int | None, Query(ge=1)]
 
 
 @router.get("/spec")
@@ -29,7 +41,7 @@ def spec(
     request: Request,
     run: Asked,
     its: Annotated[Shared, Depends(shared)],
-    generation: Annotated[int | None, Query(ge=1)] = None,
+    generation: GenerationNumber = None,
     against: Annotated[str, Query(max_length=400)] = "",
     q: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
@@ -37,9 +49,7 @@ def spec(
     (`against`: NAME/ID).
     """
     found = generations_of(run.run)
-    if generation is not None and generation > len(found):
-        raise HTTPException(404, f"run {run.key} has no spec {generation}")
-    shown = found[generation - 1 if generation is not None else -1]
+    shown = _asked_generation(run.run, found, generation)
     fields, problem = readable(partial(fields_of, shown.resolved))
     written, missing = readable(partial(text_of, shown.written))
     other = None
@@ -56,14 +66,24 @@ def spec(
     discretion = _discretion(found, *([other] if other is not None else []))
     said = {key: discretion.field(key, value) for key, value in (fields or {}).items()}
     wanted = q.casefold()
-    kept = {key: value for key, value in said.items() if wanted in key.casefold() or wanted in value.casefold()}
+    kept = [(key, value) for key, value in said.items() if wanted in key.casefold() or wanted in value.casefold()]
+    listed = fitting(
+        ((key, shorten(value, _LONGEST_VALUE)) for key, value in kept), "".join, _BYTES_OF_THE_FIELDS, _BYTES_OF_A_FIELD
+    )
+    told = None if changed is None else [each.said(discretion) for each in changed]
+    differing = fitting(told or [], _words_of, _BYTES_OF_THE_CHANGES, _BYTES_OF_A_CHANGE)
+    whole = f"spec/written?generation={shown.number}"
     values: dict[str, Any] = {
         "generations": found,
         "shown": shown,
-        "fields": kept,
+        "fields": dict(listed),
+        "found": len(kept),
         "of_all": len(said),
-        "written": discretion.text(written) if written is not None else missing,
-        "changed": changed if changed is None else [each.said(discretion) for each in changed],
+        "written": beginning(
+            discretion.text(written) if written is not None else missing or "", _BYTES_OF_A_TEXT, whole
+        ),
+        "changed": differing if told is not None else None,
+        "unshown": len(told or []) - len(differing),
         "against": against,
         "q": q,
         "problem": problem or trouble,
@@ -80,6 +100,33 @@ def plan(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)]) 
         rows, trouble = readable(lambda: _rows(planned, its, run))
         values |= {"rows": rows or [], "problem": trouble, **_drawn(planned)}
     return section(request, run, "plan", "run_plan.html", values)
+
+
+@router.get("/spec/written")
+def spec_as_written(run: AskedFolder, generation: GenerationNumber = None) -> Response:
+    """A spec as it was written."""
+    found = generations_of(run)
+    shown = _asked_generation(run, found, generation)
+    return _whole(shown.written, _discretion(found))
+
+
+def _asked_generation(run: RunDir, found: Sequence[Generation], number: int | None) -> Generation:
+    if number is not None and number > len(found):
+        raise HTTPException(404, f"run {run.name}/{run.run_id} has no spec {number}")
+    return found[number - 1 if number is not None else -1]
+
+
+def _words_of(difference: Difference) -> str:
+    return difference.path + difference.old + difference.new + difference.reason
+
+
+def _whole(path: Path, discretion: Discretion) -> Response:
+    """All of a text file of a run, to be saved."""
+    text, problem = readable(partial(text_of, path))
+    if text is None:
+        raise HTTPException(404, f"{path.name} cannot be read: {problem}")
+    headers = {"Content-Disposition": f'attachment; filename="{path.name}"'}
+    return PlainTextResponse(discretion.text(text), headers=headers)
 
 
 def _rows(planned: Planned, its: Shared, run: RunSummary) -> list[Row]:
@@ -110,15 +157,18 @@ def code(request: Request, run: Asked) -> Response:
     """The code that ran, and what it ran with."""
     files = {"code": "code.json", "environment": "environment.json"}
     read = {name: run.run.read_object(run.run.path / file) for name, file in files.items()}
-    texts = {
-        name: readable(partial(text_of, run.run.path / name))[0] for name in ("launch.sh", "launch.sbatch", "code.diff")
-    }
+    texts = {name: readable(partial(text_of, run.run.path / name))[0] for name in get_args(CodeFile)}
     discretion = _discretion(generations_of(run.run))
-    values = {
-        **read,
-        "texts": {name: discretion.text(text) for name, text in texts.items() if text},
+    shown = {
+        name: beginning(discretion.text(text), _BYTES_OF_A_TEXT, f"code/{name}") for name, text in texts.items() if text
     }
-    return section(request, run, "code", "run_code.html", values)
+    return section(request, run, "code", "run_code.html", {**read, "texts": shown, "most": _MOST_OF_THE_ENVIRONMENT})
+
+
+@router.get("/code/{file}")
+def code_file(run: AskedFolder, file: CodeFile) -> Response:
+    """A script of its launch, or the changes of the code that ran."""
+    return _whole(run.path / file, _discretion(generations_of(run)))
 
 
 def _discretion(generations: Sequence[Generation], *more: Path) -> Discretion:

@@ -14,24 +14,28 @@ from fastapi.responses import JSONResponse
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.asked import asked_sweep_dir
 from orchestrator.dashboard.pages.compare import address
+from orchestrator.dashboard.pages.parts import Begin, part_of
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
-from orchestrator.review.charts import Chart, XAxis, figure_of_curves, plain
+from orchestrator.review.axes import XAxis, plain
+from orchestrator.review.charts import Chart, figure_of_curves
 from orchestrator.review.compare import told_apart
 from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_charts import How, heat_map, loss_curves, parallel, scatter
 from orchestrator.review.sweeps import SweepView, importance_of, sweep_folders, view_of
+from orchestrator.spec.field_names import short_name
 from orchestrator.sweeps.ledger import SweepDir
-from orchestrator.sweeps.names import short_name
 from orchestrator.sweeps.states import STARTED_BY_RETRY
 
 router = APIRouter(prefix="/sweeps")
 
 _LOSS = Chart("loss", "Loss", ("train/loss",))
 _MOST_CURVES = 24
-_MOST_CELLS = 300
+_CELLS = 100
+"""Of a page."""
 _COMPARED = 5
+_MOST_FAILED = 50
 _MOST_PRUNED_NAMES = 6
 _LONGEST = 300
 
@@ -83,7 +87,7 @@ def sweep(
     x: Metric = None,
     y: Metric = None,
     how: How = "best",
-    every: bool = False,
+    begin: Begin = 0,
 ) -> Response:
     """One sweep. `x`, `y`: the parameters of its grid; the most important ones where nothing is said."""
     view = asked.view
@@ -100,11 +104,11 @@ def sweep(
         "x": first,
         "y": second,
         "how": how,
-        "cells": view.cells if every else view.cells[:_MOST_CELLS],
-        "every": f"{request.url.path}?{urlencode({**shown, 'every': 'true'})}",
+        "cells": part_of(view.cells, begin, _CELLS, shown),
         "query": urlencode(shown),
         "compare_best": address(best) if len(best) > 1 else None,
         "most_curves": _MOST_CURVES,
+        "most_failed": _MOST_FAILED,
         "most_pruned_names": _MOST_PRUNED_NAMES,
         "retried": sum(cell.state in STARTED_BY_RETRY for cell in view.current),
         "done": sum(cell.state == "completed" for cell in view.current),

@@ -17,9 +17,7 @@
     url.hash = made.id;
     link.href = url.href;
     link.textContent = line.number;
-    const said = made.insertCell();
-    said.className = "printed";
-    said.textContent = line.text;  // never as HTML
+    made.insertCell().textContent = line.text;  // never as HTML
     return made;
   }
 

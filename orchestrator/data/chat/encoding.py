@@ -92,14 +92,14 @@ class ChatEncoder:
 
     def _read(self, line: bytes, folder: Path) -> tuple[Encoded, bool]:
         """The same, and whether its text names an image that it does not have."""
-        messages = parse_conversation(line)
+        messages, tools = parse_conversation(line)
         paths = [folder / path for message in messages for path in message.images]
-        pieces, whole = self._template(messages), self._template.is_whole
+        pieces, whole = self._template(messages, tools), self._template.is_whole
         ids, mask = self._with_patches(pieces, len(paths)) if paths else tokens_of(self._tokenizer, pieces, whole)
         if COUNTS not in mask[1:]:
             raise ValueError("the assistant says nothing: none of its tokens counts")
         size = self._vision.image_size if self._vision is not None else 0
-        is_unpictured = self._vision is not None and not paths and any(MARK in each.content for each in messages)
+        is_unpictured = self._vision is not None and not paths and any(MARK in each.text for each in messages)
         return Encoded(ids, mask, [_pixels(path, size) for path in paths]), is_unpictured
 
     def _with_patches(self, pieces: Sequence[Piece], images: int) -> tuple[list[int], list[int]]:
@@ -158,7 +158,7 @@ def chat_template(tokenizer: Tokenizer, wanted: str | None) -> ChatTemplate:
 
 def _vicuna(tokenizer: Tokenizer) -> JinjaTemplate:
     """Raises UserError for a tokenizer of which no text becomes the token that ends a document."""
-    _ = tokenizer.encode_with_starts("")
+    _ = tokenizer.encode_with_spans("")
     end = tokenizer.tokens().get(tokenizer.eod, "")
     if tokenizer.encode(end) != [tokenizer.eod]:
         raise UserError(
@@ -168,9 +168,9 @@ def _vicuna(tokenizer: Tokenizer) -> JinjaTemplate:
     return JinjaTemplate("vicuna", VICUNA, {"begin": tokenizer.begins, "end": end}, tokenizer.begins)
 
 
-def _jinja(tokenizer: Tokenizer, name: str, content: str) -> JinjaTemplate:
-    _ = tokenizer.encode_with_starts("")  # says so now, when it cannot
-    return JinjaTemplate(name, content, _special_tokens(tokenizer), tokenizer.begins)
+def _jinja(tokenizer: Tokenizer, name: str, content: str, with_tools: str | None = None) -> JinjaTemplate:
+    _ = tokenizer.encode_with_spans("")  # says so now, when it cannot
+    return JinjaTemplate(name, content, _special_tokens(tokenizer), tokenizer.begins, with_tools)
 
 
 def _from_file(name: str) -> str:
@@ -182,19 +182,22 @@ def _from_file(name: str) -> str:
 
 def _own_template(tokenizer: Tokenizer) -> JinjaTemplate | None:
     """What lies beside the tokenizer.json: chat_template.jinja, or chat_template of the tokenizer_config.json, or of
-    the chat_template.json that older processors have."""
+    the chat_template.json that older processors have. Of several, by name, `default`, and `tool_use` with tools."""
     if tokenizer.spec.type != "huggingface":
         return None
     beside = tokenizer_file(tokenizer.spec).with_name("chat_template.jinja")
     if beside.is_file():
-        return _jinja(tokenizer, str(beside), template_file(beside))
+        with_tools = beside.with_name("additional_chat_templates") / "tool_use.jinja"
+        for_tools = template_file(with_tools) if with_tools.is_file() else None
+        return _jinja(tokenizer, str(beside), template_file(beside), for_tools)
     for name in (_CONFIG, "chat_template.json"):
         found = _beside(tokenizer, name).get("chat_template")
-        if isinstance(found, list):  # several, by name
-            named = (each for each in found if isinstance(each, dict))
-            found = next((each.get("template") for each in named if each.get("name") == "default"), None)
-        if isinstance(found, str):
-            return _jinja(tokenizer, f"of {beside.with_name(name)}", found)
+        named: dict[object, object] = {"default": found}
+        if isinstance(found, list):
+            named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        own, other = named.get("default"), named.get("tool_use")
+        if isinstance(own, str):
+            return _jinja(tokenizer, f"of {beside.with_name(name)}", own, other if isinstance(other, str) else None)
     return None
 
 

@@ -1,11 +1,12 @@
 """Chat templates: from the turns of a conversation to text, and which of it the assistant says.
 
-A template is the tokenizer's own or a person's, in Jinja as transformers reads it, or one of two built in. It runs in a
-sandbox and sees no clock, so that the same conversations always give the same data.
+A template is the tokenizer's own or a person's, in Jinja as transformers reads it, or one that is built in. It runs in
+a sandbox, within bounds of time and memory, and sees no clock: the same conversations always give the same data.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,34 @@ from typing import Any, Protocol
 
 from orchestrator.data.chat.conversations import Message
 from orchestrator.data.chat.images import IMAGE
-from orchestrator.data.chat.jinja import BEGIN, END, compiled, rendered
 from orchestrator.data.chat.parts import images_found, to_parts
+from orchestrator.data.chat.rendering import BEGIN, END, BoundsError, compiled, rendered
 from orchestrator.errors import UserError
 
 _PROBE = "answer"
 _PROBED = (Message("user", "question"), Message("assistant", _PROBE))
+
+
+def _calling(function: str, result: str) -> Sequence[Message]:
+    call = {"id": "123456789", "type": "function", "function": {"name": function, "arguments": {}}}
+    called = Message("assistant", "", fields={"tool_calls": [call]})
+    told = Message("tool", result, fields={"name": function, "tool_call_id": "123456789"})
+    return Message("user", "question"), called, told, Message("assistant", "said")
+
+
+def _tool(function: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {}}
+    return {"type": "function", "function": {"name": function, "description": "", "parameters": parameters}}
+
+
+_THOUGHT = Message("assistant", "said", fields={"reasoning_content": _PROBE})
+_PROBES: dict[str, tuple[Sequence[Message], list[Any] | None]] = {
+    "tools": ((Message("user", "question"), Message("assistant", "said")), [_tool(_PROBE)]),
+    "tool_calls": (_calling(_PROBE, "done"), [_tool("other")]),
+    "tool": (_calling("other", _PROBE), [_tool("other")]),
+    "reasoning_content": ((Message("user", "question"), _THOUGHT), None),
+}
+"""For each thing that a conversation may have beside its text, one in which `_PROBE` is nothing else."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +64,9 @@ class ChatTemplate(Protocol):
     ends_without_answer: bool
     """Whether nothing that counts ends what the assistant says, so that a model never learns to stop."""
 
-    def __call__(self, messages: Sequence[Message]) -> list[Piece]:
-        """The text of a conversation. Raises ValueError for one that the template does not take."""
+    def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[Piece]:
+        """The text of a conversation. Raises ValueError for one that the template does not take, or of which it leaves
+        something out."""
         ...
 
     def prompt(self, messages: Sequence[Message]) -> list[Piece]:
@@ -57,15 +81,17 @@ class PlainTemplate:
     name = content = "plain"
     is_whole = ends_without_answer = False
 
-    def __call__(self, messages: Sequence[Message]) -> list[Piece]:
+    def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[Piece]:
+        if tools or any(message.has_more for message in messages):
+            raise ValueError("the chat template plain writes neither tools nor reasoning; name another")
         pieces = []
         for number, message in enumerate(messages):
             gap = "\n\n" if number else ""
             pieces.append(Piece(f"{gap}{message.role.capitalize()}:\n", False))
             says = message.role == "assistant"
-            pieces.append(Piece(message.content, says))
+            pieces.append(Piece(message.text, says and message.counts))
             if says:
-                pieces.append(Piece(None, True))
+                pieces.append(Piece(None, message.counts))
         return pieces
 
     def prompt(self, messages: Sequence[Message]) -> list[Piece]:
@@ -92,7 +118,8 @@ VICUNA = """\
 {%- for message in messages %}
 {%- if message['role'] == 'system' %}{{ message['content'] + ' ' }}
 {%- elif message['role'] == 'user' %}{{ 'USER: ' + message['content'] + ' ' }}
-{%- else %}{{ 'ASSISTANT:' }}{% generation %}{{ ' ' + message['content'] + end }}{% endgeneration %}
+{%- elif message['role'] == 'assistant' %}{{ 'ASSISTANT:' }}
+{%- generation %}{{ ' ' + message['content'] + end }}{% endgeneration %}
 {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}
@@ -109,22 +136,37 @@ class JinjaTemplate:
 
     is_whole = True
 
-    def __init__(self, name: str, content: str, special_tokens: dict[str, str], begins: str = "") -> None:
-        """`begins`: what a tokenizer begins a text with. Raises UserError for a template that is wrong, or that never
-        ends a turn."""
-        self.name, self.content = name, content
+    def __init__(
+        self, name: str, content: str, special_tokens: dict[str, str], begins: str = "", with_tools: str | None = None
+    ) -> None:
+        """`begins`: what a tokenizer begins a text with; `with_tools`: the template of conversations with tools, where
+        that is another. Raises UserError for a template that is wrong, or that never ends a turn."""
+        self.name = name
+        self.content = self._written = content
         self._special, self._begins = special_tokens, begins
-        self._template, self._marks = compiled(name, content)
+        self._tried: dict[str, bool] = {}
+        self._marks = compiled(name, content)
         self._in_parts = self._reads_parts_alone()
         self._turn_end = "" if self._marks else self._find_turn_end()
         self.ends_without_answer = self._marks and self._counts_answers_alone()
+        self._with_tools = None
+        if with_tools is not None:
+            self._with_tools = JinjaTemplate(f"{name} (tool_use)", with_tools, special_tokens, begins)
+            self.content += with_tools
 
-    def __call__(self, messages: Sequence[Message]) -> list[Piece]:
-        if any(mark in message.content for message in messages for mark in (BEGIN, END)):
+    def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[Piece]:
+        if tools and self._with_tools is not None:
+            return self._with_tools(messages, tools)
+        said = [message.text for message in messages]
+        said += [json.dumps(message.fields, ensure_ascii=False) for message in messages if len(message.fields) > 2]
+        if any(mark in text for text in (*said, json.dumps(tools, ensure_ascii=False)) for mark in (BEGIN, END)):
             raise ValueError("its text holds a noncharacter of Unicode, U+FDD0 or U+FDD1")
-        if self._in_parts and any(message.content.count(IMAGE) != len(message.images) for message in messages):
+        if self._in_parts and any(message.text.count(IMAGE) != len(message.images) for message in messages):
             raise ValueError("its text holds a noncharacter of Unicode, U+FDD2")
-        return _between_marks(self._render(messages)) if self._marks else self._by_prefixes(messages)
+        self._refuse_unwritten(messages, tools)
+        if self._marks:
+            return _between_marks(self._render(messages, tools))
+        return self._by_prefixes(messages, tools)
 
     def prompt(self, messages: Sequence[Message]) -> list[Piece]:
         text = self._render(messages, prompts=True)
@@ -141,29 +183,70 @@ class JinjaTemplate:
             return ""
         return said.rpartition(_PROBE)[2].strip()
 
-    def _render(self, messages: Sequence[Message], *, prompts: bool = False) -> str:
-        turns = _turns(messages, self._in_parts)
-        text = rendered(self._template, messages=turns, add_generation_prompt=prompts, **self._special)
-        if not self._in_parts:
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: list[Any] | None = None,
+        *,
+        prompts: bool = False,
+        in_parts: bool | None = None,
+    ) -> str:
+        in_parts = self._in_parts if in_parts is None else in_parts
+        masked = [number for number, message in enumerate(messages) if not message.counts] if self._marks else []
+        values: dict[str, Any] = {"messages": [_turn(message, in_parts) for message in messages], "tools": tools}
+        values |= {"documents": None, "add_generation_prompt": prompts, **self._special}
+        text = rendered(self._written, masked, **values)
+        if not in_parts:
             return text
-        text = images_found(text, sum(message.content.count(IMAGE) for message in messages))
+        text = images_found(text, sum(message.text.count(IMAGE) for message in messages))
         return text if text.startswith(self._begins) else self._begins + text
 
-    def _by_prefixes(self, messages: Sequence[Message]) -> list[Piece]:
-        text, pieces, done = self._render(messages), [], 0
+    def _refuse_unwritten(self, messages: Sequence[Message], tools: list[Any] | None) -> None:
+        """Raises ValueError for what a conversation has beside its text and the template leaves out."""
+        has = {
+            "tools": bool(tools),
+            "tool_calls": any(message.fields.get("tool_calls") for message in messages),
+            "reasoning_content": any(message.reasoning for message in messages),
+            "tool": any(message.role == "tool" for message in messages),
+        }
+        for name, is_there in has.items():
+            if is_there and not self._writes(name):
+                what = "turns of role 'tool'" if name == "tool" else f"{name!r}"
+                raise ValueError(
+                    f"the chat template leaves out {what}: name one that writes them, with --chat-template, in a job "
+                    "data.chat.template"
+                )
+
+    def _writes(self, name: str) -> bool:
+        """Whether it writes `tools`, `tool_calls`, a reasoning, or turns of a tool: found out by trying once. One that
+        does not take what is tried is thought to: then it refuses, too, what it does not take."""
+        if name not in self._tried:
+            try:
+                self._tried[name] = _PROBE in self._render(*_PROBES[name])
+            except BoundsError:
+                raise
+            except ValueError:
+                self._tried[name] = True
+        return self._tried[name]
+
+    def _by_prefixes(self, messages: Sequence[Message], tools: list[Any] | None) -> list[Piece]:
+        text, pieces, done = self._render(messages, tools), [], 0
         for number, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            before = self._render(messages[:number], prompts=True)
-            said = message.content.rpartition(IMAGE)[2] if self._in_parts else message.content
-            end = self._end_of_turn(text, len(before), said)
+            before = self._render(messages[:number], tools, prompts=True)
+            if message.has_more:
+                end = self._end_of_more(text, len(before), message, self._render(messages[: number + 1], tools))
+            else:
+                said = message.text.rpartition(IMAGE)[2] if self._in_parts else message.text
+                end = self._end_of_turn(text, len(before), said)
             if not text.startswith(before) or len(before) < done or end is None:
                 raise ValueError(
                     f"the chat template writes the assistant's turn {number} otherwise within the conversation than "
                     "at its end, so that it cannot be told what counts; mark that in the template with "
                     "{% generation %} and {% endgeneration %}"
                 )
-            pieces += [Piece(text[done : len(before)], False), Piece(text[len(before) : end], True)]
+            pieces += [Piece(text[done : len(before)], False), Piece(text[len(before) : end], message.counts)]
             done = end
         return [*pieces, Piece(text[done:], False)]
 
@@ -178,6 +261,20 @@ class JinjaTemplate:
                 return at + len(wanted)
         return None
 
+    def _end_of_more(self, text: str, start: int, message: Message, prefix: str) -> int | None:
+        """Where in a text the turn that begins at `start` ends, of which more is written than its content. `prefix`:
+        the conversation up to that turn. None where that does not tell: where it ends otherwise than other turns, or is
+        written otherwise and holds what ends one."""
+        prefix = prefix.rstrip()
+        if not prefix.endswith(self._turn_end):
+            return None
+        if text.startswith(prefix):
+            return len(prefix)
+        if self._turn_end in f"{message.text}{json.dumps(message.fields, ensure_ascii=False)}":
+            return None
+        at = text.find(self._turn_end, start)
+        return at + len(self._turn_end) if at >= 0 else None
+
     def _reads_parts_alone(self) -> bool:
         """Raises UserError for a template that leaves out what is said in parts, too."""
         as_text = self._writes_what_is_said(in_parts=False)
@@ -191,10 +288,11 @@ class JinjaTemplate:
         return False
 
     def _writes_what_is_said(self, *, in_parts: bool) -> bool | None:
-        """None where it takes no such conversation."""
-        turns = _turns(_PROBED, in_parts)
+        """None where it takes no such conversation. Raises UserError where it takes too long, or too much memory."""
         try:
-            return _PROBE in rendered(self._template, messages=turns, add_generation_prompt=False, **self._special)
+            return _PROBE in self._render(_PROBED, in_parts=in_parts)
+        except BoundsError as error:
+            raise UserError(f"chat template {self.name}: {error}") from error
         except ValueError:
             return None
 
@@ -222,9 +320,14 @@ class JinjaTemplate:
         return end
 
 
-def _turns(messages: Sequence[Message], in_parts: bool) -> list[dict[str, Any]]:
-    """As templates read them."""
-    return [{"role": each.role, "content": to_parts(each.content) if in_parts else each.content} for each in messages]
+def _turn(message: Message, in_parts: bool) -> dict[str, Any]:
+    """As templates read it: as its line has it, with the names for its reasoning that transformers gives it, too."""
+    turn = {**message.fields, "role": message.role}
+    if message.content is not None:
+        turn["content"] = to_parts(message.content) if in_parts else message.content
+    if (reasoning := message.reasoning) is None:
+        return turn
+    return {"thinking": reasoning, **turn, "reasoning_content": reasoning}
 
 
 def _between_marks(text: str) -> list[Piece]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ def prompt_tokens(tokenizer: Tokenizer, template: ChatTemplate, messages: Sequen
     pieces = template.prompt(messages)
     if not all(is_text(piece.text or "") for piece in pieces):
         raise ValueError(f"what the chat template writes {NO_TEXT}")
-    if not any(IMAGE in message.content for message in messages):
+    if not any(IMAGE in message.text for message in messages):
         return tokens_of(tokenizer, pieces, template.is_whole).ids
     first, *others = between_images(tokenizer, pieces, template.is_whole)
     return [*first.ids, *(token for part in others for token in (image, *part.ids))]
@@ -75,11 +76,20 @@ def _between_marks(tokenizer: Tokenizer, own: int, pieces: Sequence[Piece], is_w
 
 
 def _as_one(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Tokens:
-    """A token counts when it begins within what counts."""
-    ids, starts = tokenizer.encode_with_starts("".join(piece.text or "" for piece in pieces))
-    ends = np.cumsum([len(piece.text or "") for piece in pieces])
-    which = np.searchsorted(ends, np.array(starts, dtype=np.int64), side="right")
-    return Tokens(ids, [pieces[min(number, len(pieces) - 1)].counts for number in which.tolist()])
+    """Of what counts, the tokens from that of its first character to that of its last count, as transformers' mask has
+    it: one that began before is among them, and of several for the last character the first."""
+    text = "".join(piece.text or "" for piece in pieces)
+    ids, spans = tokenizer.encode_with_spans(text)
+    starts, ends = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans)).reshape(-1, 2).T
+    counts = np.zeros(len(ids), dtype=np.int64)
+    stop = 0
+    for piece in pieces:
+        start, stop = stop, stop + len(piece.text or "")
+        if piece.counts and stop > start:
+            first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
+            is_covered = last < len(ids) and starts[last] < stop
+            counts[first : last + is_covered] = 1
+    return Tokens(ids, counts.tolist())
 
 
 def _piece_by_piece(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Tokens:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.data.sources import LONGEST_RECORD
 from orchestrator.errors import UserError
 
 _SPACE = re.compile(r"\s+")
@@ -32,8 +33,12 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a file, each after its place, `FILE:LINE`. Raises UserError for what is not text in UTF-8."""
     try:
         with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_RECORD + 1), b""), start=1):
                 place = f"{path}:{number}"
+                if len(line) > LONGEST_RECORD:
+                    raise UserError(
+                        f"{place}: this line has more than {LONGEST_RECORD >> 20} MiB: no example is so long"
+                    )
                 try:
                     yield place, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:

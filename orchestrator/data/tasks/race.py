@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 from orchestrator.data.tasks.examples import Example, read_lines
 from orchestrator.errors import UserError
+from orchestrator.folder_tree import folder_tree
 
 OPTIONS = "ABCD"
 _HALF = re.compile("[\ud800-\udfff]")
@@ -20,10 +21,17 @@ _ENDINGS = (".txt", ".json", ".jsonl")
 
 
 def race_files(path: Path) -> list[Path]:
-    """The files of a folder and of those below it, in an order that is the same everywhere; a file is itself."""
+    """The files of a folder and of those below it, in an order that is the same everywhere; a file is itself. Raises
+    UserError where something in it cannot be read: its questions would be missing."""
     if not path.is_dir():
         return [path]
-    return sorted(each for each in path.rglob("*") if each.suffix in _ENDINGS and each.is_file())
+    try:
+        tree = folder_tree(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    if unread := [each for each in tree.left_out if not each.is_read]:
+        raise UserError(f"{unread[0]}; take it out of {path}, or mend it")
+    return [each for each in tree.files if each.suffix in _ENDINGS]
 
 
 def read_race(path: Path) -> Iterator[Example]:

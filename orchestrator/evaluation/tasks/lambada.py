@@ -37,7 +37,10 @@ class Lambada:
             # The last token is scored and not read.
             length = len(context) + len(target) - 1
             if setting.longest is not None and length > setting.longest:
-                raise UserError(f"{place}: the passage has {length} tokens, and the model {setting.longest} positions")
+                raise UserError(
+                    f"{place}: the passage has {length} tokens, but the model has learned {setting.longest} positions: "
+                    "shorten the passage, or leave it out"
+                )
             self.sequences.append(Scored([*context, *target], len(context)))
         if not self.sequences:
             raise UserError(f"{asked.where} has no passages: LAMBADA is a JSON object with {_FIELD!r} on each line")

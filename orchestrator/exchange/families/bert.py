@@ -100,6 +100,12 @@ MEGATRON_BERT = Family(
     # The dense layer of the head has the exact one here whatever the layers have.
     activations={"gelu": ("gelu",)},
     rotary=False,
+    ignored=frozenset(
+        {
+            *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
+            *("pooler_size_per_head", "pooler_type"),
+        }
+    ),
     generates=False,
     buffers=("embeddings.position_ids",),
     heads=("cls.",),

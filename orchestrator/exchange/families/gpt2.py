@@ -63,6 +63,17 @@ GPT2 = Family(
     rotary=False,
     positions="n_positions",
     repeated={"embd_pdrop": "resid_pdrop"},
+    aliases={
+        **{"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
+        "max_position_embeddings": "n_positions",
+    },
+    ignored=frozenset(
+        {
+            *("n_ctx", "n_special", "predict_special_tokens"),
+            *("summary_activation", "summary_first_dropout", "summary_last_dropout"),
+            *("summary_proj_to_labels", "summary_type", "summary_use_proj"),
+        }
+    ),
     copies={"lm_head.weight": "transformer.wte.weight"},
     buffers=(".attn.bias", ".attn.masked_bias"),
 )

@@ -62,6 +62,7 @@ def _seeing(name: str, decoder: Family, sizes: Mapping[str, Any]) -> Family:
             "multimodal_projector_bias": True,
             "vision_feature_select_strategy": "default",
         },
+        ignored=frozenset({"image_seq_length", "vocab_size"}),
         buffers=(*decoder.buffers, "embeddings.position_ids"),
         moved={
             "model.language_model.": f"{_TEXT}model.",

@@ -53,6 +53,7 @@ MIXTRAL = replace(
     },
     fixed=fixed_with_experts(MISTRAL.fixed),
     constants={"router_jitter_noise": 0.0},
+    aliases={"num_experts": "num_local_experts"},
     defaults={
         **{key: value for key, value in MISTRAL.defaults.items() if key != "sliding_window"},
         **{"num_local_experts": 8, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.001},

@@ -30,6 +30,8 @@ QWEN2 = replace(
     fixed={**FIXED, "add_qkv_bias": True},
     constants={"use_sliding_window": False},
     defaults={**DEFAULTS, "num_key_value_heads": 32, "max_position_embeddings": 32768},
+    # Of windows, which use_sliding_window says there are none of.
+    ignored=frozenset({"sliding_window", "max_window_layers"}),
 )
 
 _NORMED = (
@@ -70,4 +72,7 @@ QWEN3_MOE = replace(
         **{"router_aux_loss_coef": 0.001, "norm_topk_prob": False},
     },
     repeated={"num_local_experts": "num_experts"},
+    aliases={"num_local_experts": "num_experts"},
+    # Of layers without experts, of which there are none.
+    ignored=QWEN3.ignored | {"intermediate_size"},
 )

@@ -7,6 +7,10 @@ from dataclasses import replace
 from orchestrator.exchange.families.llama import FIXED
 from orchestrator.exchange.table import DECODER, ENCODER, As, Family, Rule
 
+_ACTIVATIONS = {
+    **{"relu": ("relu",), "geglu": ("gated-gelu", "gated-gelu_new"), "swiglu": ("gated-silu",)},
+    **{"gelu_tanh": ("gelu_new",), "gelu": ("gelu",)},
+}
 _UNTIED = "untie_embeddings_and_output_weights"
 _BLOCKS = {ENCODER: "encoder.block.{n}.layer.", DECODER: "decoder.block.{n}.layer."}
 
@@ -77,7 +81,7 @@ T5 = Family(
     fixed={
         **{field: value for field, value in FIXED.items() if field != "rotary_percent"},
         **{"architecture": "t5", "position_embedding_type": "relative", "softmax_scale": 1.0},
-        "num_query_groups": None,
+        **{"num_query_groups": None, "add_output_bias": False},
     },
     constants={"is_encoder_decoder": True, "is_decoder": False},
     defaults={
@@ -87,11 +91,21 @@ T5 = Family(
         # As transformers has it: an output layer of its own is not scaled.
         "scale_decoder_outputs": As("tie_word_embeddings"),
     },
-    activations={
-        **{"relu": ("relu",), "geglu": ("gated-gelu", "gated-gelu_new"), "swiglu": ("gated-silu",)},
-        **{"gelu_tanh": ("gelu_new",), "gelu": ("gelu",)},
-    },
+    activations=_ACTIVATIONS,
     activation_key="feed_forward_proj",
+    aliases={
+        **{"hidden_size": "d_model", "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
+        "head_dim": "d_kv",
+    },
+    implied={
+        "is_gated_act": {name: name.startswith("gated-") for names in _ACTIVATIONS.values() for name in names},
+        "dense_act_fn": {
+            # The one name of which transformers makes another.
+            **{name: name.removeprefix("gated-") for names in _ACTIVATIONS.values() for name in names},
+            "gated-gelu": "gelu_new",
+        },
+    },
+    ignored=frozenset({"n_positions"}),
     rotary=False,
     positions=None,
     imported={"seq_length": 512, "decoder_seq_length": 128},

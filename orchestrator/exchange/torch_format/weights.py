@@ -222,10 +222,6 @@ class RankWeights:
             found["args"] = argparse.Namespace(**self._arguments(first.arguments))
         if self.without_optimizer is None:
             found["optimizer"] = self._optimizer()
-            found["content_metadata"] = {
-                "distrib_optim_sharding_type": "fully_reshardable",
-                "distrib_optim_fully_reshardable_mem_efficient": False,
-            }
         return found
 
     def _arguments(self, said: dict[str, Any]) -> dict[str, Any]:
@@ -241,16 +237,14 @@ class RankWeights:
         return arguments
 
     def _optimizer(self) -> dict[str, Any]:
-        """As megatron-core has it today, which tells groups apart by these fields."""
+        """As the distributed format has it, which tells groups apart by these fields."""
         same = {"is_expert_parallel": False, "default_config": True, "lr_mult": 1.0, "is_decoupled_lr": False}
         if self._job is not None:
             same |= {"max_lr": self._job.optimizer.lr, "min_lr": self._job.optimizer.min_lr}
         groups = [{**same, "wd_mult": decays, **group} for decays, group in zip((1.0, 0.0), self._groups, strict=True)]
         inner: dict[str, Any] = {"param_groups": groups}
         scaler = {} if self._scaler is None else {"grad_scaler": self._scaler}
-        if self._is_distributed:
-            return {"optimizer": inner, **scaler, "param_state_sharding_type": "fully_reshardable"}
-        return inner if self.dtype(TABLE) == torch.float32 else {"optimizer": inner, **scaler}
+        return {"optimizer": inner, **scaler, "param_state_sharding_type": "fully_reshardable"}
 
     def sizes(self) -> Mapping[str, int]:
         """Of the network what its weights say: all but the number of heads."""

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 
 from orchestrator.errors import UserError
 from orchestrator.inference.images import Image
+from orchestrator.inference.lengths import refusal
 from orchestrator.inference.model import Model, Prompt
 from orchestrator.inference.requests import Request as WriteRequest
 from orchestrator.inference.serving.chats import Chat
@@ -303,12 +304,10 @@ class _Call:
         """`choices`: how many there are of each prompt, one after the other. Raises RequestError."""
         self._served, self._kind, self._choice, self._requests = served, kind, choice, requests
         self._identity = f"{'cmpl' if kind == 'text_completion' else 'chatcmpl'}-{uuid.uuid4().hex}"
-        longest = max(len(request.tokens) + request.options.max_new_tokens for request in self._requests)
-        if longest > served.longest:
-            way_out = f"ask for fewer, or start the server with --max-length {longest}"
-            raise RequestError(
-                400, f"prompt and max_tokens together are {longest} tokens; at most {served.longest}: {way_out}"
-            )
+        longest = max(self._requests, key=lambda request: len(request.tokens) + request.options.max_new_tokens)
+        prompt, new, most = len(longest.tokens), longest.options.max_new_tokens, served.longest
+        if said := refusal(prompt, new, most, f"this server takes {most} for both together"):
+            raise RequestError(400, f"{said}, or start the server with --max-length {prompt + new}")
         self._read = sum(len(request.tokens) for request in self._requests[::choices])
 
     async def answer(self, stream: bool, tells_usage: bool) -> Response:

@@ -18,13 +18,13 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.data.chat.conversations import Message, Role
+from orchestrator.data.chat.conversations import Message
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content
 from orchestrator.inference.texts import Continuation, finite
-from orchestrator.spec.generation import MAX_STOPS, Generation, options_of
+from orchestrator.spec.generation import MAX_STOPS, Generation, options_of, unknown_option
 from orchestrator.spec.values import refuse_bool
 from orchestrator.spec.words import few, shorten, show
 
@@ -189,8 +189,15 @@ class CompletionRequest(_Asked):
 class _Turn(BaseModel):
     model_config = ConfigDict(extra="ignore")  # a name beside a role changes nothing
 
-    role: Role
+    role: Literal["system", "user", "assistant"]
     content: Annotated[Content, PlainValidator(read_content)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_calls(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("tool_calls") not in (None, []):
+            raise ValueError("tool_calls is not supported")
+        return given
 
 
 class ChatRequest(_Asked):
@@ -236,6 +243,9 @@ class ChatRequest(_Asked):
         return tokens
 
 
+PATHS: dict[str, type[_Asked]] = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest}
+"""What each path reads."""
+
 Kind = TypeVar("Kind", CompletionRequest, ChatRequest)
 
 
@@ -244,11 +254,20 @@ def parsed(kind: type[Kind], given: Any) -> Kind:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        problems = [
-            f"{shorten('.'.join(map(str, found['loc'])))}: {found['msg'].removeprefix('Value error, ')}".lstrip(": ")
-            for found in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = [_sentence(kind, each["loc"], each["type"], each["msg"]) for each in found]
         raise RequestError(400, few(problems)) from error
+
+
+def _sentence(kind: type[_Asked], place: tuple[int | str, ...], problem: str, message: str) -> str:
+    """One of a request's errors."""
+    name = shorten(".".join(map(str, place)))
+    if problem != "extra_forbidden":
+        return f"{name}: {message.removeprefix('Value error, ')}".lstrip(": ")
+    elsewhere = next((path for path, other in PATHS.items() if name in other.model_fields), None)
+    if elsewhere is not None:
+        return f"{name} belongs to POST {elsewhere}"
+    return unknown_option(name, kind.model_fields)
 
 
 def finish_reason(written: Continuation) -> str:

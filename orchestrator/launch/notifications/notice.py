@@ -85,7 +85,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
     facts = {
         "run_id": run.run_id,
         "name": run.name,
-        "state": {"started": "running", "requeued": "queued"}.get(occasion) or _state(occasion, end),
+        "state": _state(occasion, end, launched),
         "cause": end.cause if end else None,
         "message": message and truncated(redact(message), _LONGEST_LINE),
         "advice": cause_of(end.cause).advise(named, anew=begins_anew(run, everything)) if end else None,
@@ -116,7 +116,11 @@ def _end(run: RunDir, launch_id: str, exited: Mapping[str, Any] | None) -> Exit:
     return Exit.of("killed", "its launcher was killed; the ranks saved and stopped", word.iteration)
 
 
-def _state(occasion: Occasion, end: Exit | None) -> str:
+def _state(occasion: Occasion, end: Exit | None, launched: Mapping[str, Any]) -> str:
+    if occasion == "requeued":
+        return "queued" if launched.get("job_id") is not None else "running"
+    if occasion == "started":
+        return "running"
     return state_after(end.cause) if end is not None and occasion != "failed" else occasion
 
 
@@ -129,7 +133,8 @@ def _message(end: Exit | None, refused: Mapping[str, Any] | None) -> str | None:
 
 def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:
     is_cancelled = facts["state"] == "cancelled"
-    words = {"requeued": "went back into the queue", **({"stopped": "was cancelled"} if is_cancelled else {})}
+    again = "went back into the queue" if facts["job_id"] is not None else "is started again"
+    words = {"requeued": again, **({"stopped": "was cancelled"} if is_cancelled else {})}
     first = f"{facts['name']}/{facts['run_id']} {words.get(occasion, occasion)}"
     if facts["iteration"] is not None:
         first += f" at iteration {facts['iteration']} of {facts['train_iters']}"

@@ -4,7 +4,9 @@ from orchestrator.migration.together.base import Together
 from orchestrator.migration.together.data import DATA
 from orchestrator.migration.together.experts import EXPERTS_TOGETHER
 from orchestrator.migration.together.fp8 import FP8_TOGETHER
+from orchestrator.migration.together.initial_weights import INITIAL_WEIGHTS
 from orchestrator.migration.together.kernels import KERNELS_TOGETHER
+from orchestrator.migration.together.losses import LOSSES
 from orchestrator.migration.together.model import MODEL
 from orchestrator.migration.together.task import TASK
 from orchestrator.migration.together.tracking import TRACKING
@@ -18,6 +20,8 @@ TOGETHER: tuple[Together, ...] = (
     *DATA,
     *TASK,
     *TRAINING,
+    *INITIAL_WEIGHTS,
+    *LOSSES,
     *TRACKING,
     *FP8_TOGETHER,
     *KERNELS_TOGETHER,

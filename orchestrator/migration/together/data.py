@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from orchestrator.migration.gathering import MEGATRON, Gathering
+from orchestrator.migration.programs import T5
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.data import BlendEntry
@@ -156,8 +157,13 @@ def read_tokenizer(given: Gathering) -> None:
     elif kind in _TYPES:
         _read_files(given, kind, is_random)
     else:
-        given.not_supported("tokenizer-type", f"of tokenizers this version has {', '.join(sorted(_TYPES))}", TYPE)
+        given.refuse_value("tokenizer-type", TYPE, f"of tokenizers this version has {', '.join(sorted(_TYPES))}")
         given.require(PATH, f"a tokenizer of a type that is here instead of {kind}")
+    if given.family is T5 and given.has("legacy-tokenizer") and kind in _LOWER_CASE:
+        given.migration.notes.append(
+            "--legacy-tokenizer adds [BOS] and [EOS] to word pieces, and a T5's decoder begins and ends with them, not "
+            "with [CLS] and [SEP]: for the same append both, a line each, to a copy of the vocabulary"
+        )
     _read_vocabulary(given, kind, is_random)
     given.no_effect(("vocab-file", "merge-file", "tokenizer-model"), _UNREAD)
     if kind != "TikTokenizer":

@@ -87,13 +87,13 @@ def _read(given: Gathering, flag: str, path: str, kind: Kind) -> None:
     elif words is None:
         given.write_it(flag, path)
     elif flag in _SEVERAL and len(words) > 1:
-        given.not_supported(flag, "of balancing losses this version has one at a time", path)
+        given.refuse_value(flag, path, "of balancing losses this version has one at a time")
     else:
         try:
             value = kind.read(words[0] if words else "")
         except ValueError as error:
             if kind.is_choice:
-                given.not_supported(flag, str(error), path)
+                given.refuse_value(flag, path, str(error))
             else:
                 given.write_it(flag, path, str(error))
         else:

@@ -34,8 +34,10 @@ def read_fp8(given: Gathering) -> None:
         given.no_effect(details, "it goes with --fp8-format")
         return
     if recipe not in get_args(Fp8Recipe):
-        given.not_supported(_FORMAT, f"of recipes this version has {_or(Fp8Recipe)}", FP8)
-        given.no_effect(details, "it goes with --fp8-format")
+        reason = f"of recipes this version has {_or(Fp8Recipe)}"
+        given.refuse_value(_RECIPE, FP8, reason)
+        given.not_supported(_FORMAT, reason, FP8)
+        given.no_effect(details, f"it goes with --{_RECIPE}")
         return
     fields: dict[str, Any] = {"recipe": recipe}
     if Fp8Spec.model_validate(fields).chosen_format != format_:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.migration.gathering import MEGATRON, Gathering
+from orchestrator.migration.report import WRITE_IT
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.stage_letters import layers_in_letters
@@ -62,7 +63,7 @@ def read_positions(given: Gathering) -> None:
         given.write_it(name, POSITIONS)
     elif positions == given.get("model.seq_length"):
         given.settle(name, "default", POSITIONS, positions)
-    elif given.get("model.position_embedding_type") != "learned_absolute":
+    elif given.get("model.position_embedding_type") not in ("learned_absolute", WRITE_IT):
         given.no_effect(name, "only learned positions have a table")
     else:
         given.carry(name, POSITIONS, positions)
@@ -87,8 +88,12 @@ def read_groups(given: Gathering) -> None:
             given.write_it(kind, GROUPS)
         elif given.text(kind) == "multiquery":
             given.carry(kind, GROUPS, 1)
-        else:
+        elif given.text(kind) == "multihead":
             given.settle(kind, "default", GROUPS, None, "every head has keys of its own")
+        else:
+            given.refuse_value(kind, GROUPS, "multihead and multiquery are known; write how many groups there are")
+            given.no_effect((heads, "group-query-attention", "num-query-groups"), f"--{kind} is another")
+            return
     if given.has(heads):
         groups = given.number(heads)
         if groups is None:

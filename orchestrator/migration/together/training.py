@@ -20,6 +20,11 @@ WARMUPS = {
     "lr-warmup-fraction": "schedule.lr_warmup_fraction",
 }
 REDUCE = "precision.grad_reduce_in_fp32"
+_SCALES = {
+    name: f"precision.{name.replace('-', '_')}"
+    for name in ("loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis")
+}
+_DEEPSPEED_SCALE = 2.0**16
 SAVE, KEEP = "checkpoint.save_interval", "checkpoint.keep_every"
 INTERVAL, BATCHES = "evaluation.eval_interval", "evaluation.eval_iters"
 GRANULARITY, METHOD, LAYERS = (
@@ -136,6 +141,30 @@ def read_reduction(given: Gathering) -> None:
     given.no_effect(in_bf16, "it is for --bf16")
 
 
+def read_deepspeed_scale(given: Gathering) -> None:
+    """DeepSpeed scales the loss by its own configuration, whatever Megatron's flags say."""
+    if not given.has("deepspeed"):
+        return
+    for name in _SCALES:
+        if given.has(name):
+            given.overrule(name, "under --deepspeed the loss scale is DeepSpeed's: fp16 in its configuration")
+    given.migration.notes.append(
+        f"optimizer.clip_grad: {given.get('optimizer.clip_grad')} is what Megatron's flags say; DeepSpeed clips by "
+        "gradient_clipping in its configuration"
+    )
+    if given.get("precision.dtype") == "fp16":
+        initial = _SCALES["initial-loss-scale"]
+        given.default(initial, _DEEPSPEED_SCALE, "DeepSpeed's default")
+        given.migration.notes.append(
+            f"{initial}: {_DEEPSPEED_SCALE:.0f} is DeepSpeed's default; where fp16 in its configuration says something "
+            "else (initial_scale_power, loss_scale, loss_scale_window, hysteresis, min_loss_scale), write that"
+        )
+
+
+def write_deepspeed_scale(writer: FlagWriter) -> None:
+    """Megatron-LM's own flags say the loss scale."""
+
+
 def write_reduction(writer: FlagWriter) -> None:
     precision = writer.job.precision
     if precision.dtype == "bf16" and not precision.grad_reduce_in_fp32:
@@ -148,13 +177,6 @@ def write_reduction(writer: FlagWriter) -> None:
 
 def read_checkpoints(given: Gathering) -> None:
     given.no_effect("save", "checkpoints are written into the run directory (launch.runs_dir)")
-    if given.has("load"):
-        if given.has("save") and given.flags["load"].words == given.flags["save"].words:
-            given.no_effect("load", "a run goes on from its last checkpoint by itself")
-        else:
-            given.not_supported(
-                "load", "make a run of that checkpoint: orchestrator checkpoint import DIR --job JOB.yaml"
-            )
     steps, every = given.get("schedule.train_iters"), given.number("save-interval")
     if given.has("save-interval"):
         if every is None:
@@ -186,6 +208,8 @@ def write_checkpoints(writer: FlagWriter) -> None:
         writer.add("CHECKPOINT", "save", folder)
         writer.add("CHECKPOINT", "load", folder)
         writer.add("CHECKPOINT", "save-interval", every)
+        if writer.job.parallelism.use_distributed_optimizer:  # else its optimizer is bound to the ranks that wrote it
+            writer.add("CHECKPOINT", "dist-ckpt-optim-fully-reshardable")
         if kept is None:
             writer.say_otherwise(KEEP, reason)
         elif kept % every == 0 and kept != every:
@@ -246,6 +270,8 @@ def write_evaluation(writer: FlagWriter) -> None:
         if writer.job.data.test is not None and writer.job.data.validation is None:
             for path in (INTERVAL, BATCHES):
                 writer.unsaid_value(path, "without --valid-data-path Megatron-LM has no validation data here")
+    if not evaluation.same_samples:
+        writer.say_otherwise("evaluation.same_samples", "Megatron-LM always goes on through the set")
     writer.leave("evaluation.eval_at_start", "Megatron-LM evaluates at fixed steps and at the end")
     writer.leave("evaluation.eval_at_end", "Megatron-LM evaluates at fixed steps and at the end")
 
@@ -301,13 +327,14 @@ TRAINING = (
         write_batch,
         (GLOBAL, RAMPUP, "batch.num_micro_batches"),
     ),
+    Together({}, read_deepspeed_scale, write_deepspeed_scale, ()),
     Together({}, read_length, write_length, ("schedule.train_tokens",)),
     Together(dict.fromkeys(WARMUPS, 1), read_warmup, write_warmup, tuple(WARMUPS.values())),
     Together(
         {"accumulate-allreduce-grads-in-fp32": 0, "grad-reduce-in-bf16": 0}, read_reduction, write_reduction, (REDUCE,)
     ),
     Together(
-        {"save": 1, "load": 1, "save-interval": 1, "save-retain-interval": 1},
+        {"save": 1, "save-interval": 1, "save-retain-interval": 1},
         read_checkpoints,
         write_checkpoints,
         (SAVE, KEEP, "checkpoint.keep_last", "checkpoint.save_seconds", "checkpoint.export"),
@@ -316,7 +343,7 @@ TRAINING = (
         {"eval-interval": 1, "eval-iters": 1},
         read_evaluation,
         write_evaluation,
-        (INTERVAL, BATCHES, "evaluation.eval_at_start", "evaluation.eval_at_end"),
+        (INTERVAL, BATCHES, "evaluation.same_samples", "evaluation.eval_at_start", "evaluation.eval_at_end"),
     ),
     Together({"recompute-modules": None}, read_recomputation, write_recomputation, (MODULES,)),
     Together({"cpu-offloading-num-layers": 1}, read_offloading, write_offloading, (OFFLOADED,)),

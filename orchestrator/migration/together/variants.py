@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from orchestrator.migration.gathering import MEGATRON, Gathering
-from orchestrator.migration.programs import MAMBA
+from orchestrator.migration.programs import BERT, MAMBA, T5
+from orchestrator.migration.report import WRITE_IT
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
 _MAMBA_LAYERS = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]
+_HYBRID_LAYERS = (_MAMBA_LAYERS, ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"])
+"""Megatron-LM's own layers of hybrids, under both names."""
+PATTERN, NUM_LAYERS = "model.hybrid_override_pattern", "model.num_layers"
+LAYERS = "runtime.layers"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
 _UNFUSED, _APPROXIMATE, _BY_ENGINE = "no-bias-gelu-fusion", "openai-gelu", "use-te-activation-func"
 _FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu"}
 _OWN_LAYERS = ("use-legacy-models", "deepspeed")
 """Flags of those whose layers are not megatron-core's."""
-_LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Megatron-LM's --use-rope-scaling has these figures of Llama 3.1."""
 
 
@@ -76,12 +81,19 @@ def write_activation(writer: FlagWriter) -> None:
 
 def read_scaling(given: Gathering) -> None:
     llama, factor, linear = "use-rope-scaling", "rope-scaling-factor", "rotary-seq-len-interpolation-factor"
-    if given.get("model.position_embedding_type") != "rope":
+    if given.get("model.position_embedding_type") not in ("rope", WRITE_IT):
         given.no_effect((llama, factor, linear), "it is for rotary positions")
         return
-    if not given.has(llama):
+    if given.family in (BERT, T5):
+        given.no_effect((llama, factor, linear), f"Megatron-LM's {given.family.name} scales no positions")
+        return
+    if given.family is MAMBA:
+        given.no_effect((llama, factor), "Megatron-LM's hybrids have no scaling of Llama's kind")
+    if not given.has(llama) or llama in given.settled:
         given.no_effect(factor, "Megatron-LM takes it with --use-rope-scaling only")
-        if given.has(linear):
+        if given.has(linear) and given.number(linear) == 1:
+            given.settle(linear, "default", SCALING, None, "a factor of 1 is none")
+        elif given.has(linear):
             _carry_scaling(given, linear, linear, "linear")
         return
     if given.has(linear):
@@ -99,7 +111,7 @@ def _carry_scaling(given: Gathering, flag: str, factor: str, kind: str) -> None:
     except ValueError:
         value = 0.0
     if 1.0 <= value < float("inf"):
-        figures = _LLAMA if kind == "llama3" else {}
+        figures = LLAMA_SCALING if kind == "llama3" else {}
         given.carry(flag, SCALING, {"type": kind, "factor": value, **figures})
     else:
         given.write_it(flag, SCALING, f"--{factor} is no number from 1")
@@ -113,7 +125,7 @@ def write_scaling(writer: FlagWriter) -> None:
         return
     if scaling.type == "linear" and scaling.factor.is_integer():
         writer.add("MODEL", "rotary-seq-len-interpolation-factor", int(scaling.factor))
-    elif scaling.type == "llama3" and all(getattr(scaling, name) == value for name, value in _LLAMA.items()):
+    elif scaling.type == "llama3" and all(getattr(scaling, name) == value for name, value in LLAMA_SCALING.items()):
         writer.add("MODEL", "use-rope-scaling")
         writer.add("MODEL", "rope-scaling-factor", scaling.factor)
     else:
@@ -124,15 +136,53 @@ def read_layer_spec(given: Gathering) -> None:
     """Which layers a program builds: of a Mamba Megatron-LM's own ones, which it asks for by name."""
     if not given.has("spec"):
         return
-    if given.family is MAMBA and given.words("spec") == _MAMBA_LAYERS:
+    if given.family is MAMBA and given.words("spec") in _HYBRID_LAYERS:
         given.no_effect("spec", "architecture: mamba has these layers")
+    elif given.family is BERT and given.words("spec") == ["local"]:
+        given.carry("spec", LAYERS, "torch")
+    elif given.family is T5:
+        given.no_effect("spec", "Megatron-LM's T5 has the layers that --transformer-impl names")
     else:
         given.not_supported("spec", "layers of your own are not in this version")
 
 
 def write_layer_spec(writer: FlagWriter) -> None:
-    if writer.job.model.architecture == "mamba":
+    model = writer.job.model
+    if model.architecture == "mamba":
         writer.add("MODEL", "spec", *_MAMBA_LAYERS)
+    elif model.architecture == "bert" and writer.job.runtime.layers == "torch":
+        writer.add("MODEL", "spec", "local")  # the trainer of BERT does not read --transformer-impl
+
+
+def read_pattern(given: Gathering) -> None:
+    """A letter for each layer: they say how many there are. Newer releases also cut the pipeline, at each `|`."""
+    name = "hybrid-override-pattern"
+    if not given.has(name):
+        return
+    if given.family is not MAMBA:
+        given.no_effect(name, "it is for model.architecture: mamba")
+        return
+    text = given.text(name)
+    if text is None:
+        given.write_it(name, PATTERN)
+        return
+    if "/" in text:
+        given.refuse_value(name, PATTERN, "multi-token prediction, behind the /, is not in this version")
+        return
+    pattern = text.replace("|", "")
+    if pattern != text:
+        given.migration.notes.append(f"{given.flags[name].shown}: layers are dealt out evenly, and not cut at each |")
+    given.carry(name, PATTERN, pattern)
+    if given.get(NUM_LAYERS) != len(pattern):
+        if given.has("num-layers"):
+            given.overrule("num-layers", f"{given.flags[name].shown} says how many")
+        given.put(NUM_LAYERS, len(pattern), f"{given.flags[name].shown} names so many")
+
+
+def write_pattern(writer: FlagWriter) -> None:
+    pattern = writer.job.model.hybrid_override_pattern
+    if pattern is not None:
+        writer.add("MODEL", "hybrid-override-pattern", pattern)
 
 
 def read_window(given: Gathering) -> None:
@@ -181,4 +231,5 @@ VARIANTS = (
     ),
     Together({"window-size": 1, "window-attn-skip-freq": 1}, read_window, write_window, (WINDOW, SKIP)),
     Together({"spec": None}, read_layer_spec, write_layer_spec, ()),
+    Together({"hybrid-override-pattern": 1}, read_pattern, write_pattern, (PATTERN,)),
 )

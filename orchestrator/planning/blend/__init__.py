@@ -8,7 +8,7 @@ from functools import lru_cache
 from os.path import normpath
 from typing import NamedTuple
 
-from orchestrator.data.blending import Draws, asked_of_sources, built, samples_of, surplus
+from orchestrator.data.blending import Draws, asked_of_sources, built, length_of, samples_of
 from orchestrator.data.chat.packing import pack, usable
 from orchestrator.data.checks import (
     PARTS,
@@ -37,14 +37,17 @@ class Needed(NamedTuple):
 
     train: int
     validation: int
-    """For one evaluation; the next one reads the same."""
+    """For one evaluation, where the next one reads the same; else for those that Megatron-LM builds its set for."""
     test: int
 
 
 def samples_needed(job: JobSpec, batch: BatchSchedule) -> Needed:
     """What the training asks its data sets for. Test data is not read during training."""
-    evaluates = job.evaluation.eval_interval is not None or job.evaluation.eval_at_start
-    return Needed(batch.train_samples, job.evaluation.eval_iters * job.global_batch_size if evaluates else 0, 0)
+    spec = job.evaluation
+    times = int(spec.eval_interval is not None or spec.eval_at_start)
+    if spec.eval_interval is not None and not spec.same_samples:
+        times = batch.train_iters // spec.eval_interval + 1
+    return Needed(batch.train_samples, times * spec.eval_iters * job.global_batch_size, 0)
 
 
 def evaluations(job: JobSpec, batch: BatchSchedule) -> int:
@@ -62,7 +65,8 @@ def blend_report(job: JobSpec, batch: BatchSchedule, there: Sequence[Source] | N
     sources = survey_job(job) if there is None else there
     found = {normpath(source.entry.path): source for source in sources}
     train = _part(job, batch, TRAIN, needed.train, 1, found)
-    validation = _part(job, batch, VALIDATION, needed.validation, evaluations(job, batch), found)
+    times = evaluations(job, batch) if job.evaluation.same_samples else 1
+    validation = _part(job, batch, VALIDATION, needed.validation, times, found)
     return BlendReport(
         train=train,
         validation=validation,
@@ -111,11 +115,12 @@ def _part(
     draws = Draws(weights)
     counts = draws.counts(samples)
     is_blend = len(blend) > 1 and samples > 0
-    asked = asked_of_sources(weights, samples, surplus(weights, samples)) if is_blend else [samples] * len(blend)
+    asked = asked_of_sources(weights, samples) if is_blend else [samples] * len(blend)
+    given = draws.counts(length_of(weights, samples)) if is_blend else asked
     alone = samples if number == VALIDATION and job.data.validation and len(blend) > 1 else None
     sources = []
     for place, entry in enumerate(blend):
-        draw = _Draw(draws.shares[place], counts[place], alone, asked[place])
+        draw = _Draw(draws.shares[place], counts[place], alone, asked[place], given[place])
         row = _row(job, number, entry, found[normpath(entry.path)], draw)
         if number == TRAIN and row.samples_held and draw.samples > row.samples_held:
             first = draws.position(place, row.samples_held)
@@ -125,12 +130,15 @@ def _part(
 
 
 class _Draw(NamedTuple):
-    """What a blend wants of a source; `asked` is what it asks it to build, a few samples more."""
+    """What a blend wants of a source."""
 
     share: float
     samples: int
     alone: int | None
     asked: int
+    """Samples that it asks it to build, a few more than its share."""
+    given: int
+    """Samples that it gives where all of the blend is drawn: it is asked for these where it would have fewer."""
 
 
 def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Draw) -> SourcePlan:
@@ -162,13 +170,15 @@ def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Dr
     if job.data.chat is not None:
         return _of_conversations(job, part, header, draw, replace(row, tokens_held=held, documents=part.documents))
     is_built = draw.asked > 0 and held > length
+    is_short = is_built and built(held, draw.asked, length).samples < draw.given
+    asked = draw.given if is_short else draw.asked
     return replace(
         row,
         tokens_held=held,
         samples_held=samples_of(held, length),
         documents=part.documents,
         epochs=used / held if held else None,
-        epochs_are_mixed=is_built and built(held, draw.asked, length).in_order is None,
+        epochs_are_mixed=is_built and built(held, asked, length).in_order is None,
     )
 
 

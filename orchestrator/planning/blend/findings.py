@@ -101,7 +101,7 @@ def _validation_doubts(source: SourcePlan) -> Iterator[str]:
     needed = max(source.samples, source.samples_alone or 0)
     if source.samples_held and source.epochs is not None and needed > source.samples_held:
         yield (
-            f"one evaluation reads {needed:,} samples of {source.path}, whose validation part holds "
+            f"validation reads {needed:,} samples of {source.path}, whose validation part holds "
             f"{source.samples_held:,}: it reads them {source.epochs:.2f} times; "
             "hold out more, or lower evaluation.eval_iters"
         )

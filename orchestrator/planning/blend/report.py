@@ -65,7 +65,7 @@ class PartPlan:
     samples: int
     """Samples of the whole training, or of one evaluation; 0 where none are read."""
     evaluations: int
-    """How often a validation part is read over the whole job; each time the same samples."""
+    """How often these samples of a validation part are read over the whole job."""
     sources: tuple[SourcePlan, ...]
 
     @property

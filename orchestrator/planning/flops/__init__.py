@@ -1,13 +1,15 @@
 """Model FLOPs of a step and the peak of a device: what MFU is made of.
 
 The model's own arithmetic: forward and backward (twice the forward), attention counted full and not halved for
-causality, recomputation not counted; of experts those that a token is routed to; of frozen weights no gradients. For
+causality unless `throughput.flops` is causal, recomputation not counted; of experts those that a token is routed to; of
+frozen weights no gradients. For
 multi-head attention and a 4h GeLU MLP it is T · (72·L·h² + 12·L·h·s + 6·V·h) (T tokens, L layers, h hidden size,
 s sequence length, V padded vocabulary).
 """
 
 from __future__ import annotations
 
+from orchestrator.planning.flops.causal import CAUSAL_FORMULA, causal_layers_flops
 from orchestrator.planning.flops.hybrid import HYBRID_FORMULA, hybrid_flops
 from orchestrator.planning.flops.layers import attended, layers_flops
 from orchestrator.planning.flops.lora import LORA_FORMULA, lora_flops
@@ -26,39 +28,46 @@ FORMULA = (
 """The formula as it is stored beside a number."""
 
 
-_BERT_FORMULA = FORMULA.replace(" + 6*V*h)", " + 6*V*h + 6*h*h)")
-"""With the dense layer of its head."""
-
-
-_TASK_FORMULA = FORMULA.replace(" + 6*V*h)", ")")
-"""The head of a task is no work beside the layers."""
+_BERT_HEAD = " + 6*h*h"
+"""The dense layer of its head."""
 
 
 def formula(job: JobSpec) -> str:
     """The formula of a job's model, as it is stored beside a number."""
-    if job.model.lora is not None:
-        return LORA_FORMULA
+    model, causal = job.model, counts_causal(job)
+    if model.architecture == "t5":
+        return T5_FORMULA.replace("12*D*q*Sd*(Sd + Se)", "6*D*q*Sd*(Sd + 2*Se)") if causal else T5_FORMULA
+    if model.architecture == "mamba" or model.lora is not None:
+        own = HYBRID_FORMULA if model.architecture == "mamba" else LORA_FORMULA
+        return own.replace("12*q*s", "6*q*s") if causal else own
+    of_layers = CAUSAL_FORMULA if causal else FORMULA
     if job.task is not None:
-        return _TASK_FORMULA
-    if job.model.vision is not None:
-        return f"{FORMULA}; plus {vision_formula(job.model.vision)}"
-    return {"t5": T5_FORMULA, "bert": _BERT_FORMULA, "mamba": HYBRID_FORMULA}.get(job.model.architecture, FORMULA)
+        return of_layers.replace(" + 6*V*h)", ")")  # its head is no work beside the layers
+    if model.vision is not None:
+        return f"{of_layers}; plus {vision_formula(model.vision)}"
+    is_bert = model.architecture == "bert" and not causal
+    return of_layers.replace(" + 6*V*h)", f" + 6*V*h{_BERT_HEAD})") if is_bert else of_layers
+
+
+def counts_causal(job: JobSpec) -> bool:
+    """Whether a job's FLOPs are counted as Megatron-LM counts them."""
+    return job.throughput.flops == "causal"
 
 
 def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
-    """Floating-point operations of forward and backward over `tokens` tokens."""
-    model = job.model
+    """Floating-point operations of forward and backward over `tokens` tokens, by the count that the job asks for."""
+    model, causal = job.model, counts_causal(job)
     if model.architecture == "t5":
-        return t5_flops(model, tokens, padded_vocab)
+        return t5_flops(model, tokens, padded_vocab, causal)
     if model.architecture == "mamba":
-        return hybrid_flops(model, tokens, padded_vocab)
+        return hybrid_flops(model, tokens, padded_vocab, causal)
     if model.lora is not None:
-        return tokens * lora_flops(model, attended(model), padded_vocab)
-    layers = layers_flops(model)
+        return tokens * lora_flops(model, model.seq_length / 2 if causal else attended(model), padded_vocab)
+    layers = causal_layers_flops(model) if causal else layers_flops(model)
     if job.task is not None:
         return float(tokens * layers)
     h = model.hidden_size
-    head = h if model.architecture == "bert" else 0
+    head = h if model.architecture == "bert" and not causal else 0
     flops = float(tokens * (layers + 6 * (padded_vocab + head) * h))
     return flops + tokens / model.seq_length * vision_flops(model)
 

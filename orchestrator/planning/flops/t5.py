@@ -12,14 +12,16 @@ T5_FORMULA = (
 """As `flops.FORMULA`."""
 
 
-def t5_flops(model: ModelSpec, tokens: int, padded_vocab: int) -> float:
-    """Floating-point operations of forward and backward over `tokens` tokens, of encoder and decoder together."""
+def t5_flops(model: ModelSpec, tokens: int, padded_vocab: int, causal: bool = False) -> float:
+    """Floating-point operations of forward and backward over `tokens` tokens, of encoder and decoder together.
+    `causal`: half of the decoder's scores of itself, which alone are masked so.
+    """
     h, query = model.hidden_size, model.num_attention_heads * model.head_dim
     mlp = (3 if model.is_gated else 2) * h * model.ffn_size
     encoded, decoded = model.seq_length, model.sample_length - model.seq_length
     # Keys and values of the cross attention are made of the encoder's tokens, in every layer of the decoder.
     encoder = 6 * encoded * (model.encoder_layers * (4 * h * query + mlp) + model.decoder_layers * 2 * h * query)
     encoder += 12 * model.encoder_layers * query * encoded * encoded
-    decoder = 6 * decoded * model.decoder_layers * (6 * h * query + mlp)
-    decoder += 12 * model.decoder_layers * query * decoded * (decoded + encoded)
+    decoder: float = 6 * decoded * model.decoder_layers * (6 * h * query + mlp)
+    decoder += 12 * model.decoder_layers * query * decoded * (decoded / (2 if causal else 1) + encoded)
     return float(tokens * (encoder + decoder + 6 * decoded * padded_vocab * h) / model.sample_length)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.planning.hardware.devices import CPU, Device, device_named
 from orchestrator.planning.hardware.here import gpus_here
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
 
 ASSUMED = "H100"
 """What is planned for where nothing tells."""
@@ -31,7 +32,17 @@ def device_of(job: JobSpec, cluster: ClusterSpec | None) -> DeviceChoice:
     The job's `launch.gpu`; the CPU where `runtime.device` says so; the cluster profile's `gpu`, or its `gpu_type`; this
     machine's GPU where the job runs here; else an H100. Raises SpecError at `launch.gpu`, and UserError for the
     profile's, when there is no such GPU.
+
+    A GPU that is named, by the job or by its cluster, is another machine's unless this one has it. What such a machine
+    has installed cannot be looked up: a profile says it, else it is Transformer Engine.
     """
+    choice = _chosen(job, cluster)
+    is_named = cluster is not None or job.launch.gpu is not None
+    layers = _layers_of(choice.device, cluster) if is_named and not choice.device.is_cpu else None
+    return replace(choice, device=replace(choice.device, layers=layers))
+
+
+def _chosen(job: JobSpec, cluster: ClusterSpec | None) -> DeviceChoice:
     if job.launch.gpu is not None:
         return DeviceChoice(_of_the_job(job.launch.gpu), "launch.gpu")
     if job.runtime.device == "cpu":
@@ -42,6 +53,16 @@ def device_of(job: JobSpec, cluster: ClusterSpec | None) -> DeviceChoice:
     if here is not None:
         return DeviceChoice(here, "this machine's GPU")
     return DeviceChoice(device_named(ASSUMED), "assumed: name yours with launch.gpu", is_assumed=True)
+
+
+def _layers_of(device: Device, cluster: ClusterSpec | None) -> Layers | None:
+    """Whose layers a device that is named has; None where that is this machine's."""
+    if cluster is not None and cluster.layers is not None:
+        return cluster.layers
+    here = _of_this_machine() if cluster is None else None
+    if here is not None and here.base == device.base:
+        return None
+    return device.layers or "transformer_engine"
 
 
 def _of_the_job(name: str) -> Device:

@@ -18,6 +18,7 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.planning.hardware import profiles
 from orchestrator.planning.hardware.profiles import GpuProfile
+from orchestrator.spec.runtime import Layers
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.words import shorten
 
@@ -30,7 +31,7 @@ def computing_unit(device: object) -> str:
     return "process" if device == CPU else "GPU"
 
 
-_OF_THE_MACHINE = {"memory_bytes", "gpus_per_node", "link_bandwidth", "network_bandwidth"}
+_OF_THE_MACHINE = {"memory_bytes", "gpus_per_node", "link_bandwidth", "network_bandwidth", "layers"}
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Device:
     """One accelerator in its usual machine, and what is reached on it."""
 
     name: str
+    base: str
+    """The shipped device whose datasheet it has: itself, or that of a calibrated one."""
     generation: str | None
     """What its kind is called, "Hopper" for one; None for the CPU."""
     peak_flops: Mapping[str, float]
@@ -96,6 +99,9 @@ class Device:
     efficiency: Efficiency
     linked_machines: int = 1
     """Machines whose GPUs are linked as those of one are."""
+    layers: Layers | None = None
+    """Whose layers the jobs on it have, where a profile says so or it is another machine's; None: what is installed
+    here tells."""
 
     @property
     def is_cpu(self) -> bool:
@@ -181,6 +187,7 @@ def _device(entry: Mapping[str, Any]) -> Device:
     memory = entry["memory_gib"]
     return Device(
         name=entry["name"],
+        base=entry["name"],
         generation=entry.get("generation"),
         peak_flops={dtype: tflops * 1e12 for dtype, tflops in entry["peak_tflops"].items()},
         memory_bytes=None if memory is None else int(memory * 2**30),

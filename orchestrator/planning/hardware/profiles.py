@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from orchestrator.spec.base import Section
 from orchestrator.spec.document import Document
 from orchestrator.spec.loading import load_document
+from orchestrator.spec.runtime import Layers
 from orchestrator.spec.values import Count, Positive, Text, refuse_bool
 
 PROJECT_FOLDER = Path("gpus")
@@ -78,6 +79,9 @@ class GpuProfile(_Part):
     """B/s in one direction from one GPU to the others of its machine, where it is not the usual one."""
     network_bandwidth: Bandwidth | None = None
     """B/s in one direction and per GPU to other machines, where it is not the usual one."""
+    layers: Layers | None = None
+    """Whose layers the environment of its jobs has, for plans of `runtime.layers: auto` made on another machine;
+    transformer_engine by default."""
     measured_at: Text | None = None
     """When."""
     measured_on: Text | None = None

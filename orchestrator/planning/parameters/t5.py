@@ -14,6 +14,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     model, tp = job.model, job.parallelism.tensor_model_parallel_size
     embedding = _embedding(model, padded_vocab, 1)
     output = padded_vocab * model.hidden_size if model.untie_embeddings_and_output_weights else 0
+    output += padded_vocab if model.add_output_bias else 0
     halves = sum(
         layers_of(half, model) * _layer(half, model, 1) + _beside_the_layers(model, 1, is_end=True) for half in HALVES
     )
@@ -43,6 +44,7 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
             counts[stage] += _beside_the_layers(model, tp, is_end=stage == stages[-1])
     if model.untie_embeddings_and_output_weights or pp > 1:
         counts[-1] += padded_vocab // tp * model.hidden_size
+    counts[-1] += padded_vocab // tp if model.add_output_bias else 0
     return tuple(counts)
 
 

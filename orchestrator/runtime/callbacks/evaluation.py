@@ -20,6 +20,7 @@ from orchestrator.runtime.processes.process_groups import rng_state, set_rng_sta
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import metrics_of
+from orchestrator.spec.evaluation import EvaluationSpec
 from orchestrator.tracking.metrics import is_measured
 
 # exp of a larger loss has no finite float.
@@ -27,8 +28,9 @@ _LARGEST_EXPONENT = 700.0
 
 
 class Evaluation(Callback):
-    """Every `eval_interval` steps, on the same samples each time: the first `eval_iters` global batches of each set.
-    One that a stop has put off comes before the first step of the next start.
+    """Every `eval_interval` steps, on the same samples each time, the first `eval_iters` global batches of each set, or
+    on those behind the ones of the evaluation before. One that a stop has put off comes before the first step of the
+    next start.
     """
 
     def on_start(self, session: Session) -> None:
@@ -62,6 +64,15 @@ def _is_owed(session: Session) -> bool:
 def _at_interval(session: Session) -> bool:
     interval = session.job.evaluation.eval_interval
     return interval is not None and session.state.iteration % interval == 0
+
+
+def _evaluations_before(spec: EvaluationSpec, iteration: int) -> int:
+    """How many evaluations' samples come before those of the one after a step: as Megatron-LM counts them, which
+    evaluates at intervals and behind the last step. One before the first step reads what the first one after it does.
+    """
+    if spec.same_samples or spec.eval_interval is None:
+        return 0
+    return max(math.ceil(iteration / spec.eval_interval) - 1, 0)
 
 
 def evaluate(session: Session) -> None:
@@ -121,7 +132,7 @@ def evaluating(session: Session) -> Iterator[None]:
 
 def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:
     """Mean losses over `eval_iters` global batches, or fewer where these hold all that there is; None when a stop was
-    requested meanwhile.
+    requested meanwhile. Which batches depends on the step alone.
 
     After the last step there is no later evaluation that would make up for this one, so it is not stopped.
     """
@@ -129,8 +140,9 @@ def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:
     held_out = len(cast(Sized, dataset))  # torch's class has no length, and all of ours have one
     batches = min(job.evaluation.eval_iters, math.ceil(held_out / job.global_batch_size))
     samples = batches * job.global_batch_size
+    first = _evaluations_before(job.evaluation, session.state.iteration) * samples
     full = schedule.at_full_size()
-    iterators = session.stream(dataset, MicroBatchSampler(full, 0, samples, session.ranks.dp)).iterators()
+    iterators = session.stream(dataset, MicroBatchSampler(full, first, first + samples, session.ranks.dp)).iterators()
     metrics = metrics_of(session.step)
     sums = [(0.0, 0.0)] * (len(session.step.parts) + len(metrics))
     for _ in range(batches):

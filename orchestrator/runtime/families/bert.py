@@ -150,4 +150,5 @@ def train_step(job: JobSpec) -> TrainStep:
     where the job has a task."""
     if job.task is not None:
         return RightAnswer(job.task)
-    return MaskedTokens(job.model.bert_binary_head, job.model.tokentypes)
+    per_token = job.has_per_token_loss
+    return MaskedTokens(job.model.bert_binary_head, job.model.tokentypes, per_token=per_token)

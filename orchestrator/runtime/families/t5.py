@@ -68,7 +68,7 @@ class T5(LanguageModule):
                 vocabulary.padded_size,
                 config=config,
                 init_method=config.init_method,
-                bias=False,
+                bias=model.add_output_bias,
                 gather_output=False,
                 skip_weight_param_allocation=self.pre_process and self.share_embeddings_and_output_weights,
             )

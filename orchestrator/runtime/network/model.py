@@ -92,8 +92,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         pipeline_dtype=dtype,
         bf16=job.precision.dtype == "bf16",
         fp16=job.precision.dtype == "fp16",
-        # The samples of T5 have different numbers of decoder tokens.
-        calculate_per_token_loss=job.data.masks_loss or model.architecture == "t5",
+        calculate_per_token_loss=job.has_per_token_loss,
         packs=job.data.packs,
         deallocate_pipeline_outputs=pipelined,
         # With two stages, an interleaved schedule sends both ways between the same two ranks in one NCCL batch, which

@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.data.index import bin_path, idx_path, read_index
 from orchestrator.errors import UserError, is_full_disk
+from orchestrator.folder_tree import folder_tree
 from orchestrator.lease import Lease
 from orchestrator.planning.blend import split_shares
 from orchestrator.rundir import RunDir, write_atomically
@@ -84,7 +85,7 @@ def _indexed_record(part: str, prefix: Path, weight: float, share: float) -> dic
 
 
 def _files_record(part: str, path: Path) -> dict[str, Any]:
-    files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
+    files = folder_tree(path).files if path.is_dir() else [path]
     size = sum(file.stat().st_size for file in files)
     if path.is_dir():  # of thousands of small files: their names and sizes, which cost no reading
         listed = "\n".join(f"{file.relative_to(path)} {file.stat().st_size}" for file in files)

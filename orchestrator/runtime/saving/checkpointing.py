@@ -25,6 +25,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
 from orchestrator.checkpoints import (
+    CONTENT,
     Commit,
     FileRecord,
     committed,
@@ -45,11 +46,10 @@ from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.saving.drafts import Removals, draft_of, drafts_beside, put_in_place
 from orchestrator.runtime.saving.exports import Exports
 from orchestrator.runtime.saving.layouts import layout
-from orchestrator.runtime.saving.reading import load
+from orchestrator.runtime.saving.reading import load, shared
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
 
-_CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "distrib_optim_fully_reshardable_mem_efficient": False}
 _PROBE_BYTES = 1 << 20
 _WAIT_SECONDS = 1.0
 
@@ -101,7 +101,7 @@ class Checkpointer:
         """
         self._run, self._job, self._ranks, self._control, self._lease = run, job, ranks, control, lease
         self._records, self._chunks, self._optimizer = records, chunks, optimizer
-        self._metadata = {**_CONTENT, "dp_cp_group": data_parallel_group}
+        self._data_parallel = data_parallel_group
         self._code, self._beat, self._carried = code, beat, carried
         self._device = next(parameter.device.type for chunk in chunks for parameter in chunk.parameters())
         self._copies = HostCopies()
@@ -129,7 +129,7 @@ class Checkpointer:
         itself: every replica writes its part of the optimizer's state, the first one the weights as well.
         """
         if self._device == "cuda":
-            tensors = megatron_compat.written_of(self._tensors(loading=False))
+            tensors = megatron_compat.written_of(self._tensors(CONTENT, loading=False))
             self._copies.take_ahead(tensor.nbytes for tensor in tensors if tensor.is_cuda)
 
     def close(self) -> None:
@@ -152,8 +152,8 @@ class Checkpointer:
         if failure is not None:
             self._abandon(path, state, failure)
             return
-        whole = self._state_dict(state, with_rng=True, loading=False)
-        request = megatron_compat.begin_save(whole, str(path), _CONTENT, self._copies)
+        whole = self._state_dict(state, CONTENT, with_rng=True, loading=False)
+        request = megatron_compat.begin_save(whole, str(path), CONTENT, self._copies)
         self._saving = _Save(path, replace(state), request, started)
         self._start_writing(self._saving)
 
@@ -211,7 +211,10 @@ class Checkpointer:
         others = self._another_place(commit)
         if others is not None and self._ranks.is_first:
             logger.warning("%s was written %s: what dropout draws begins anew from runtime.seed", commit.path, others)
-        wanted = self._state_dict(state, with_rng=others is None, loading=True)
+        # Those of earlier versions do not say that they number the optimizers of dense weights and of experts.
+        said = shared(commit.path).get("content_metadata") or {}
+        content = {**CONTENT, "chained_optim_avoid_prefix": False, **said}
+        wanted = self._state_dict(state, content, with_rng=others is None, loading=True)
         try:
             loaded = load(wanted, commit.path)
             for index, chunk in enumerate(self._chunks):
@@ -233,8 +236,10 @@ class Checkpointer:
         device = commit.details.get("device", self._device)
         return None if device == self._device else f"on {device}, and this is {self._device}"
 
-    def _state_dict(self, state: TrainState, *, with_rng: bool, loading: bool) -> dict[str, Any]:
-        ranks, whole = self._ranks, self._tensors(loading=loading)
+    def _state_dict(
+        self, state: TrainState, content: Mapping[str, Any], *, with_rng: bool, loading: bool
+    ) -> dict[str, Any]:
+        ranks, whole = self._ranks, self._tensors(content, loading=loading)
         if with_rng:
             whole["rng"] = ShardedObject(
                 "rng",
@@ -246,16 +251,16 @@ class Checkpointer:
         whole["train_state"] = state.state_dict()
         return whole
 
-    def _tensors(self, *, loading: bool) -> dict[str, Any]:
-        """The weights and the optimizer."""
-        count = len(self._chunks)
+    def _tensors(self, content: Mapping[str, Any], *, loading: bool) -> dict[str, Any]:
+        """The weights and the optimizer, named and cut as `content` says."""
+        count, metadata = len(self._chunks), {**content, "dp_cp_group": self._data_parallel}
         models = {
-            model_key(index, count): chunk.sharded_state_dict(metadata=self._metadata)
+            model_key(index, count): chunk.sharded_state_dict(metadata=metadata)
             for index, chunk in enumerate(self._chunks)
         }
         whole: dict[str, Any] = dict(models)
         whole["optimizer"] = self._optimizer.sharded_state_dict(
-            models["model"] if count == 1 else models, is_loading=loading, metadata=self._metadata
+            models["model"] if count == 1 else models, is_loading=loading, metadata=metadata
         )
         return whole
 

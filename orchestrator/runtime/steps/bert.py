@@ -14,10 +14,14 @@ _FIELDS = ("text", "types", "labels", "is_random", "padding_mask", "loss_mask")
 
 
 class MaskedTokens:
-    """Two parts: "lm", over the masked tokens alone, and with a binary head "order", over the samples."""
+    """Two parts: "lm", over the masked tokens alone, and with a binary head "order", over the samples.
 
-    def __init__(self, has_binary_head: bool, tokentypes: int) -> None:
-        self.has_binary_head, self.tokentypes = has_binary_head, tokentypes
+    Samples have different numbers of masked tokens. "lm" is the mean over a micro-batch, which counts once: so what is
+    reported is what is minimised. With `per_token`, which a binary head does without, each token counts.
+    """
+
+    def __init__(self, has_binary_head: bool, tokentypes: int, *, per_token: bool = False) -> None:
+        self.has_binary_head, self.tokentypes, self.per_token = has_binary_head, tokentypes, per_token
         self.parts: tuple[str, ...] = ("lm", "order") if has_binary_head else ("lm",)
 
     def get_batch(self, samples: Batch) -> Batch:
@@ -43,10 +47,12 @@ class MaskedTokens:
         return torch.cat([losses.float(), order_losses.unsqueeze(1)], dim=1)
 
     def loss(self, output: torch.Tensor, batch: Batch) -> Mapping[str, Part]:
-        """Sum of the masked tokens' losses and their number; that of the samples' and theirs."""
+        """Mean of the masked tokens' losses, 0 where there are none; sum of the samples' losses and their number."""
         mask = batch["loss_mask"]
         losses = output[:, : mask.size(1)].float()
-        parts = {"lm": Part((losses * mask).sum(), mask.sum())}
+        total, count = (losses * mask).sum(), mask.sum()
+        mean = Part(total / count.clamp(min=1), torch.ones_like(count))
+        parts = {"lm": Part(total, count) if self.per_token else mean}
         if self.has_binary_head:
             order = output[:, mask.size(1)]
             parts["order"] = Part(order.sum(), torch.full_like(mask.sum(), order.numel()))

@@ -37,15 +37,21 @@ def custom_train_step(job: JobSpec) -> TrainStep:
     module = _import(module_name, where)
     step: TrainStep = _instance(_class(module, name, where), job.runtime.train_step_arguments, where)
     _check(step, where)
-    is_t5 = job.model.architecture == "t5"
-    if len(step.parts) > 1 and (is_t5 or job.data.masks_loss):
-        field = "chat" if job.data.chat is not None else "eod_mask_loss"
-        whose = "of a T5" if is_t5 else f"that data.{field} asks for"
-        way_out = "join its parts" if is_t5 or job.data.chat is not None else "leave eod_mask_loss out"
+    if len(step.parts) > 1 and job.has_per_token_loss:
         raise UserError(
-            f"{where}: a loss per token, {whose}, has one part, and this one has {', '.join(step.parts)}; {way_out}"
+            f"{where}: a loss per token, {_whose(job)}, has one part, and this one has {', '.join(step.parts)}; join "
+            "its parts, or write batch.calculate_per_token_loss: false, which averages each micro-batch by itself"
         )
     return step
+
+
+def _whose(job: JobSpec) -> str:
+    """What makes the loss of a job one per token."""
+    if job.batch.calculate_per_token_loss:
+        return "that batch.calculate_per_token_loss asks for"
+    if job.model.architecture == "t5":
+        return "of a T5"
+    return f"that data.{'chat' if job.data.chat is not None else 'eod_mask_loss'} asks for"
 
 
 def _import(name: str, where: str) -> ModuleType:

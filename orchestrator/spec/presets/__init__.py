@@ -19,6 +19,12 @@ def has_vocabulary(name: str) -> bool:
     return any(line.startswith("vocab_size:") for line in preset_text(name).splitlines())
 
 
+def sequence_length(name: str) -> int:
+    """Tokens of a sample of a preset."""
+    lines = (line.partition(":") for line in preset_text(name).splitlines())
+    return next(int(value) for key, _, value in lines if key == "seq_length")
+
+
 def sees_images(name: str) -> bool:
     """Whether a preset has an encoder of images."""
     return any(line.startswith("vision:") for line in preset_text(name).splitlines())

@@ -11,6 +11,7 @@ from orchestrator.spec.rules.topology import CP, DP, EP, GPUS, TP
 from orchestrator.spec.sections import JobSections
 
 EXPERTS, ETP = "model.num_experts", "parallelism.expert_tensor_parallel_size"
+PER_TOKEN = "batch.calculate_per_token_loss"
 TOPK, COEFF, BALANCING = "model.moe_router_topk", "model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"
 EXPERT_WIDTH, SHARED = "model.moe_ffn_hidden_size", "model.moe_shared_expert_intermediate_size"
 CAPACITY = "model.moe_expert_capacity_factor"
@@ -79,11 +80,11 @@ def balancing(job: JobSections) -> Iterator[Problem]:
     model = job.model
     kind = model.moe_router_load_balancing_type
     balances = model.num_experts is not None and (model.moe_aux_loss_coeff or model.moe_z_loss_coeff)
-    if balances and job.data.masks_loss:
-        field = "chat" if job.data.chat is not None else "eod_mask_loss"
+    if balances and job.has_per_token_loss:
+        field = "data.chat" if job.data.chat is not None else "data.eod_mask_loss"
         message = "with a loss per token megatron-core weighs the losses that balance experts by the layout"
-        hint = f"leave {field} out, or the coefficients of aux and z loss"
-        yield Problem(message, (f"data.{field}", COEFF, "model.moe_z_loss_coeff"), hint)
+        hint = f"write {PER_TOKEN}: false, or leave the coefficients of aux and z loss out"
+        yield Problem(message, (PER_TOKEN, field, COEFF, "model.moe_z_loss_coeff"), hint)
     if model.num_experts is None or kind in ("aux_loss", "seq_aux_loss"):
         return
     if model.moe_aux_loss_coeff > 0:

@@ -13,7 +13,7 @@ from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
 from orchestrator.spec.sections import JobSections
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
-from orchestrator.spec.values import environment_references
+from orchestrator.spec.values import TO_BE_WRITTEN, environment_references
 
 # What megatron-core sets for each choice; another word in the environment it refuses (`language_module.py`).
 _OF_ATTENTION = {
@@ -190,6 +190,13 @@ def kept_checkpoints(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("checkpoint.keep_every", "checkpoint.save_interval"), hint)
 
 
+def weights_to_begin_with(job: JobSections) -> Iterator[Problem]:
+    """`migrate` leaves a mark where a person has to say which weights a training begins with."""
+    if job.checkpoint.pretrained == TO_BE_WRITTEN:
+        hint = "write the name of a run; `orchestrator checkpoint import DIR` makes one of other weights"
+        yield Problem("stands for weights that have to be named", ("checkpoint.pretrained",), hint)
+
+
 def exported_checkpoints(job: JobSections) -> Iterator[Problem]:
     """What is exported is a checkpoint that was saved at a fixed step."""
     export, saved, steps = job.checkpoint.export, job.checkpoint.save_interval, job.schedule.train_iters
@@ -301,6 +308,7 @@ RULES = (
     fp16_on_cpu,
     transformer_engine_on_cpu,
     kept_checkpoints,
+    weights_to_begin_with,
     exported_checkpoints,
     validation_data,
     arguments_of_the_train_step,

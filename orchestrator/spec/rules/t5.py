@@ -25,6 +25,7 @@ _ITS_OWN = (
     ("model", "encoder_num_layers"),
     ("model", "decoder_num_layers"),
     ("model", "decoder_seq_length"),
+    ("model", "add_output_bias"),
     ("model", "scale_decoder_outputs"),
     ("model", "relative_attention_num_buckets"),
     ("model", "relative_attention_max_distance"),
@@ -100,6 +101,10 @@ def not_of_t5(job: JobSections) -> Iterator[Problem]:
         message += f"{model.num_attention_heads}"
         paths = ("model.num_query_groups", "model.num_attention_heads", FAMILY)
         yield Problem(message, paths, "leave num_query_groups out")
+    if model.add_output_bias and model.untie_embeddings_and_output_weights:
+        message = "an output layer of its own has no bias, as in Megatron-LM: it is for a tied one"
+        both = ("model.add_output_bias", "model.untie_embeddings_and_output_weights")
+        yield Problem(message, both, "leave one of them out")
     if job.parallelism.num_model_chunks > 1:
         message = (
             "T5 has no interleaved pipeline: encoder and decoder follow each other once, so a stage has one chunk: "

@@ -37,6 +37,9 @@ def data_of_the_task(job: JobSections) -> Iterator[Problem]:
 def validation_of_the_task(job: JobSections) -> Iterator[Problem]:
     """Evaluation needs examples that are held out."""
     task, evaluation = job.task, job.evaluation
+    if task is not None and not evaluation.same_samples:
+        message = "an evaluation reads the examples of its files from the first one on"
+        yield Problem(message, ("evaluation.same_samples", TASK), "leave it out")
     if task is None or task.validation is not None or job.data.random_tokens:
         return
     for name in ("eval_interval", "eval_at_start"):

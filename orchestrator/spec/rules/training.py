@@ -21,6 +21,7 @@ from orchestrator.spec.rules.topology import COUNT, DP, GLOBAL, GPUS, MICRO, PP,
 from orchestrator.spec.sections import JobSections
 
 RAMPUP = "batch.rampup_batch_size"
+PER_TOKEN = "batch.calculate_per_token_loss"
 START, INCREMENT = f"{RAMPUP}.start_global_batch_size", f"{RAMPUP}.increment"
 
 
@@ -190,6 +191,14 @@ def lowest_learning_rate(job: JobSections) -> Iterator[Problem]:
         yield Problem(f"min_lr {floor:g} > lr {lr:g}", ("optimizer.min_lr", "optimizer.lr"), f"at most {lr:g}")
 
 
+def loss_per_token(job: JobSections) -> Iterator[Problem]:
+    """Tokens and samples of one loss cannot be weighed against each other."""
+    model = job.model
+    if job.batch.calculate_per_token_loss and model.architecture == "bert" and model.bert_binary_head:
+        message = "a loss per token has one part, and BERT with its binary head has two: one counts tokens, one samples"
+        yield Problem(message, (PER_TOKEN, "model.bert_binary_head", "model.architecture"), "leave it out")
+
+
 def first_learning_rate(job: JobSections) -> Iterator[Problem]:
     """The warm-up goes up."""
     lr, start = job.optimizer.lr, job.schedule.lr_warmup_init
@@ -208,4 +217,5 @@ RULES = (
     warmup_below_decay,
     lowest_learning_rate,
     first_learning_rate,
+    loss_per_token,
 )

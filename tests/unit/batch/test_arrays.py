@@ -10,9 +10,9 @@ import pytest
 
 from orchestrator.batch import aftermath
 from orchestrator.batch.aftermath import conclude, left_to_caller
-from orchestrator.batch.policy import Decision
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.causes import Exit
+from orchestrator.launch.policy import Decision
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.submission import latest_job
 from orchestrator.lease import supersedes

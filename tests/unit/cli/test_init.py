@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.answering import TOKENIZER, Person
 
 from orchestrator.cli.jobs.job_text import CONVERSATIONS, OPTIONS, YOUR_DATA, job_text
-from orchestrator.cli.jobs.questionnaire import QUESTIONS, ask, problem_with, spec_values
+from orchestrator.cli.jobs.questionnaire import ask, problem_with, spec_values
 from orchestrator.cli.main import main
 from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.loading import load_job, load_text
@@ -47,6 +49,35 @@ def test_a_model_that_sees_is_told_of_conversations(orchestrator: Any, tmp_path:
     assert CONVERSATIONS not in job_text(spec_values({"model.preset": "llama3-8b"}))
     blended = orchestrator("init", "--preset", "llava1.5-7b", "--set", "data.blend=data/mine", "-o", "-")
     assert load_text(blended.out).job.data.chat == ChatSpec(packing=False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("init", "--yes"), ("migrate", "--", "--num-layers", "2", "--hidden-size", "64", "--num-attention-heads", "2")],
+    ids=lambda words: str(words[0]),
+)
+def test_editors_find_the_schema_beside_the_job(orchestrator: Any, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """By yaml-language-server's own line, from a file, with no network; what they check is what is written."""
+    (tmp_path / "jobs").mkdir()
+    first, *rest = words
+    assert orchestrator(first, "-o", "jobs/mine.yaml", *rest).code in (0, 2)
+    written = (tmp_path / "jobs" / "mine.yaml").read_text()
+    [place] = re.findall(r"^#\s+yaml-language-server\s*:\s*\$schema=(\S+)$", written, re.MULTILINE)
+    schema = json.loads((tmp_path / "jobs" / place).read_text())
+    assert schema == orchestrator("schema").json
+    for section, content in yaml.safe_load(written).items():
+        [options] = [each for each in schema["properties"][section].get("anyOf", [{}]) if each != {"type": "null"}]
+        if "$ref" in options:
+            keys = schema["$defs"][options["$ref"].rpartition("/")[2]]["properties"]
+            assert keys.keys() >= (content or {}).keys()
+
+
+def test_a_schema_of_another_is_left_as_it_is(orchestrator: Any, tmp_path: Path) -> None:
+    path = tmp_path / "job.schema.json"
+    for content, kept in [('{"title": "Pipeline"}', True), ("mine", True), ('{"title": "Job spec"}', False)]:
+        path.write_text(content)
+        assert orchestrator("init", "--yes", "--force").code == 0
+        assert (path.read_text() == content) == kept
 
 
 def test_nothing_is_overwritten(orchestrator: Any, tmp_path: Path) -> None:
@@ -198,26 +229,6 @@ def test_the_options_shown_as_comments_are_legal(path: str) -> None:
     load_text(text, overrides=[f"{path}={OPTIONS[path]}"])
 
 
-class Person:
-    """Answers questions by their text; takes the default for the rest."""
-
-    def __init__(self, **answers: list[str]) -> None:
-        self.answers = {
-            question.path: list(answers.get(question.path.replace(".", "__"), [])) for question in QUESTIONS
-        }
-        self.asked: list[str] = []
-        self.told: list[str] = []
-
-    def read(self, text: str, default: str) -> str:
-        [question] = [question for question in QUESTIONS if question.text == text]
-        self.asked.append(question.path)
-        waiting = self.answers[question.path]
-        return waiting.pop(0) if waiting else default
-
-    def tell(self, reason: str) -> None:
-        self.told.append(reason)
-
-
 def test_the_seeds_questionnaire() -> None:
     """The answers of the example in Accelerate's Megatron-LM guide."""
     person = Person(
@@ -269,7 +280,7 @@ def test_the_tokenizer_of_the_data_is_the_default(
     orchestrator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER)
     made_with = {"type": "huggingface", "path": "tokenizer.json"}
     counts = dict.fromkeys(("vocab_size", "largest_token_id", "documents", "tokens", "text_bytes"), 9)
     told = {"tokenizer": made_with, "tokenizer_hash": "1", "dtype": "uint16", **counts}
@@ -280,15 +291,6 @@ def test_the_tokenizer_of_the_data_is_the_default(
         assert answers["data.tokenizer.path"] == path
     assert orchestrator("init", "--yes", "--set", "data.blend=mine").code == 0
     assert load_job([tmp_path / "job.yaml"]).job.data.tokenizer.path == "tokenizer.json"
-
-
-def test_torn_data_is_refused_and_missing_data_is_not(tmp_path: Path) -> None:
-    (tmp_path / "torn.idx").write_bytes(b"MMIDIDX\x00\x00")
-    (tmp_path / "torn.bin").write_bytes(b"")
-    person = Person(data__blend=[str(tmp_path / "torn"), f"{tmp_path}/later {tmp_path}/b"])
-    answers = ask(person.read, person.tell, {})
-    assert ["torn" in reason for reason in person.told] == [True]
-    assert [entry["path"] for entry in answers["data.blend"]] == [f"{tmp_path}/later", f"{tmp_path}/b"]
 
 
 @settings(max_examples=30)

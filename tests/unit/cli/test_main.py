@@ -44,6 +44,7 @@ def test_every_command_has_help_with_an_example(entry: Any, capsys: pytest.Captu
         assert "Example" in out, words
         assert f"orchestrator {entry.name}" in out.split("Example")[1], words
         assert "--json" in out, words
+        assert "<bool>" not in out, words
 
 
 def test_version(orchestrator: Any) -> None:

@@ -45,7 +45,7 @@ def test_on_standard_output(orchestrator: Any, script: Path, tmp_path: Path) -> 
     assert "wrote" not in printed.err
     part = orchestrator("migrate", "-o", "-", "--", "--num-layers", "2")
     assert part.code == 2
-    assert part.out.startswith("# Migrated from the command line.")
+    assert "\n# Migrated from the command line." in part.out
     assert part.err.splitlines()[-1] == "this is not a whole job yet: what is missing stands above and in it"
     assert orchestrator("migrate", "-o", "-", "--", "--nonsense-alone").code == 2
     assert "leave one of them out" in orchestrator("migrate", script, "-o", "-", "--json").json["message"]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.main import main
 from orchestrator.cluster import profiles
+from orchestrator.exchange.wanted import NOT_EXPORTABLE
 from orchestrator.spec.shape import leaf_paths
 
 JOBS = Path(__file__).parents[3] / "jobs"
@@ -30,6 +31,36 @@ def test_ok_and_what_it_would_do(orchestrator: Any, job_file: Path) -> None:
     told = "\n".join(rest)
     for fact in ("parameters, 4 layers, hidden 128", "1 process on 1 node", "4 = micro 2 x 2", "20 steps", "random"):
         assert fact in told
+
+
+@pytest.mark.parametrize(
+    ("job", "fields"),
+    [
+        ("gpt-1.7b", {"model.normalization", "model.activation"}),
+        ("t5-220m", {"model.position_embedding_type", "model.softmax_scale", "model.normalization"}),
+        ("bert-mnli", {"task"}),
+        *(
+            (name, None)
+            for name in ("quickstart", "gpt-tiny-cpu", "moe-tiny-cpu", "gpt-345m", "llama3-8b", "llava1.5-7b")
+        ),
+    ],
+)
+def test_a_job_that_cannot_be_exported_is_told_of(orchestrator: Any, job: str, fields: set[str] | None) -> None:
+    """With what stands in the way; jobs shipped to begin with, and models that are published, can be."""
+    for command in ("validate", "plan"):
+        doubts = orchestrator(command, JOBS / f"{job}.yaml", "--json").json["verdict"]["doubts"]
+        found = [each for each in doubts if each.get("code") == NOT_EXPORTABLE]
+        assert len(found) == (fields is not None)
+        for each in found:
+            assert fields is not None
+            assert each["path"] in fields
+            assert all(field in each["message"] + each["hint"] for field in fields - {"task"})
+
+
+def test_what_is_stopped_for_its_export_is_not_told_of_it_again(orchestrator: Any) -> None:
+    export = "checkpoint.export={format: hf, interval: 100}"
+    refused = orchestrator("validate", JOBS / "gpt-1.7b.yaml", "--set", "checkpoint.save_interval=100", "--set", export)
+    assert (refused.code, refused.err.count("model.normalization is LayerNorm")) == (2, 1)
 
 
 def test_json(orchestrator: Any, job_file: Path) -> None:
@@ -215,6 +246,12 @@ def test_cluster_of_the_command_line(orchestrator: Any, job_file: Path) -> None:
     assert "cluster      alps, partition gpu: 4 of 4 nodes, 8 of 8 GPUs on each, 4h of 1d" in finished.out
     assert orchestrator("plan", job_file, "--cluster", "alps", "--json").json["cluster"] == "alps"
     assert "alps, partition gpu: 4 of 4 nodes" in orchestrator("plan", job_file, "--cluster", "alps").out
+    own = "clusters/alps.yaml"
+    assert orchestrator("plan", job_file, "--cluster", own, "--json").json["cluster"] == "alps"
+    assert orchestrator("cluster", "show", own).out.startswith(f"alps: {own}\n")
+    nowhere = orchestrator("validate", job_file, "--cluster", "alp.yaml")
+    assert nowhere.code == 2
+    assert "--cluster alp.yaml: there is no cluster profile alp.yaml: no such file" in nowhere.err
 
 
 @pytest.mark.usefixtures("alps")

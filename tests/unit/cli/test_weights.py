@@ -85,3 +85,20 @@ def test_a_name_that_means_another_run_now_is_told(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out == ""
     tell_new_meaning(runs[2], tmp_path)
     assert capsys.readouterr().out == f"a names this run from now on; the one before is {runs[0].run_id}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-o", "out"), "there is no run nowhere"),
+        (("--output", "out"), "there is no run nowhere"),
+        (("out",), "there is no run nowhere"),
+        ((), "-o DIR"),
+        (("out", "-o", "other"), "-o DIR"),
+        (("-o", "-"), "standard output"),
+    ],
+)
+def test_the_folder_of_an_export(orchestrator: Any, words: tuple[str, ...], said: str) -> None:
+    """With -o as elsewhere, or behind the run."""
+    refused = orchestrator("checkpoint", "export", "nowhere", *words, "--to", "hf")
+    assert (refused.code, said in refused.err) == (2, True)

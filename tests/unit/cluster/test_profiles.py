@@ -88,6 +88,21 @@ def test_an_unknown_name(project: Path) -> None:
         load_profile("../clusters/alps")
 
 
+def test_a_profile_is_named_by_its_file_too(project: Path, tmp_path: Path) -> None:
+    """Wherever it lies, and whatever it is called there."""
+    team = tmp_path / "team"
+    team.mkdir()
+    (team / "newest.yaml").write_text(GOOD)
+    assert load_profile(str(team / "newest.yaml")).name == "alps"
+    assert load_profile("../team/newest.yaml").name == "alps"
+    assert load_profile("team/newest.yaml", tmp_path).name == "alps"
+    with pytest.raises(UserError, match=r"^there is no cluster profile team/none.yaml: no such file: name another$"):
+        load_profile("team/none.yaml")
+    (team / "wrong.yaml").write_text("name: alps\ntime: forever\n")
+    with pytest.raises(SpecError, match=r"team/wrong.yaml:2:1: time"):
+        load_profile(str(team / "wrong.yaml"))
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

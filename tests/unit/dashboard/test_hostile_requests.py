@@ -34,8 +34,8 @@ from orchestrator.spec.loading import dump_resolved
 pytestmark = pytest.mark.alone
 
 STEPS = 4000
-LARGE = re.compile(r"plotly\.js|/runs/[^/]*/[^/]*/(logs|code)\b")
-"""What is large by its nature: plotly's 5 MB, which browsers fetch once and keep, and what a run itself has written."""
+LARGE = re.compile(r"plotly\.js|/runs/[^/]*/[^/]*/(logs/raw|code/|spec/written)")
+"""What is large by its nature: plotly's 5 MB, which browsers fetch once and keep, and downloads."""
 USUAL: dict[str, Any] = {
     "x": st.sampled_from(["steps", "tokens", "time", "clock"]),
     "run": st.lists(st.sampled_from(["long/0", "long/1", "long/2"]), max_size=3),
@@ -66,7 +66,14 @@ def long_run(folder: Path, number: int) -> RunDir:
             record = {"time": 1.7e9 + step, "iteration": step, "samples": 8 * step, "tokens": 512 * step}
             file.write(json.dumps({**record, "values": measured}) + "\n")
     run.logs.mkdir(exist_ok=True)
-    (run.logs / "rank-0.log").write_text("".join(f"line {number} of a log\n" for number in range(2000)))
+    for rank in range(400):
+        (run.logs / f"rank-{rank}.log").write_text(f"<{rank}>\n")
+    lines = (f"line {number} of a log & <b>{'long ' * (number % 900)}</b>\n" for number in range(2000))
+    (run.logs / "rank-0.log").write_text("".join(lines))
+    (run.path / "code.diff").write_text('+ a <changed> "line"\n' * 20_000)
+    (run.path / "launch.sh").write_text("# " + "x" * 100_000)
+    for _ in range(3000):
+        run.append_event("checkpoint_failed", iteration=STEPS, message="No space left on device: " + "'" * 100)
     return run
 
 
@@ -157,7 +164,9 @@ def test_no_address_is_too_much(port: int) -> None:
 def test_pages_and_figures_of_long_runs_are_of_bounded_size(port: int) -> None:
     run, beside = f"/runs/{KEYS[0]}", urlencode([("run", key) for key in KEYS])
     wait_until(lambda: b"are being read" not in ask(port, "/")[1], "all runs to be read")
-    ends = ("", "/events", "/checkpoints", "/data", "/machines", "/plan", "/spec", "/time")
+    ends = ["", "/events", "/checkpoints", "/data", "/machines", "/plan", "/spec", "/time", "/code", "/logs"]
+    ends += ["/logs?line=1", "/logs?before=1000", "/logs?q=line", "/logs?q=line&everywhere=true"]
+    ends += ["/logs/new?file=logs/rank-0.log&from=0", "/events?from=2500"]
     figures = [
         f"/figure/{chart}?x={x}&smoothing=0.5" for chart in ("loss", "lr", "grad_norm") for x in ("time", "clock")
     ]

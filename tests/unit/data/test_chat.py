@@ -201,7 +201,7 @@ JSON = st.recursive(
 def test_any_line_is_a_conversation_or_has_a_reason(value: Any) -> None:
     reason = None
     try:
-        found = parse_conversation(json.dumps(value).encode())
+        found = parse_conversation(json.dumps(value).encode()).messages
     except ValueError as error:
         reason = str(error)
     assert reason if reason is not None else any(message.role == "assistant" for message in found)
@@ -211,7 +211,7 @@ def test_what_says_nothing_may_stand_beside_the_turns() -> None:
     turns = [{"from": "system", "value": "a", "weight": None}, {"from": "human", "value": "b", "weight": 0.0}]
     turns.append({"from": "gpt", "value": "c", "weight": 1.0, "tool_calls": []})
     line = {"conversations": turns, "system": "a", "tools": "[]", "functions": None, "id": 7, "source": "x"}
-    assert [message.content for message in parse_conversation(json.dumps(line).encode())] == ["a", "b", "c"]
+    assert [message.content for message in parse_conversation(json.dumps(line).encode()).messages] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("template", [CHATML, UNMARKED], ids=["marked", "unmarked"])
@@ -325,19 +325,29 @@ def test_workers_and_shards_change_nothing(tokenize: Tokenize, tmp_path: Path) -
 
 WRONG = {
     "[]": "not a JSON object but a list",
-    '{"text": "x"}': "no conversation; fields: text",
+    '{"text": "x"}': "no conversation; keys: text; known are .*messages.*conversations.*completion.*Alpaca.*Dolly",
+    '{"messages": null, "prompt": "x"}': "no conversation; keys: messages, prompt; known are",
+    '{"instruction": "x", "output": 1}': "output is not text but a number",
+    '{"instruction": "x", "input": ["y"], "output": "z"}': "input is not text but a list",
+    '{"instruction": "x", "history": ["y"], "output": "z"}': "field 'history' is not a list of pairs",
     '{"messages": {}}': "field 'messages' is not a list but an object",
     '{"messages": []}': "no turn of the assistant's",
     '{"messages": [{"role": "user", "content": "x"}]}': "no turn of the assistant's",
     '{"messages": ["x"]}': r"messages\[0\] is not an object but a str",
-    '{"messages": [{"role": "tool", "content": "x"}]}': r"messages\[0\] has role 'tool'; known are system, user",
+    '{"messages": [{"role": "bot", "content": "x"}]}': r"messages\[0\] has role 'bot'; known are system, user",
     '{"messages": [{"role": "user"}]}': r"messages\[0\] has no 'content'; fields: role",
     '{"messages": [{"role": "assistant", "content": null}]}': r"messages\[0\].content is not text but null",
-    '{"messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]}': "calls tools",
-    '{"messages": [{"role": "assistant", "content": "", "reasoning_content": "x"}]}': r"messages\[0\] has a reasoning",
-    '{"messages": [{"role": "assistant", "content": "x", "weight": 0}]}': r"messages\[0\] has weight 0, and all",
-    '{"prompt": "x", "completion": "y", "tools": [{}]}': "field 'tools' beside the turns is not read",
-    '{"conversations": [{"from": "gpt", "value": "x"}], "system": "y"}': "field 'system' .* make it the first turn",
+    '{"messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]}': r"tool_calls is not a list of objects",
+    '{"messages": [{"role": "assistant", "content": "", "function_call": {"name": "f"}}]}': "write it as tool_calls",
+    '{"messages": [{"role": "assistant", "content": "", "reasoning_content": "x"}]}': "neither tools nor reasoning",
+    '{"messages": [{"role": "assistant", "content": "x", "weight": 0.5}]}': r"messages\[0\] has weight 0.5: write 1",
+    '{"messages": [{"role": "assistant", "content": "x", "weight": 0}]}': "weight 0, so that there is nothing to learn",
+    '{"prompt": "x", "completion": "y", "tools": [{}]}': "chat template plain writes neither tools nor reasoning",
+    '{"prompt": "x", "completion": "y", "tools": "[{"}': "field 'tools' is a text that is not JSON",
+    '{"prompt": "x", "completion": "y", "tools": {"name": "f"}}': "field 'tools' is not a list of objects",
+    '{"prompt": "x", "completion": "y", "functions": [{}]}': "'functions', which is not read: write them as tools",
+    '{"prompt": [{"role": "user", "content": "x"}], "completion": []}': "no turn of the assistant's",
+    '{"conversations": [{"from": "system", "value": "x"}], "system": "y"}': "than the system's turn: keep one",
     '{"conversations": [{"from": "human", "value": "x"}, {"from": "bing", "value": "x"}]}': "has from 'bing'",
     '{"prompt": "x", "completion": 1}': "completion is not text but a number",
     '{"prompt": "x", "completion": "\\ud800"}': "half of a surrogate pair",

@@ -71,7 +71,7 @@ SHAPES: dict[str, tuple[dict[str, Any], list[str], str]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_of_a_line(shape: str) -> None:
     line, images, content = SHAPES[shape]
-    first, _ = parse_conversation(json.dumps(line).encode())
+    first, _ = parse_conversation(json.dumps(line).encode()).messages
     assert (list(first.images), first.content) == (images, content)
 
 
@@ -83,7 +83,7 @@ def test_images_are_counted_over_all_turns() -> None:
         {"role": "assistant", "content": "z"},
     ]
     line = {"messages": turns, "images": ["a", "b", "c", "d"]}
-    found = parse_conversation(json.dumps(line).encode())
+    found = parse_conversation(json.dumps(line).encode()).messages
     assert [message.images for message in found] == [("a",), ("b",), ("c", "d"), ()]
 
 

@@ -238,7 +238,7 @@ def test_a_mark_made_of_two_texts_is_told_of(album: Path) -> None:
 
 @pytest.mark.parametrize("character", [IMAGE, "\ufdd3"])
 def test_a_text_with_our_own_marks_is_a_bad_line(character: str) -> None:
-    messages = parse_conversation(json.dumps(talk(f"a{character}b")).encode())
+    messages = parse_conversation(json.dumps(talk(f"a{character}b")).encode()).messages
     with pytest.raises(ValueError, match=f"noncharacter of Unicode, U\\+{ord(character):X}"):
         JinjaTemplate("t", OF_PARTS, {})(messages)
 
@@ -308,7 +308,7 @@ def test_vicuna_is_llavas_conversation(bpe: Path, album: Path, tmp_path: Path) -
     assert ids == tokenizer.encode(said.replace("<image>", "<image>" * PATCHES))
     counted = [number for number, mark in zip(ids, mask, strict=True) if mark == COUNTS]
     assert counted == tokenizer.encode(" A cat.<|endoftext|> Yes.<|endoftext|>")
-    prompt = template.prompt(parse_conversation(line)[:2])
+    prompt = template.prompt(parse_conversation(line).messages[:2])
     assert "".join(piece.text or "" for piece in prompt) == f"<s>Be brief. USER: {IMAGE}\nWhat? ASSISTANT:"
 
 

@@ -84,10 +84,18 @@ SOURCE = {"path": "a", "copy": 0, "cut": "", "tokens": 8, "first": 10, "drawn": 
         {"sources": [{**SOURCE, "path": None}]},
         {"others": [{**SOURCE, "drawn": "many"}]},
         {"others": None},
+        {"larger_surplus": "no"},
     ],
 )
 def test_a_position_that_cannot_be(change: dict[str, Any]) -> None:
-    record = {"since": 4, "samples": 10, "weights": [1.0], "sources": [SOURCE], "others": []}
+    record = {
+        "since": 4,
+        "samples": 10,
+        "weights": [1.0],
+        "sources": [SOURCE],
+        "others": [],
+        "larger_surplus": False,
+    }
     assert DataPosition.from_dict(record).to_dict() == {**record, "weights": (1.0,), "sources": (SOURCE,), "others": ()}
     with pytest.raises((KeyError, TypeError, ValueError)):
         DataPosition.from_dict({**record, **change})

@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from orchestrator.data.datasets import build_datasets
+from orchestrator.data.families.t5 import SpanTokens
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.data import DataSpec, TokenizerSpec
@@ -173,3 +174,21 @@ def test_sentinels_of_the_tokenizer_itself(tmp_path: Path) -> None:
     more = load_tokenizer(spec.model_copy(update={"vocab_extra_ids": 3}))
     assert more.additional_special_tokens_ids == [4, 5, 6]
     assert more.vocab_size == 7
+
+
+@pytest.mark.parametrize(
+    ("more", "begin", "end", "first"),
+    [
+        ([], 2, 3, 8),
+        # What Megatron-LM's legacy tokenizer says of the vocabulary without these two, which it adds.
+        (["[BOS]", "[EOS]"], 8, 9, 10),
+        (["[EOS]"], 2, 3, 9),
+    ],
+)
+def test_begin_and_end_of_wordpiece(more: list[str], begin: int, end: int, first: int, tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, *more]))
+    spec = TokenizerSpec(type="wordpiece", path=str(tmp_path / "vocab.txt"), vocab_extra_ids=3)
+    tokens = SpanTokens(load_tokenizer(spec))
+    assert (tokens.bos, tokens.eos, tokens.cls, tokens.sep) == (begin, end, 2, 3)
+    assert tokens.additional_special_tokens_ids == [first, first + 1, first + 2]

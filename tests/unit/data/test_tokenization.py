@@ -187,7 +187,7 @@ class TestInputs:
             pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
             parquet.write_table(pyarrow.table({"text": texts}), path)
         request = TokenizeRequest(inputs=(path, path), txt_documents="line")
-        files = find_inputs(request)
+        files = find_inputs(request).files
         chunks = list(read_chunks(files, ("text",), chunk_bytes=1500))
         assert len(chunks) > 4
         for done, chunk in enumerate(chunks, 1):
@@ -199,7 +199,7 @@ class TestInputs:
 def all_documents(request: TokenizeRequest, chunk_bytes: int) -> list[object]:
     from orchestrator.data.documents import read_documents
 
-    chunks = read_chunks(find_inputs(request), request.json_keys, Position(), chunk_bytes)
+    chunks = read_chunks(find_inputs(request).files, request.json_keys, Position(), chunk_bytes)
     return [d for chunk in chunks for block in chunk.blocks for d in read_documents(block, request.json_keys)]
 
 
@@ -240,27 +240,6 @@ class TestWrongInput:
         (tmp_path / "x.jsonl").write_bytes(b'{"text": "x"}\n' + line + b"\n")
         with pytest.raises(UserError, match=f"x.jsonl:2: .*{reason}"):
             tokenize(tmp_path / "x.jsonl")
-
-    @pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
-    @pytest.mark.parametrize("indent", [None, 2], ids=["one line", "indented"])
-    def test_a_json_array_is_told_with_the_way_out(
-        self, tokenize: Any, tmp_path: Path, indent: int | None, chat: bool
-    ) -> None:
-        """LLaVA's conversations are published as one. Left out with --on-error skip, nothing would be left."""
-        record = {"prompt": "a", "completion": "b", "text": "c"}
-        path = tmp_path / "mix.json"
-        path.write_text("\n " + json.dumps([record, record], indent=indent))
-        options: dict[str, Any] = {"append_eod": False, "chat": chat}
-        for on_error in ("fail", "skip"):
-            with pytest.raises(UserError) as said:
-                tokenize(path, on_error=on_error, **options)
-            assert "one JSON object (a conversation, a document) to a line" in str(said.value)
-            assert str(said.value).endswith(f": jq -c '.[]' {path} > {tmp_path / 'mix.jsonl'}")
-            assert "skip" not in str(said.value)
-        packed = tmp_path / "mix.json.gz"
-        packed.write_bytes(gzip.compress(path.read_bytes()))
-        with pytest.raises(UserError, match=rf"gzip -dc {packed} \| jq -c '\.\[\]' > {tmp_path}/mix\.jsonl"):
-            tokenize(packed, **options)
 
     def test_a_list_among_lines_is_left_out_as_ever(self, tokenize: Any, tmp_path: Path) -> None:
         (tmp_path / "x.jsonl").write_text('[1]\n{"text": "x"}\n')

@@ -134,7 +134,10 @@ def test_the_last_word_has_one_space_before_it_where_a_tokenizer_begins_with_one
         ('{"txt": "a b"}', "2: there is no text under 'text'"),
         ('{"text": " "}', "2: there is no text under 'text'"),
         ('{"text": "word"}', "2: there is nothing before the last word"),
-        ('{"text": "much longer than it may be"}', "2: the passage has 25 tokens, and the model 16 positions"),
+        (
+            '{"text": "much longer than it may be"}',
+            "2: the passage has 25 tokens, but the model has learned 16 positions",
+        ),
     ],
 )
 def test_a_passage_that_cannot_be_scored_is_named(tmp_path: Path, line: str, said: str) -> None:

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.configuration import read_config, to_config, to_model
+from orchestrator.exchange.configuration import keys_read, read_config, to_config, to_model
 from orchestrator.exchange.families.choice import FAMILIES, family_of_folder, family_of_model, family_of_type
 from orchestrator.exchange.shapes import shape_of
+from orchestrator.exchange.table import Family
 from orchestrator.planning.parameters import parameters
 from orchestrator.spec.loading import load_text
 
@@ -190,12 +191,16 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
     max_leaves=3,
 )
-KEYS = sorted({key for family in FAMILIES for key in (*family.sizes.values(), *family.defaults, *family.constants)})
+MORE = st.sampled_from(FAMILIES).flatmap(
+    lambda family: st.tuples(st.just(family), st.dictionaries(st.sampled_from(sorted(keys_read(family))), VALUES))
+)
 
 
-@given(st.sampled_from(FAMILIES), st.dictionaries(st.sampled_from([*KEYS, "rope_theta", "rope_scaling"]), VALUES))
-def test_any_config_is_read_or_refused(family: Any, more: dict[str, Any]) -> None:
-    config = {**LLAMA, "n_layer": 1, "n_embd": 8, "n_head": 2, **more}
+@given(MORE)
+def test_any_config_is_read_or_refused(more: tuple[Family, dict[str, Any]]) -> None:
+    family, values = more
+    base = {**LLAMA, "n_layer": 1, "n_embd": 8, "n_head": 2}
+    config = {**{key: value for key, value in base.items() if key in keys_read(family)}, **values}
     try:
         model = job_of(to_model(config, family)).model
     except UserError:

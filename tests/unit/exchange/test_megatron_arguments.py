@@ -12,14 +12,15 @@ from orchestrator.checkpoints import MEGATRON_TRACKER, find_weights
 from orchestrator.cli.models import megatron
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import (
+    _network,
     differences,
     require_representable,
     scheduler_state,
     to_arguments,
     to_model,
 )
+from orchestrator.exchange.megatron_names import wanted_tensors
 from orchestrator.planning.batch import Progress
-from orchestrator.planning.parameters import parameters
 from orchestrator.spec.model import ModelSpec
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -72,9 +73,11 @@ def test_another_network_is_named() -> None:
     job = tiny_job("job", model=MODELS["llama"])
     arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)
     assert differences(job, {**arguments, "rotary_base": 10000, "num_query_groups": 4}) == [
-        "model.rotary_base is 10000 there and 500000 here",
         "model.num_query_groups is 4 there and 2 here",
+        "model.rotary_base is 10000 there and 500000 here",
     ]
+    capped = tiny_job("job", model={**MODELS["llama"], "attention_logit_softcapping": 30.0})
+    assert differences(capped, arguments) == ["model.attention_logit_softcapping is None there and 30.0 here"]
     with pytest.raises(UserError, match="multi-latent attention, state space layers, which is not imported"):
         to_model({**arguments, "multi_latent_attention": True, "hybrid_override_pattern": "M*"})
     with pytest.raises(UserError, match="positions mrope; imported are"):
@@ -165,20 +168,66 @@ def test_folders_of_other_kinds(tmp_path: Path) -> None:
             find_weights(str(folder), tmp_path / "runs")
 
 
-@pytest.mark.parametrize(("kind", "taken"), [("fully_reshardable", True), ("dp_reshardable", False), (None, False)])
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [("fully_reshardable", True), ("dp_reshardable", False), ("fsdp_dtensor", False), (None, False)],
+)
 def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
     kind: str | None, taken: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {"optimizer": kind, "unread": None, "left_behind": None}
+    found = found_with(kind)
     assert megatron._takes_optimizer(Path("there"), found, tiny_job("job")) is taken
-    assert ("stays behind" in capsys.readouterr().err) is not taken
+    said = capsys.readouterr().err
+    assert ("stays behind" in said) is not taken
+    assert ("--dist-ckpt-optim-fully-reshardable" in said) is (kind == "dp_reshardable")
 
 
-def test_parts_that_the_arguments_do_not_say_show_in_the_number_of_weights() -> None:
-    job = tiny_job("job", model=MODELS["llama"])
-    found = {"rows": 256, "weights": parameters(job, 256).total}
-    megatron._check_weights(Path("there"), found, job)
-    with pytest.raises(UserError, match=r"there has 217,408 weights, .* parts that are not described here"):
-        megatron._check_weights(Path("there"), {**found, "weights": 217_408}, job)
-    with pytest.raises(UserError, match=r"has no embedding\.word_embeddings\.weight"):
-        megatron._check_weights(Path("there"), {**found, "rows": None}, job)
+def test_an_optimizer_that_only_the_job_refuses_is_not_to_be_saved_once_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = tiny_job("job", parallelism={"use_distributed_optimizer": False})
+    assert not megatron._takes_optimizer(Path("there"), found_with("fully_reshardable"), job)
+    said = capsys.readouterr().err
+    assert "parallelism.use_distributed_optimizer" in said
+    assert "--dist-ckpt-optim-fully-reshardable" not in said
+
+
+@pytest.mark.parametrize(
+    ("sections", "taken"),
+    [
+        ({}, True),
+        ({"parallelism": {"use_distributed_optimizer": False}}, True),
+        ({"precision": {"dtype": "bf16"}}, False),
+        ({"optimizer": {"name": "sgd"}}, False),
+    ],
+)
+def test_the_older_formats_optimizer_is_adams_in_one_precision(sections: dict[str, Any], taken: bool) -> None:
+    job = tiny_job("job", **sections)
+    assert megatron._takes_optimizer(Path("there"), {**found_with("whole"), "dtype": "fp32"}, job) is taken
+
+
+def found_with(kind: str | None) -> dict[str, Any]:
+    """What is found of a checkpoint of a tiny job, by the format of its optimizer."""
+    tensors = wanted_tensors(tiny_job("job"), 256, with_optimizer=True)
+    said = {"is_resumable": True, "torn": None, "left_behind": None, "unread": None}
+    return {"optimizer": kind, **said, "rows": 256, "tensors": tensors}
+
+
+@pytest.mark.parametrize(
+    ("this", "that"),
+    [
+        ({"num_query_groups": 4}, {}),
+        ({"add_qkv_bias": True}, {}),
+        ({"kv_channels": 16, "ffn_hidden_size": 256}, {}),
+        ({"position_embedding_type": "none", "rotary_percent": 0.5}, {"position_embedding_type": "none"}),
+        (
+            {"num_experts": 2, "moe_layer_freq": [1, 1, 1, 1], "moe_ffn_hidden_size": 256, "ffn_hidden_size": 64},
+            {"num_experts": 2},
+        ),
+        ({"window_attn_skip_freq": 2, "moe_router_topk": 1}, {}),
+    ],
+)
+def test_equal_networks_that_are_written_otherwise(this: dict[str, Any], that: dict[str, Any]) -> None:
+    tiny = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64}
+    one, other = (ModelSpec.model_validate({**tiny, **each}) for each in (this, that))
+    assert _network(one) == _network(other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import enum
+import math
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from support.training import tiny_job
 
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron import describe
+from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
 from orchestrator.exchange.torch_format.weights import RankWeights
 
 
@@ -70,7 +72,9 @@ def test_one_network_in_every_order_and_layout(
     assert [name for name, tensor in network.weights.items() if not torch.equal(found[name], tensor)] == []
     assert len(weights.keys()) == (16 if not bert else 26)
     said = describe(tmp_path)
-    assert said["weights"] == sum(tensor.numel() for tensor in network.weights.values())
+    assert sum(map(math.prod, said["tensors"].values())) == sum(each.numel() for each in network.weights.values())
+    sources, missing = find_sources(wanted_tensors(job_of(network), 256, with_optimizer=False), said["tensors"])
+    assert (missing, unread(sources, said["tensors"])) == ([], [])
     assert (said["rows"], said["dtype"], said["iteration"], said["consumed_samples"]) == (256, "fp16", 10, 80)
 
 

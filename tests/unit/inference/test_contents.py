@@ -106,3 +106,11 @@ def test_what_is_not_base64(sent: str) -> None:
 def test_our_own_mark_is_no_text(content: Any) -> None:
     with pytest.raises(RequestError, match=r"content: its text holds a noncharacter of Unicode, U\+FDD2"):
         asked(content)
+
+
+def test_calls_of_tools_are_refused_by_name() -> None:
+    """Left out in silence, the conversation would be another."""
+    turn = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    with pytest.raises(RequestError, match=r"messages\.1: tool_calls is not supported"):
+        parsed(ChatRequest, {"messages": [{"role": "user", "content": "x"}, turn]})
+    assert parsed(ChatRequest, {"messages": [{**turn, "tool_calls": []}]}).length == 0

@@ -32,7 +32,11 @@ def model_with(folder: Path, **config: str) -> Model:
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     data = {"random_tokens": True, "tokenizer": {"type": "huggingface", "path": str(folder / "tokenizer.json")}}
-    network: Any = Network(tiny_job("asked", model={"vocab_size": 300}, data=data))
+    return model_of({"vocab_size": 300}, data)
+
+
+def model_of(model: dict[str, Any], data: dict[str, Any]) -> Model:
+    network: Any = Network(tiny_job("asked", model=model, data=data))
     commit: Any = None
     return Model(network, commit)
 
@@ -60,10 +64,24 @@ def test_token_ids_are_whole_numbers(tmp_path: Path) -> None:
             model.requests([prompt])
 
 
+@pytest.mark.parametrize("length", [32, 33, 500])
+def test_a_prompt_that_leaves_no_room_is_to_be_shortened(length: int) -> None:
+    """Asking for fewer new tokens would not help."""
+    learned = {"position_embedding_type": "learned_absolute", "seq_length": 32, "vocab_size": 300}
+    model = model_of(learned, {"random_tokens": True})
+    with pytest.raises(UserError, match=rf"the prompt has {length} tokens, .* learned 32 .* to 31 tokens at most"):
+        model.requests([[5] * length], {"max_new_tokens": 1})
+    assert [len(each.tokens) for each in model.requests([[5] * 31], {"max_new_tokens": 1})] == [31]
+    with pytest.raises(UserError, match="ask for at most 2 new tokens"):
+        model.requests([[5] * 30], {"max_new_tokens": 3})
+    with pytest.raises(UserError, match=r"list 0 has 33 tokens, .* shorten it to 32 tokens at most"):
+        model.logits([[5] * 33])
+
+
 def test_a_text_has_a_greatest_length_and_a_batch_a_least(tmp_path: Path) -> None:
     model = model_with(tmp_path)
     assert model.longest is None
-    with pytest.raises(UserError, match=r"1 prompt tokens \+ 2147483647 new ones = 2147483648; at most 4194304"):
+    with pytest.raises(UserError, match=r"1 prompt tokens \+ 2147483647 new ones = 2147483648, but at most 4194304"):
         model.requests([[5]], {"max_new_tokens": 2**31 - 1})
     for size in (0, -1):
         with pytest.raises(UserError, match="one prompt at least"):

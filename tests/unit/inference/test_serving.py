@@ -115,18 +115,31 @@ def test_a_conversation_is_written_as_the_tokenizer_says(server: Server) -> None
     assert "".join(deltas) == choice["message"]["content"]
 
 
+def test_a_conversation_that_its_template_makes_too_much_of_is_refused(server: Server) -> None:
+    for content, expected in (("too much", 400), ("hi", 200)):
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+        status, answer = server.ask("/v1/chat/completions", body)
+        assert (status, "MiB of memory" in answer) == (expected, expected == 400), answer
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
         (b"{", 400, "the request is not JSON"),
         (b"[" * 3000, 400, ""),
-        ({"prompt": "x", "nonsense": 1}, 400, "nonsense: "),
+        ({"prompt": "x", "nonsense": 1}, 400, "nonsense is not an option; there are model, temperature, top_p"),
+        ({"prompt": "x", "max_new_tokens": 1}, 400, "max_new_tokens is not an option; did you mean max_tokens?"),
+        ({"prompt": "x", "temprature": 1}, 400, "temprature is not an option; did you mean temperature?"),
+        ({"prompt": "x", "repeat-penalty": 1}, 400, "did you mean repetition_penalty?"),
+        ({"messages": [], "n": 1}, 400, "messages belongs to POST /v1/chat/completions"),
+        ({"prompt": "x" * 60, "max_tokens": 1}, 400, "the prompt has 60 tokens, but this server takes 60"),
         ({"prompt": "x", "logit_bias": {"5": 1}}, 400, "logit_bias is not supported"),
         ({"prompt": "x", "temperature": -1}, 400, "temperature: must be at least 0, not -1.0"),
         (
             {"prompt": "x", "max_tokens": 60},
             400,
-            "are 61 tokens; at most 60: ask for fewer, or start the server with --max-length 61",
+            "= 61, but this server takes 60 for both together; ask for at most 59 new tokens, "
+            "or start the server with --max-length 61",
         ),
         ({"prompt": "x", "max_tokens": 10**12}, 400, "max_new_tokens: must be at most 2^31 - 1, not 1000000000000"),
         ({"prompt": [[5, 300]]}, 400, "ids that the vocabulary of 300 tokens has not"),

@@ -16,8 +16,8 @@ from support.gate import Gate
 
 from orchestrator.cli import running
 from orchestrator.cli.main import main
-from orchestrator.launch.local import launch
 from orchestrator.launch.processes import end_processes
+from orchestrator.launch.restarts import launch_with_restarts
 from orchestrator.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 
@@ -143,7 +143,7 @@ def orchestrator(
     """orchestrator(*arguments) -> (exit code, standard output, standard error)."""
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(runs_dir))
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(running, "launch", functools.partial(launch, module=fake_runtime))
+    monkeypatch.setattr(running, "launch_with_restarts", functools.partial(launch_with_restarts, module=fake_runtime))
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         code = main([str(argument) for argument in arguments])

@@ -104,8 +104,9 @@ def test_reader_that_leaves_does_not_end_the_training(
 ) -> None:
     """As `orchestrator run job.yaml | head -1`."""
     program = (
-        "import functools, sys; from orchestrator.cli import main, running; from orchestrator.launch.local import "
-        "launch; running.launch = functools.partial(launch, module='fake_runtime'); sys.exit(main.main(sys.argv[1:]))"
+        "import functools, sys; from orchestrator.cli import main, running; from orchestrator.launch.restarts import "
+        "launch_with_restarts; running.launch_with_restarts = functools.partial(launch_with_restarts, "
+        "module='fake_runtime'); sys.exit(main.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "run", str(job_file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -160,12 +161,12 @@ def test_stopped_run_says_where_and_how_to_go_on(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_HOLD", "0:nothing-that-comes")
-    launch_fake = running.launch
+    launch_fake = running.launch_with_restarts
 
     def stop_at_once(run: RunDir, job: JobSpec, **options: Any) -> Any:
         return launch_fake(run, job, on_launched=lambda _: run.stop_file.write_text("{}"), **options)
 
-    monkeypatch.setattr(running, "launch", stop_at_once)
+    monkeypatch.setattr(running, "launch_with_restarts", stop_at_once)
     code, out, err = orchestrator("run", job_file)
     run = only_run(runs_dir)
     assert code == 1
@@ -382,7 +383,8 @@ def test_cancel_says_the_end_of_a_run_whose_launcher_cannot(
     launcher.send_signal(signal.SIGSTOP)
     code, out, _ = orchestrator("cancel", "tiny", "--now")
     assert code == 0
-    assert ": cancelled (ended at once, without waiting for a save, by orchestrator cancel --now)" in out
+    ended = "cancelled (ended at once, without waiting for a save, by orchestrator cancel --now)"
+    assert f"run tiny/{run.run_id} before its first step: {ended}" in out
     assert [event["cause"] for event in run.events() if event["event"] == "exited"] == ["cancelled"]
 
 

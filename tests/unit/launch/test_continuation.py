@@ -254,8 +254,8 @@ TERMINAL = """
 import functools, sys
 from orchestrator.cli import running
 from orchestrator.cli.main import main
-from orchestrator.launch.local import launch
-running.launch = functools.partial(launch, module="fake_runtime")
+from orchestrator.launch.restarts import launch_with_restarts
+running.launch_with_restarts = functools.partial(launch_with_restarts, module="fake_runtime")
 sys.exit(main(sys.argv[1:]))
 """
 

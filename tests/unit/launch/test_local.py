@@ -97,7 +97,8 @@ def training_at(
     """training_at(iteration): one that has done so many steps and waits for the gate."""
 
     def start(iteration: int) -> Training:
-        job = make_job(launch__env=gate.after(iteration))
+        # What starts again by itself is in test_restarts.py.
+        job = make_job(launch__env=gate.after(iteration), launch__on_failure={"killed": "stop"})
         run = make_run(job)
         launcher = start_launcher(run)
         until(lambda: step_of(run) == iteration)

@@ -52,7 +52,7 @@ def test_a_run_that_was_there_before_stays(
     assert all_runs(runs_dir) == [run]
 
 
-@pytest.mark.parametrize("moment", ["orchestrator.cli.runs.run.start", "orchestrator.cli.running.launch"])
+@pytest.mark.parametrize("moment", ["orchestrator.cli.runs.run.start", "orchestrator.cli.running.launch_with_restarts"])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_run_that_is_stopped_before_it_is_launched(
     orchestrator: Orchestrator,
@@ -98,7 +98,7 @@ sys.exit(main(sys.argv[1:]))
     [
         ("runs, 'code_state'", ""),
         ("run, 'start'", "stopped before it started; run tiny/{} is gone again\n"),
-        ("running, 'launch'", "stopped before it started; run tiny/{} is gone again\n"),
+        ("running, 'launch_with_restarts'", "stopped before it started; run tiny/{} is gone again\n"),
     ],
 )
 def test_a_signal_before_the_launch_leaves_nothing(

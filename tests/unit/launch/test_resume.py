@@ -280,7 +280,7 @@ def test_status_says_what_a_resume_would_lose(
         return next(line.removeprefix("  launches     ") for line in lines if "launches" in line), unsaved
 
     monkeypatch.setenv("FAKE_END", "kill0@13")
-    assert orchestrator("run", job_file)[0] == 1
+    assert orchestrator("run", job_file, "--set", "launch.on_failure.killed=stop")[0] == 1
     assert told() == ("1, 0 steps lost; a resume loses 2 more, which no checkpoint has", 2)
     monkeypatch.setenv("FAKE_END", "kill0@11")  # in its first step: what was measured before is lost already
     assert orchestrator("resume", "tiny")[0] == 1

@@ -69,12 +69,12 @@ def test_a_start_in_the_foreground_says_what_to_start_on_the_others(
     orchestrator: Orchestrator, first_of_two: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
 ) -> None:
     """With --json on standard error, where it can be read before the object at the end."""
-    launch_fake = running.launch
+    launch_fake = running.launch_with_restarts
 
     def ended_at_once(run: RunDir, job: JobSpec, **options: Any) -> Any:
         return launch_fake(run, job, on_launched=lambda _: request_stop(run, "the test", at_once=True), **options)
 
-    monkeypatch.setattr(running, "launch", ended_at_once)
+    monkeypatch.setattr(running, "launch_with_restarts", ended_at_once)
     code, out, err = orchestrator("run", first_of_two, *(["--json"] if as_json else []))
     assert code == 1
     (run,) = all_runs(runs_dir)

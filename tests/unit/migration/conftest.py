@@ -54,6 +54,13 @@ class Migrated:
         return found[-1].reason or ""
 
 
+def recorded_choices() -> list[tuple[str, list[str]]]:
+    """Flags of Megatron-LM's parsers that take one of several values."""
+    lines = (Path(__file__).parent / "parser_flags.txt").read_text().splitlines()
+    words = [line.split() for line in lines if not line.startswith("#")]
+    return [(flag, more[0].split(",")) for flag, _, _, *more in words if more]
+
+
 Flags = Callable[..., Migrated]
 
 

@@ -30,7 +30,6 @@ ITS_OWN = {"amax_history_len": 1, "amax_compute_algo": "most_recent"}
             {"recipe": "blockwise", "num_layers_at_start_in_bf16": 1},
         ),
         ("--fp8-format e4m3 --fp8-recipe blockwise --num-layers-at-end-in-bf16 1", {"recipe": "blockwise"}),
-        ("--fp8-format e4m3 --fp8-recipe mxfp8", None),
     ],
 )
 def test_what_they_say(flags: Flags, words: str, fields: dict[str, Any] | None) -> None:

@@ -16,7 +16,7 @@ from megatron.core.model_parallel_config import ModelParallelConfig
 from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.transformer_config import TransformerConfig
 from support.training import tiny_job
-from unit.migration.conftest import Flags
+from unit.migration.conftest import Flags, recorded_choices
 
 from orchestrator.migration.elsewhere import elsewhere
 from orchestrator.migration.from_megatron import migrate_words
@@ -38,7 +38,7 @@ EVERYONES = ("--moe-permute-fusion", "--moe-router-fusion", "--cross-entropy-los
 def recorded() -> list[tuple[str, str, str]]:
     """(flag, versions, kind) of every flag of Megatron-LM's parsers."""
     lines = (HERE / "parser_flags.txt").read_text().splitlines()
-    found = [tuple(line.split()) for line in lines if not line.startswith("#")]
+    found = [tuple(line.split()[:3]) for line in lines if not line.startswith("#")]
     return [(flag, versions, kind) for flag, versions, kind in found]
 
 
@@ -74,8 +74,11 @@ def test_recorded_flags_are_those_of_a_checkout() -> None:
         text=True,
         check=True,
     )
-    found = {line for line in ran.stdout.splitlines() if " " not in line}
-    assert found == {flag for flag, versions, _ in recorded() if versions in VERSIONS[f"{major}.{minor}"]}
+    found = dict(line.split("=") for line in ran.stdout.splitlines() if " " not in line)
+    assert set(found) == {flag for flag, versions, _ in recorded() if versions in VERSIONS[f"{major}.{minor}"]}
+    choices = dict(recorded_choices())
+    for flag, values in found.items():
+        assert set(values.split(",")) <= {*choices.get(flag, ()), ""}, flag
 
 
 def test_every_field_of_megatron_cores_configurations_is_in_the_table_or_about_something_else() -> None:

@@ -162,7 +162,7 @@ def test_data_evaluated_on_what_it_was_trained_on(report: Any, books: str, web: 
 
 def test_validation_parts_that_are_too_small(report: Any, books: str) -> None:
     [doubt] = report(blend=[books], evaluation={"eval_interval": 5}).doubts
-    assert "one evaluation reads 80 samples of" in doubt
+    assert "validation reads 80 samples of" in doubt
     assert "holds 15: it reads them 5." in doubt
     [doubt] = report(blend=[books], split="97,3,0", evaluation={"eval_interval": 5, "eval_iters": 1}).doubts
     assert "holds 4" in doubt

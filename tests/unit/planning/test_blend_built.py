@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.indexed_files import write_indexed
 
-from orchestrator.data.blending import Draws, asked_of_sources, built, normalized, surplus
+from orchestrator.data.blending import Draws, asked_of_sources, built, larger_surplus, length_of, normalized
 from orchestrator.data.datasets import build_datasets
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.planning.batch import BatchSchedule
@@ -72,11 +72,14 @@ def test_weights_are_normalized_as_by_megatron(count: int) -> None:
 @given(WEIGHTS, st.integers(1, 10**9))
 def test_sources_are_asked_as_by_megatron(weights: list[float], samples: int) -> None:
     from megatron.core.datasets.blended_megatron_dataset_builder import _get_size_per_split_per_dataset
+    from megatron.core.datasets.blended_megatron_dataset_config import BlendedMegatronDatasetConfig
     from megatron.core.datasets.utils import normalize
 
-    extra = surplus(weights, samples)
-    expected = [sizes[0] for sizes in _get_size_per_split_per_dataset(normalize(weights), [samples], surplus=extra)]
-    assert asked_of_sources(weights, samples, extra) == expected
+    asked, drawn = (
+        [size for (size,) in _get_size_per_split_per_dataset(normalize(weights), [samples], surplus=extra)]
+        for extra in (BlendedMegatronDatasetConfig.mid_level_dataset_surplus, 0.0)
+    )
+    assert (asked_of_sources(weights, samples), length_of(weights, samples)) == (asked, sum(drawn))
 
 
 @pytest.mark.parametrize(("weights", "samples"), [([0.1, 2.0, 0.1, 0.1, 0.7], 31), ([0.25, 0.3, 0.1], 36_168)])
@@ -94,7 +97,7 @@ def test_a_billion_samples_are_counted_quickly() -> None:
 def test_weights_beyond_any_sense_raise_nothing() -> None:
     for weights in ([1e300, 1e-300], [1e308, 1e308, 1.0], [5e-324, 5e-324]):
         assert sum(Draws(weights).counts(1000)) == 1000
-        assert 0.005 <= surplus(weights, 1000) <= len(weights) + 2
+        assert 0.005 <= larger_surplus(weights, 1000) <= len(weights) + 2
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.planning import layers
-from orchestrator.planning.hardware import device_named
-from orchestrator.planning.layers import WORTH, layers_of, saved_by_torch
+from orchestrator.planning.hardware import choice, device_named
+from orchestrator.planning.layers import WORTH, layers_of, layers_there, saved_by_torch
 from orchestrator.planning.time import estimate_time
 from orchestrator.resources import resource_root
+from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 
@@ -66,6 +67,50 @@ def test_not_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "capacity", lambda memory, device: "does not fit")
     assert saved_by_torch(small(*WAITING), WORDS, device_named("H200")) == 0
     assert layers_of(small(*WAITING), WORDS, device_named("H200"))[0] == "transformer_engine"
+
+
+@pytest.mark.parametrize(
+    ("job_gpu", "cluster", "profile", "here", "expected"),
+    [
+        (None, None, None, [], None),
+        (None, None, None, ["NVIDIA H200"], None),
+        ("H200", None, None, [], "transformer_engine"),
+        ("H200", None, None, ["NVIDIA H200"], None),
+        ("H200", None, None, ["NVIDIA A100-SXM4-80GB"], "transformer_engine"),
+        ("H200", None, None, ["a GPU without a datasheet"], "transformer_engine"),
+        ("H200", None, "layers: torch", [], "torch"),
+        ("H200", None, "layers: torch", ["NVIDIA H200"], None),
+        ("H200", None, "layers: transformer_engine", [], "transformer_engine"),
+        (None, {}, None, [], "transformer_engine"),
+        (None, {"gpu": "H200"}, None, ["NVIDIA H200"], "transformer_engine"),
+        (None, {"gpu": "H200"}, "layers: torch", [], "torch"),
+        (None, {"gpu": "H200", "layers": "transformer_engine"}, "layers: torch", [], "transformer_engine"),
+        ("H200", {"gpu": "A100", "layers": "torch"}, None, ["NVIDIA H200"], "torch"),
+        ("cpu", {"layers": "transformer_engine"}, None, [], None),
+    ],
+)
+def test_a_machine_that_is_named_has_its_own_layers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job_gpu: str | None,
+    cluster: dict[str, str] | None,
+    profile: str | None,
+    here: list[str],
+    expected: str | None,
+) -> None:
+    """`layers` of the device that is planned for: None where those count that are installed here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(choice, "gpus_here", lambda: here)
+    if profile is not None:
+        Path("gpus").mkdir()
+        Path("gpus/H200.yaml").write_text(f"base: H200\n{profile}\n")
+    job = small(*([f"launch.gpu={job_gpu}"] if job_gpu else []))
+    spec = None if cluster is None else ClusterSpec(name="site", **cluster)
+    device = choice.device_of(job, spec).device
+    assert device.layers == expected
+    planned, why = layers_there(job, device)
+    assert planned == (expected or "torch")
+    assert why.endswith("installed here") == (expected is None and not device.is_cpu)
 
 
 def test_nothing_is_saved_of_what_is_not_there() -> None:

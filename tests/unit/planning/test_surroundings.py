@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.planning.forecast import forecast
+from orchestrator.planning.hardware import choice
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import judge
 
@@ -112,9 +113,15 @@ OVERLAPPING = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "tp_c
     ],
 )
 def test_transformer_engine_may_be_missing(
-    make_job: Any, monkeypatch: pytest.MonkeyPatch, path: str, sections: dict[str, Any]
+    make_job: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, sections: dict[str, Any]
 ) -> None:
     asked = {**sections, "runtime": sections.get("runtime", {})}
+    assert path not in doubts(make_job, **asked), "another machine with that GPU has it"
+    monkeypatch.chdir(tmp_path)
+    Path("gpus").mkdir()
+    Path("gpus/H100.yaml").write_text("base: H100\nlayers: torch\n")
+    assert "it is not installed there" in doubts(make_job, **asked)[path]
+    monkeypatch.setattr(choice, "gpus_here", lambda: ["NVIDIA H100 80GB HBM3"])
     found: list[str] = []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found.append(name))
     assert "it is not installed here" in doubts(make_job, **asked)[path]

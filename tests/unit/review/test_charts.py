@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.review.charts import CHARTS, Reference, XAxis, chart_of, charts_with, figure_of, keys_of
+from orchestrator.review.axes import XAxis
+from orchestrator.review.charts import CHARTS, Reference, chart_of, charts_with, figure_of, keys_of
 from orchestrator.review.series import Series
 from orchestrator.review.timeline import Mark
 from orchestrator.tracking.metrics import Metric

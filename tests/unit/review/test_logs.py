@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import os
 import threading
@@ -55,6 +56,37 @@ def test_pages_agree_with_the_whole(
     page = reading.page_at(log, line, most)
     wanted = whole[line - 1 : line - 1 + most] or whole[-most:]
     assert [(each.number, each.text) for each in page.lines] == wanted
+
+
+long = st.lists(st.sampled_from([b"a", b"<" * 900, b'"' * 9000, "é".encode() * 1500, b"\r" * 50]), max_size=60)
+
+
+@given(lines=long, most=st.integers(2, 300))
+def test_pages_have_room_for_their_lines_and_follow_each_other(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], most: int
+) -> None:
+    log = log_of(tmp_path_factory.mktemp("run") / "x.log", b"".join(line + b"\n" for line in lines))
+    page = reading.last_page(log, most)
+    backward, forward = [page], [reading.page_at(log, 1, most)]
+    while not backward[-1].is_first:
+        backward.append(reading.page_before(log, backward[-1].lines[0].number, most))
+    while not forward[-1].is_last:
+        forward.append(reading.page_at(log, forward[-1].lines[-1].number + 1, most))
+    for pages in (backward[::-1], forward):
+        assert [line.number for page in pages for line in page.lines] == list(range(1, len(lines) + 1))
+        for page in pages:
+            sent = sum(len(html.escape(line.text).encode()) for line in page.lines)
+            assert sent <= reading.PAGE_BYTES or len(page.lines) == 1
+
+
+def test_a_search_ends_where_a_page_is_full(tmp_path: Path) -> None:
+    logs = [log_of(tmp_path / f"{name}.log", b"word " + b"&" * 2000 + b"\n") for name in range(30)]
+    found, numbers = search(logs, Wanted("word")), 0
+    assert 1 <= len(found.lines) < 10
+    while found.rest is not None:
+        numbers += len(found.lines)
+        found = search(logs, Wanted("word"), start=found.rest)
+    assert numbers + len(found.lines) == 30
 
 
 def test_line_numbers_of_a_large_log_hold_when_it_grows_and_when_it_is_begun_anew(tmp_path: Path) -> None:
@@ -129,10 +161,11 @@ def test_a_search_goes_on_where_it_ended_and_counts_lines(tmp_path: Path) -> Non
     found = search(logs, Wanted("step 7"), most=3)
     assert [line.number for _, line in found.lines] == [7, 70, 71]
     assert found.rest is not None
-    rest = search(logs, Wanted("step 7"), start=found.rest, most=5000)
+    rest = search(logs, Wanted("step 7"), start=found.rest)
     assert [line.number for name, line in rest.lines if name == "logs/a.log"][:2] == [72, 73]
-    assert [(name, line.number) for name, line in rest.lines][-1] == ("logs/b.log", 2)
-    assert rest.rest is None
+    few = search(logs, Wanted("step 7000"))
+    assert [(name, line.number) for name, line in few.lines] == [("logs/a.log", 7000), ("logs/b.log", 2)]
+    assert few.rest is None
     regex = search(logs, Wanted(r"^step \d+999 of", is_regex=True))
     assert [line.number for _, line in regex.lines] == [*range(1999, 60_000, 1000)]
 

@@ -122,9 +122,7 @@ class Reference:
         self.blend, self.given = (list(spec.blend), spec.seq_length), [0] * len(spec.blend)
         shares, asked = spec_shares(spec), end - self.samples
         for (name, _), share in zip(spec.blend, shares, strict=True):
-            counts = [math.ceil(asked * each) for each in shares]
-            extra = max(0.005, (len(shares) + 2) / max(min(counts), 1))
-            first = math.ceil(math.ceil(asked * share) * (1 + extra)) if len(shares) > 1 else asked
+            first = math.ceil(math.ceil(asked * share) * 1.005) if len(shares) > 1 else asked
             first = 1 if self.samples else first  # what begins later is read epoch by epoch
             self.firsts.setdefault((name, spec.seq_length), first)
 

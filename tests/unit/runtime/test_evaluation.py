@@ -13,7 +13,10 @@ import torch
 from support.faults import Ranks
 from support.training import make_run, tiny_job, values
 
-from orchestrator.runtime.callbacks.evaluation import evaluating
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.blend import samples_needed
+from orchestrator.runtime.callbacks.evaluation import _evaluations_before, evaluating
+from orchestrator.spec.evaluation import EvaluationSpec
 
 
 def test_what_is_drawn_meanwhile_changes_nothing_after_it() -> None:
@@ -43,6 +46,37 @@ def test_what_a_graph_holds_is_left_alone(fails: bool) -> None:
         if fails:
             raise ZeroDivisionError
     assert moments == ["aside", "evaluated", "back"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "at", "before"), [(8, 0, 0), (8, 8, 0), (8, 16, 1), (8, 20, 2), (8, 24, 2), (30, 20, 0), (None, 0, 0)]
+)
+def test_evaluations_go_on_through_the_set(interval: int | None, at: int, before: int) -> None:
+    """As Megatron-LM's: at 8, 16 and, behind the last step, 20 or 24."""
+    spec = EvaluationSpec(eval_interval=interval, same_samples=False)
+    assert _evaluations_before(spec, at) == before
+    assert _evaluations_before(spec.model_copy(update={"same_samples": True}), at) == 0
+
+
+def test_as_many_samples_are_held_out_as_megatron_lm_asks_for() -> None:
+    for steps, interval, expected in ((20, 8, 3), (24, 8, 4), (20, 30, 1)):
+        evaluation = {"eval_interval": interval, "eval_iters": 5, "same_samples": False}
+        job = tiny_job("job", evaluation=evaluation, schedule={"train_iters": steps})
+        assert samples_needed(job, BatchSchedule.of(job)).validation == expected * 5 * 8
+
+
+@pytest.mark.slow("trains tiny jobs in ranks")
+def test_each_evaluation_reads_the_next_samples(ranks: Ranks, tmp_path: Path) -> None:
+    """With weights that stand still, three evaluations in a row give what one of their batches together gives."""
+    still: dict[str, Any] = {"optimizer": {"lr": 1e-12, "weight_decay": 0.0}, "schedule": {"train_iters": 5}}
+    on = {"eval_interval": 2, "eval_iters": 1, "same_samples": False}
+    job = tiny_job("on", **still, evaluation=on)
+    found = values(ranks.must_train(make_run(tmp_path, job), job), "validation/loss")
+    together = tiny_job("together", **still, evaluation={"eval_interval": 5, "eval_iters": 3})
+    [whole] = values(ranks.must_train(make_run(tmp_path, together), together), "validation/loss").values()
+    assert list(found) == [2, 4, 5]
+    assert len({round(loss, 6) for loss in found.values()}) == 3
+    assert sum(found.values()) / 3 == pytest.approx(whole, rel=1e-6)
 
 
 @pytest.mark.slow("each case trains a tiny job in a rank of its own")

@@ -23,7 +23,10 @@ from orchestrator.spec.prompts import read_prompts
         ({"top_p": 0.2, "top_p_bound": 0.3}, "top_p_bound 0.3 is above top_p 0.2"),
         ({"num_beams": 2, "top_k": 5}, "num_beams 2 searches and does not draw: leave out top_k"),
         ({"stop": [""]}, "an empty stop string would stop before anything is written"),
-        ({"topp": 1}, "topp is not an option; there are max_new_tokens, min_new_tokens, temperature, top_k"),
+        ({"nonsense": 1}, "nonsense is not an option; there are max_new_tokens, min_new_tokens, temperature, top_k"),
+        ({"topp": 1}, "topp is not an option; did you mean top_p?"),
+        ({"max_tokens": 1}, "max_tokens is not an option; did you mean max_new_tokens?"),
+        ({"tokens_to_generate": 1}, "did you mean max_new_tokens?"),
     ],
 )
 def test_what_is_wrong_is_said(given: dict[str, Any], message: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.spec.canonical import config_hash
+from orchestrator.spec.field_names import SHORT, overridden, resolve
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job, load_resolved, load_text
 
@@ -61,12 +62,30 @@ def write(path: Path, text: str) -> Path:
         ("data.blend=[0.3, a, 0.7, b]", lambda job: [entry.weight for entry in job.data.blend], [0.3, 0.7]),
         ("batch.rampup_batch_size=[2, 2, 1k]", lambda job: job.batch.rampup_batch_size.samples, 1000),
         ("batch={micro_batch_size: 4}", lambda job: job.batch.micro_batch_size, 4),
+        ("lr=3e-4", lambda job: job.optimizer.lr, 3e-4),
+        (" mbs = 4", lambda job: job.batch.micro_batch_size, 4),
+        ("iters=7", lambda job: job.schedule.train_iters, 7),
+        ("rope_scaling={type: linear, factor: 2}", lambda job: job.model.rope_scaling.factor, 2),
         ("evaluation.eval_interval=", lambda job: job.evaluation.eval_interval, None),
         ("parallelism=null", lambda job: job.parallelism.tensor_model_parallel_size, 1),
     ],
 )
 def test_override(small: Any, override: str, field: Any, value: object) -> None:
     assert field(small.job(override)) == value
+
+
+def test_a_short_name_of_several_fields_is_told_with_them(small: Any) -> None:
+    for name, candidates in (("seed", "data.seed or runtime.seed"), ("lrr", "optimizer.lr")):
+        with pytest.raises(SpecError) as refused:
+            small.job(f"{name}=3")
+        assert f"did you mean {candidates}?" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [*SHORT, "lr", "min_lr", "weight_decay", "rope_scaling"])
+def test_overrides_and_sweeps_have_the_same_names(name: str) -> None:
+    path = resolve(name)
+    assert path is not None
+    assert overridden(f"{name}=1") == overridden(f"{path}=1") == path
 
 
 def test_the_last_override_wins(small: Any) -> None:

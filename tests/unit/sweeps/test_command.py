@@ -15,12 +15,12 @@ import pytest
 from orchestrator.cli.runs import sweep_tables
 from orchestrator.cli.runs.sweep_tables import describe_cells
 from orchestrator.launch.runs import all_runs
+from orchestrator.launch.startable import saved_nothing
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import Planned, SweepDir, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import write_plan
 from orchestrator.sweeps.states import CellStatus, State, cell_statuses
-from orchestrator.sweeps.submission import needs_scratch
 from tests.unit.sweeps.conftest import Run
 
 PROFILE = "name: alps\npartitions: {gpu: {nodes: 2, gpus_per_node: 2, time_limit: 1d}}\npartition: gpu\ntime: 1h\n"
@@ -159,11 +159,11 @@ def end(run: RunDir, cause: str) -> None:
 
 def test_a_run_begins_anew_only_if_it_never_saved(sweep: SweepDir) -> None:
     run = sweep.run(sweep.planned().cells[0])
-    assert not needs_scratch(run)
+    assert not saved_nothing(run, run.events())
     run.append_event("started", launch_id="l1")
-    assert needs_scratch(run)
+    assert saved_nothing(run, run.events())
     run.append_event("checkpoint_saved", iteration=5)
-    assert not needs_scratch(run), "what has saved must find what it saved"
+    assert not saved_nothing(run, run.events()), "what has saved must find what it saved"
 
 
 def test_two_commands_do_not_start_cells_at_once(sweep: SweepDir, orchestrator: Run) -> None:

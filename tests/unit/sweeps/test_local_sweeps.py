@@ -87,9 +87,12 @@ def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
     assert (whole["occasion"], whole["sweep"]["failed_cells"]) == ("failed", ["lr=1e-3,tp=1", "lr=3e-3,tp=1"])
     assert whole["text"].startswith("sweep tiny has ended: 3 cells: 2 failed, 1 completed\nbest train/loss: ")
 
+    # The exit code says so in every way, whoever started the cells that failed.
     code, out, err = orchestrator("sweep", "run", sweep, "--local")
-    assert (code, err) == (0, "")
+    assert (code, err) == (1, "")
     assert "nothing to start" in out
+    for options in (["--detach"], ["--json"]):
+        assert orchestrator("sweep", "run", sweep, "--local", *options)[0] == 1
     assert launches(folder) == before, "what has failed is not started unasked"
 
     (folder / "mended").touch()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,8 +15,11 @@ import pytest
 from orchestrator.lease import Lease
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
+from orchestrator.tracking import following
+from orchestrator.tracking.description import Ending
 from orchestrator.tracking.follower import finish_follower, start_follower
 from orchestrator.tracking.metrics import MetricLog
+from orchestrator.tracking.trackers import LONGEST_WAIT_SECONDS
 from tests.unit.tracking.conftest import (
     MlflowServer,
     SilentServer,
@@ -109,6 +113,10 @@ def test_a_server_that_dies_and_comes_back_gets_everything_and_no_secret_is_kept
     wait_for(lambda: follower_log(run).rstrip().endswith("trying again"))
     mlflow_server.start()
     mlflow_server.wait_until_up()
+    # The run still trains, and nobody asks for anything.
+    wait_for(lambda: len(losses(only_run(mlflow_server.database))) == 100)
+    assert only_run(mlflow_server.database).status == "RUNNING"
+    wait_for(lambda: follower_log(run).rstrip().endswith("sending again"))
     run.append_event("finished", iteration=100)
     assert finish_follower(follower, 240)
 
@@ -121,6 +129,45 @@ def test_a_server_that_dies_and_comes_back_gets_everything_and_no_secret_is_kept
     assert [path.read_bytes() for path in artifacts] == [(run.path / "resolved.json").read_bytes()]
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in kept if SECRET.encode() in path.read_bytes()]
+
+
+class _Down:
+    """A tracker whose server does not answer."""
+
+    ending, num_metrics, longest_wait_seconds = Ending(), 0, LONGEST_WAIT_SECONDS
+
+    def send(self, lock_seconds: float = 5.0) -> None:
+        raise ConnectionError("refused")
+
+    def close(self) -> None:
+        raise AssertionError("nothing was sent")
+
+    def explain(self, error: BaseException) -> str:
+        return str(error)
+
+    def bytes_left(self) -> int:
+        return 1
+
+
+def test_a_server_that_is_away_is_asked_ever_less_often_and_seconds_after_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "_LAST_ATTEMPTS", 0)
+    waits: list[float] = []
+
+    class Outage(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            waits.append(timeout)
+            if len(waits) == 50:
+                self.set()
+            return self.is_set()
+
+    said: list[str] = []
+    following._Line(_Down(), said.append).follow(Outage())
+    assert waits[0] < waits[1] < waits[2]
+    assert max(waits) <= 10
+    assert said == ["not sent: refused; trying again"]
 
 
 def sent(server: MlflowServer) -> list[object]:
@@ -170,6 +217,8 @@ _UNREADABLE = """
 import os, sys, time
 from pathlib import Path
 from orchestrator.rundir import RunDir
+from orchestrator.tracking import following
+from orchestrator.tracking.description import Ending
 from orchestrator.tracking import following
 from orchestrator.tracking.description import Ending
 

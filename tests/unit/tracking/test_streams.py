@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.description import Description, State
 from orchestrator.tracking.follower import finish_follower, start_follower
-from orchestrator.tracking.metrics import Metric
+from orchestrator.tracking.metrics import Metric, MetricLog
 from orchestrator.tracking.stream import Position, Stream, runs_of_steps
-from tests.unit.tracking.conftest import log_steps, make_run, once, wait_for, write_spec
+from tests.unit.tracking.conftest import log_steps, make_run, once, only_run, wait_for, write_spec
 
 BOARD = {"mlflow": False, "tensorboard": True}
 OFFLINE = {"mlflow": False, "wandb": {"project": "ours", "entity": None, "mode": "offline"}, "tags": {"team": "nlp"}}
@@ -253,7 +254,7 @@ def test_a_stream_that_failed_goes_on_from_what_is_kept(
 
 @given(st.lists(st.integers(0, 8)), st.integers(-1, 8))
 def test_steps_are_cut_where_they_fall_back(steps: list[int], last: int) -> None:
-    parts = runs_of_steps([Metric(0.0, step, 0, 0, {}) for step in steps], last)
+    parts = runs_of_steps([Metric(0.0, step, 0, 0, {"train/loss": 1.0}) for step in steps], last)
     assert [record.iteration for part in parts for record in part] == steps
     for part in parts:
         iterations = [record.iteration for record in part]
@@ -262,6 +263,32 @@ def test_steps_are_cut_where_they_fall_back(steps: list[int], last: int) -> None
     for number, part in enumerate(parts):
         assert number == 0 or part[0].iteration <= before
         before = part[-1].iteration
+
+
+def test_a_validation_leaves_the_point_of_its_step_and_adds_no_second_one_of_progress(
+    tmp_path: Path, store_in: Path
+) -> None:
+    run = make_run(tmp_path, tracking={**OFFLINE, "mlflow": True, "tensorboard": True})
+    log = MetricLog(run, lambda: None)
+    validations = {"validation/loss": 4.0, "validation/perplexity": 55.0}
+    for step in (1, 2, 3, 4):
+        log_steps(run, range(step, step + 1))
+        if step % 2 == 0:
+            log.append(step, step * 8, step * 1024, validations)
+    log.append(4, 32, 4096, {"test/loss": 5.0})
+    log.append(2, 16, 2048, validations)  # resumed from 2, whose evaluation was interrupted: 3 and 4 are trained again
+    log.append(3, 24, 3072, {"train/loss": 1.0}, measured=time.time() + 1)
+    assert once(run)[0] == 0
+
+    assert curve(run) == [*falling(range(1, 3)), (3, 1.0)]
+    assert curve(run, "progress/samples") == [(1, 8.0), (2, 16.0), (3, 24.0)]
+    assert curve(run, "validation/loss") == [(2, 4.0), (2, 4.0)]
+    stored = only_run(store_in).metrics
+    assert stored["progress/tokens"] == [(1, 1024), (2, 2048), (3, 3072), (3, 3072), (4, 4096)]
+    assert [step for step, _ in stored["progress/samples"]] == [step for step, _ in stored["train/loss"]]
+    [folder] = offline_runs(run)
+    assert [row["iteration"] for row in rows(folder) if "progress/tokens" in row] == [1, 2, 3, 4, 3]
+    assert [row["iteration"] for row in rows(folder) if "validation/loss" in row] == [2, 4, 2]
 
 
 def test_the_program_loads_no_tracker_that_nobody_asked_for() -> None:

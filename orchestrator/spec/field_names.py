@@ -1,4 +1,4 @@
-"""What fields are called in a sweep: in full, by their last word where that says it all, or in short."""
+"""What fields are called in `--set` and in sweeps: in full, by their last word where that says it all, or in short."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def resolve(name: str) -> str | None:
         return name
     paths = _by_last_word().get(name, [])
     return paths[0] if len(paths) == 1 else None
+
+
+def overridden(override: str) -> str:
+    """The dotted path of the field that `KEY=VALUE` is about; the key itself where that means no field, or several."""
+    key = ".".join(part.strip() for part in override.partition("=")[0].split("."))
+    return resolve(key) or key
 
 
 def hint(name: str) -> str | None:

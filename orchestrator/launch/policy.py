@@ -1,4 +1,6 @@
-"""What to do after an incarnation has ended: stop, or go back into the queue, and how."""
+"""What to do after a start of a run has ended: stop, or start it again, and how. On a cluster it goes back into the
+queue; on this machine its launcher starts it again.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,8 @@ DEFAULT_ACTIONS: Mapping[str, Action] = {
 }
 """A fault of the machine goes away elsewhere or later; a fault of the job comes back."""
 
+BY_LAUNCHER = "launcher"
+"""Who starts a run again that is in no queue, as its `requeued` event says."""
 NO_FAILURE = ("time_limit", "preempted")
 _MOST_FAILURES_WITHOUT_PROGRESS = 5
 _MOST_DOUBLINGS = 4
@@ -55,7 +59,7 @@ def decide(launch: LaunchSpec, end: Exit, events: Sequence[Mapping[str, Any]]) -
     mine = since_submission(events)
     requeues = sum(event.get("event") == "requeued" for event in mine)
     if requeues >= launch.max_requeues:
-        return Decision(False, f"it has gone back into the queue {requeues} times (launch.max_requeues)")
+        return Decision(False, f"it was started again {requeues} times (launch.max_requeues)")
     if end.cause in NO_FAILURE:
         return Decision(True, end.cause)
     failures = failures_without_progress(mine)

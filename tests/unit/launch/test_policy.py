@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.batch.policy import DEFAULT_ACTIONS, decide
 from orchestrator.causes import CAUSES, Exit
+from orchestrator.launch.policy import DEFAULT_ACTIONS, decide
 from orchestrator.spec.launch import FailureCause, LaunchSpec
 
 
@@ -85,7 +85,7 @@ def test_requeues_are_counted_from_the_last_submission() -> None:
     decision = decide(launch, end("time_limit"), events)
     assert (decision.requeue, decision.reason) == (
         False,
-        "it has gone back into the queue 2 times (launch.max_requeues)",
+        "it was started again 2 times (launch.max_requeues)",
     )
     assert decide(launch, end("time_limit"), [*events, SUBMITTED, exited("time_limit")]).requeue
 

@@ -1,0 +1,78 @@
+"""What an answer has room for: none is larger than 64 KB. Long tables come a page at a time, of texts the beginning."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
+from urllib.parse import urlencode
+
+from fastapi import Query
+
+T = TypeVar("T")
+
+Begin = Annotated[int, Query(alias="from", ge=0, le=1 << 30)]
+"""The place of the first row that is asked for, from 0."""
+_ROOM, _BESIDE = 44 << 10, 250
+"""Bytes of a page of a table, and of a row beside its text."""
+
+
+@dataclass(frozen=True)
+class Part(Generic[T]):
+    """A page of a table. `before`, `after`: the addresses of those beside it, where there are any."""
+
+    items: Sequence[T]
+    begin: int
+    count: int
+    """Of all rows."""
+    before: str | None
+    after: str | None
+
+
+def part_of(
+    items: Sequence[T],
+    begin: int,
+    most: int,
+    asked: Mapping[str, object] | None = None,
+    text: Callable[[T], str] = lambda item: "",
+) -> Part[T]:
+    """A page of a table from a row on. `asked`: the other parameters of its address; `text`: what is long in a row."""
+    kept = fitting(items[begin : begin + most], text, _ROOM, _BESIDE) or items[begin : begin + 1]
+    end = begin + len(kept)
+    address = "?" + urlencode({**(asked or {}), "from": ""})
+    before = f"{address}{max(0, begin - most)}" if begin > 0 else None
+    return Part(kept, begin, len(items), before, f"{address}{end}" if end < len(items) else None)
+
+
+def fitting(items: Iterable[T], text: Callable[[T], str], room: int, beside: int) -> list[T]:
+    """The first rows whose texts, each with `beside` bytes of markup, fit into `room` bytes."""
+    kept: list[T] = []
+    for item in items:
+        room -= sent_bytes(text(item)) + beside
+        if room < 0:
+            break
+        kept.append(item)
+    return kept
+
+
+def sent_bytes(text: str) -> int:
+    """Bytes of a text in HTML."""
+    return len(html.escape(text).encode(errors="replace"))
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The beginning of a text. `whole`: where all of it can be had, if this is not all."""
+
+    text: str
+    whole: str | None
+
+
+def beginning(text: str, room: int, whole: str) -> Beginning:
+    """As many lines of a text as fit into `room` bytes; at least a part of the first. `whole`: the address of all."""
+    lines = text.splitlines(keepends=True)
+    kept = fitting(lines, str, room, 0)
+    if len(kept) == len(lines):
+        return Beginning(text, None)
+    return Beginning("".join(kept) or lines[0][: room // 6], whole)

@@ -1,0 +1,102 @@
+"""Starting a run here again after an end that it may recover from, decided as on a cluster: by its cause, the spec and
+what came of the starts before (policy.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from orchestrator.causes import Exit, cause_of
+from orchestrator.launch.local import Display, Watcher, launch
+from orchestrator.launch.policy import BY_LAUNCHER, Decision, decide
+from orchestrator.launch.render import RUNTIME_MODULE
+from orchestrator.launch.startable import saved_nothing
+from orchestrator.launch.stopping import StopSignals, caught_signals, request_stop
+from orchestrator.rundir import RunDir, event
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.words import duration
+
+_POLL_SECONDS = 0.1
+
+
+def launch_with_restarts(
+    run: RunDir,
+    job: JobSpec,
+    *,
+    from_scratch: bool = False,
+    watcher: Callable[[], Watcher] = Watcher,
+    module: str = RUNTIME_MODULE,
+    on_launched: Callable[[str], None] = lambda launch_id: None,
+) -> Exit:
+    """Start the run's training here and wait for its end; start it again while `launch.on_failure` says so. Returns the
+    last end. `watcher` makes what is told of one launch, and `on_launched` hears the id of each.
+
+    Raises what `launch` raises.
+    """
+    before = len(run.events())
+    decisions: list[Decision] = []
+
+    def follow_up(end: Exit, exited: Mapping[str, Any]) -> list[dict[str, Any]]:
+        decisions.append(_decide(run, job, end, [*run.events()[before:], exited]))
+        return [_requeued(exited, decisions[-1])] if decisions[-1].requeue else []
+
+    once = partial(launch, run, job, module=module, follow_up=follow_up)
+    end = once(from_scratch=from_scratch, watcher=watcher(), on_launched=on_launched)
+    if not decisions[-1].requeue:
+        return end
+    with caught_signals() as signals:  # from here on no signal ends the launcher: its run has begun
+
+        def launched(launch_id: str) -> None:
+            on_launched(launch_id)
+            if signals.first is not None:  # it came while the next start was being prepared
+                request_stop(run, signals.first)
+
+        while decisions[-1].requeue:
+            shown = Display(watcher())
+            anew = saved_nothing(run, run.events()[before if from_scratch else 0 :])
+            shown.say(_announcement(end, decisions[-1], anew=anew))
+            if not _waited(run, decisions[-1].delay, signals):
+                run.append_event("gave_up", launch_id=_last_id(run), cause=end.cause, reason="a person asked for it")
+                shown.close()
+                return end
+            end = once(from_scratch=anew, watcher=shown, on_launched=launched)
+    if end.code != 0:
+        Display(watcher()).say(f"it is not started again: {decisions[-1].reason}")
+    return end
+
+
+def _announcement(end: Exit, decision: Decision, *, anew: bool) -> str:
+    why = f"{cause_of(end.cause).sentence}{f' ({end.message})' if end.message else ''}"
+    whence = "from iteration 0" if anew else "from the last checkpoint"
+    return f"{why}: it starts again in {duration(round(decision.delay))}, {whence} (launch.on_failure)"
+
+
+def _decide(run: RunDir, job: JobSpec, end: Exit, events: list[Mapping[str, Any]]) -> Decision:
+    decision = decide(job.launch, end, events)
+    if decision.requeue and run.stop_file.exists():
+        return Decision(False, "a person asked for it")
+    if decision.requeue and job.launch.nodes > 1:
+        return Decision(False, "the other machines would have to be started again, too")
+    return decision
+
+
+def _requeued(exited: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
+    facts = {"cause": decision.reason, "by": BY_LAUNCHER, "delay": decision.delay}
+    return event("requeued", launch_id=exited["launch_id"], **facts)
+
+
+def _last_id(run: RunDir) -> str:
+    return str(next(each["launch_id"] for each in reversed(run.events()) if each.get("event") == "launched"))
+
+
+def _waited(run: RunDir, seconds: float, signals: StopSignals) -> bool:
+    """Wait; False where a person asks for a stop meanwhile."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if signals.first is not None or run.stop_file.exists():
+            return False
+        time.sleep(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+    return signals.first is None and not run.stop_file.exists()

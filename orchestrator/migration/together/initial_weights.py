@@ -1,0 +1,78 @@
+"""Which checkpoint a training begins with, and what it takes from there."""
+
+from __future__ import annotations
+
+from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.together.base import Together
+from orchestrator.migration.writing_flags import FlagWriter
+
+PRETRAINED = "checkpoint.pretrained"
+_FRESH = ("finetune", "no-load-optim", "no-load-rng")
+"""Flags that leave the optimizer or the random state of a checkpoint out."""
+_OVERRIDE, _FROM_CHECKPOINT = "override-opt-param-scheduler", "use-checkpoint-opt-param-scheduler"
+_IMPORT = "make a run of it, `orchestrator checkpoint import DIR --name NAME`, and write that name"
+
+
+def read_initial_weights(given: Gathering) -> None:
+    is_own = given.has("load") and given.has("save") and given.flags["load"].words == given.flags["save"].words
+    is_new = given.has("finetune") or (given.has("no-load-optim") and not is_own)
+    begins = given.has("load") and is_new
+    if begins:
+        _begin_with(given, "load")
+    elif is_own:
+        given.no_effect("load", "a run goes on from its last checkpoint by itself")
+    elif given.has("load"):
+        given.not_supported("load", "make a run of that checkpoint: orchestrator checkpoint import DIR --job JOB.yaml")
+    if begins:
+        given.no_effect("pretrained-checkpoint", "Megatron-LM takes it where --load has no checkpoint")
+    elif given.has("pretrained-checkpoint"):
+        _begin_with(given, "pretrained-checkpoint")
+    _read_fresh(given)
+    _read_scheduler(given, is_loaded=given.has("load") and not begins, is_own=is_own)
+
+
+def _begin_with(given: Gathering, name: str) -> None:
+    given.settle(name, "not_known", PRETRAINED, reason=_IMPORT)
+    given.require(PRETRAINED, f"{given.flags[name].shown} ({_IMPORT})")
+
+
+def _read_fresh(given: Gathering) -> None:
+    if given.is_open(PRETRAINED):
+        given.no_effect(_FRESH, f"{PRETRAINED} takes the weights, and nothing else")
+    elif not given.has("load"):
+        given.no_effect(_FRESH, "nothing is loaded")
+    for name in _FRESH:
+        if given.has(name) and name not in given.settled:
+            given.not_supported(name, "a run goes on with its optimizer and its random state")
+
+
+def _read_scheduler(given: Gathering, *, is_loaded: bool, is_own: bool) -> None:
+    given.no_effect(_OVERRIDE, "the learning rate and its schedule are always the job's, and never a checkpoint's")
+    if not is_loaded:
+        given.no_effect(_FROM_CHECKPOINT, "no state of a schedule is loaded")
+    elif is_own:
+        given.no_effect(_FROM_CHECKPOINT, "a run goes on by the schedule that it began with")
+    elif given.has(_FROM_CHECKPOINT):
+        reason = (
+            "Megatron-LM takes the learning rate, its warm-up, its decay and its minimum from the checkpoint, and not "
+            "from these flags: write the checkpoint's"
+        )
+        given.not_supported(_FROM_CHECKPOINT, reason)
+
+
+def write_initial_weights(writer: FlagWriter) -> None:
+    reason = "`orchestrator checkpoint export` writes it for Megatron-LM: add --pretrained-checkpoint FOLDER"
+    writer.leave(PRETRAINED, reason)
+
+
+INITIAL_WEIGHTS = (
+    Together(
+        {
+            **{"load": 1, "pretrained-checkpoint": 1},
+            **dict.fromkeys((*_FRESH, _OVERRIDE, _FROM_CHECKPOINT), 0),
+        },
+        read_initial_weights,
+        write_initial_weights,
+        (PRETRAINED,),
+    ),
+)

@@ -1,0 +1,67 @@
+"""Hyperparameters that are legal, and so far from what trainings of transformers have that they are probably slips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.errors import Problem
+from orchestrator.spec.job import JobSpec
+
+_PER_STEP = "Adam changes a weight by about lr in each step, and weights begin at about {std:g}"
+
+
+@dataclass(frozen=True)
+class _Range:
+    """What is not worth a question, and what is usual, in words."""
+
+    least: float
+    most: float
+    usual: str
+    too_low: str
+    too_high: str
+
+
+_LEARNING_RATES = {
+    "adam": _Range(
+        *(1e-8, 0.05, "1e-6 to 1e-2"),
+        too_low="in single precision such steps change hardly a weight",
+        too_high=_PER_STEP + ": the loss diverges",
+    ),
+    "sgd": _Range(
+        *(1e-7, 10.0, "1e-3 to 1"),
+        too_low="in single precision such steps change hardly a weight",
+        too_high="a step goes lr times the clipped gradient: the loss diverges",
+    ),
+}
+_WEIGHT_DECAY = _Range(
+    0.0, 1.0, "0 to 0.3", "", "each step takes lr times this off every weight, which outweighs what they learn"
+)
+_ADAM_EPS = _Range(0.0, 1e-3, "1e-8 to 1e-5", "", "where it outweighs the gradients Adam takes hardly a step")
+_STD = _Range(0.0, 0.5, "0.006 to 0.05", "", "activations and the first loss grow with it")
+_DROPOUT = _Range(0.0, 0.5, "0 to 0.2", "", "more is dropped than kept")
+
+
+def unusual_values(job: JobSpec) -> Iterator[Problem]:
+    """A warning for each hyperparameter that is far from what is usual: what is, and what the value would do."""
+    optimizer, model = job.optimizer, job.model
+    rates = _LEARNING_RATES[optimizer.name]
+    checked = (
+        ("optimizer.lr", optimizer.lr, rates),
+        ("optimizer.decoupled_lr", optimizer.decoupled_lr, rates),
+        ("optimizer.weight_decay", optimizer.weight_decay, _WEIGHT_DECAY),
+        ("optimizer.start_weight_decay", optimizer.start_weight_decay, _WEIGHT_DECAY),
+        ("optimizer.end_weight_decay", optimizer.end_weight_decay, _WEIGHT_DECAY),
+        ("optimizer.adam_eps", optimizer.adam_eps, _ADAM_EPS),
+        ("model.init_method_std", model.init_method_std, _STD),
+        ("model.hidden_dropout", model.hidden_dropout, _DROPOUT),
+        ("model.attention_dropout", model.attention_dropout, _DROPOUT),
+    )
+    for path, value, usual in checked:
+        if value is None or usual.least <= value <= usual.most:
+            continue
+        why = (usual.too_low if value < usual.least else usual.too_high).format(std=model.init_method_std)
+        message = (
+            f"{value:g} is {'far below' if value < usual.least else 'far above'} what is usual, {usual.usual}: {why}"
+        )
+        yield Problem(message, (path,), f"write a value in that range, unless {value:g} is meant")

@@ -1,0 +1,15 @@
+"""How speed is counted."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.spec.base import Section
+
+
+class ThroughputSpec(Section):
+    """How speed is counted, in metrics, `bench` and `plan`. It changes nothing of the training."""
+
+    flops: Literal["full", "causal"] = "full"
+    """How the model's FLOPs are counted, for TFLOP/s and MFU: `full` counts all of attention's scores; `causal` half of
+    them, as Megatron-LM does, so that its figures can be compared."""

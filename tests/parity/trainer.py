@@ -1,0 +1,165 @@
+"""One rank of Megatron-LM's own trainer on the CPU: CHECKOUT FOUND JOB FLAG…
+
+Runs `training.pretrain` with what pretrain_gpt.py of the checkout hands it, and the flags as they are. What stands in
+for a GPU is ours: the CPU shim, the Adam that keeps its step in the group, norms in place of Transformer Engine's; and
+the initial weights are those that the job JOB begins with, so that both train the same. Rank 0 writes into the folder
+FOUND what the checkpoints say (`arguments.json` …) and every step's losses and norms (`steps.json`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+import torch  # isort: skip
+
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.layers.norms import Norm
+from orchestrator.runtime.network.initialization import Stream, initialize_weights
+from orchestrator.runtime.processes.device import select_device
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+
+
+class _Nothing:
+    """A stream, or an event, of a GPU."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **options: None
+
+
+def stand_in_for_a_gpu() -> None:
+    """What the trainer asks of CUDA beside what megatron-core does (`cpu_shim`)."""
+    cuda: Any = torch.cuda
+    cuda.Stream = cuda.Event = _Nothing
+    cuda.current_stream = _Nothing
+    cuda.stream = lambda stream: contextlib.nullcontext()
+    for name in ("synchronize", "empty_cache", "set_rng_state", "reset_peak_memory_stats", "set_device"):
+        setattr(cuda, name, lambda *arguments, **options: None)
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        setattr(cuda, name, lambda *arguments, **options: 0)
+    cuda.device_count = lambda: 1
+    cuda.memory_stats = lambda *arguments, **options: {"allocation.all.current": 0, "allocated_bytes.all.current": 0}
+    torch_: Any = torch
+    from orchestrator.runtime.processes import cpu_shim
+
+    for name in ("empty", "ones", "rand", "full", "arange", "randn"):
+        setattr(torch_, name, cpu_shim._on_cpu(getattr(torch_, name)))
+
+
+def stand_in_for_triton() -> None:
+    """megatron-core imports it for kernels that nothing here calls."""
+    modules: dict[str, Any] = sys.modules
+    triton, language = types.ModuleType("triton"), types.ModuleType("triton.language")
+    vars(triton).update(language=language, jit=lambda function=None, **options: function or (lambda each: each))
+    vars(language).update(tensor=Any, constexpr=Any, dtype=Any)
+    modules.update({"triton": triton, "triton.language": language})
+
+
+def main() -> int:
+    checkout, found, resolved = sys.argv[1:4]
+    device = select_device("cpu", threads=1)
+    megatron_compat.apply(device)
+    stand_in_for_a_gpu()
+    stand_in_for_triton()
+    sys.path.append(checkout)
+    job = load_resolved(Path(resolved))
+    from megatron.core.datasets import utils
+    from megatron.training import initialize, training
+
+    vars(utils)["compile_helpers"] = lambda: None  # the wheel has them compiled, and no makefile
+    vars(initialize.fused_kernels)["load"] = lambda arguments: None
+    training.initialize_megatron = functools.partial(training.initialize_megatron, allow_no_cuda=True)
+    torch.distributed.init_process_group("gloo")
+    use_our_norms()
+    program = importlib.import_module("pretrain_gpt")
+    steps: list[dict[str, float]] = []
+    original = training.train_step
+
+    @functools.wraps(original)
+    def train_step(*arguments: Any, **options: Any) -> Any:
+        answer = original(*arguments, **options)
+        steps.append({"loss": float(answer[0].get("lm loss", 0.0)), "grad_norm": float(answer[5])})
+        return answer
+
+    training.train_step = train_step
+    sys.argv = ["pretrain_gpt.py", *sys.argv[4:]]
+    program.train_valid_test_datasets_provider.is_distributed = True
+    training.pretrain(
+        program.train_valid_test_datasets_provider,
+        functools.partial(filled, job, program),
+        program.ModelType.encoder_or_decoder,
+        program.forward_step,
+        args_defaults={"tokenizer_type": "GPT2BPETokenizer"},
+        get_embedding_ranks=program.get_embedding_ranks,
+    )
+    if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+        Path(found).write_text(json.dumps(steps))
+    return 0
+
+
+def filled(job: JobSpec, program: Any, *arguments: Any, **options: Any) -> Any:
+    """A model chunk with the weights that the job begins with."""
+    model = program.model_provider(program.gpt_builder, *arguments, **options)
+    initialize_weights(
+        [model],
+        seed=job.runtime.seed,
+        std=job.model.init_method_std,
+        vocab_size=vocabulary(job).size,
+        stream_of=lambda weight: Stream(
+            2 * job.model.num_layers, norm_weight=0.0 if job.model.apply_layernorm_1p else 1.0
+        ),
+    )
+    return model
+
+
+def use_our_norms() -> None:
+    """In place of the norms, and of Transformer Engine's layers, which save their weights under other names only for
+    experts' norms.
+    """
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.transformer import transformer_block
+    from megatron.core.transformer.identity_op import IdentityOp
+
+    local = gpt_layer_specs.get_gpt_layer_local_spec
+
+    def layer(*arguments: Any, **options: Any) -> Any:
+        spec = local(*arguments, **options)
+        spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = Norm
+        attention = spec.submodules.self_attention.submodules
+        if attention.q_layernorm is not IdentityOp:
+            attention.q_layernorm = attention.k_layernorm = Norm
+        return spec
+
+    def engine_layer(
+        num_experts: int | None = None, moe_grouped_gemm: bool = False, *arguments: Any, **options: Any
+    ) -> Any:
+        options.pop("use_te_activation_func", None)
+        spec = layer(num_experts, False, *arguments, **options)
+        if num_experts:
+            del spec.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
+        return spec
+
+    vars(gpt_layer_specs).update(
+        get_gpt_layer_local_spec=layer,
+        get_gpt_layer_with_transformer_engine_spec=engine_layer,
+        TENorm=Norm,
+        LNImpl=Norm,
+    )
+    vars(transformer_block)["LayerNormImpl"] = Norm
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""A run here that was started again by its launcher: after which ends, how often, and what is told of it meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.gate import Gate
+
+from orchestrator.errors import RunIsHeld
+from orchestrator.launch.processes import ranks_of
+from orchestrator.launch.restarts import launch_with_restarts
+from orchestrator.launch.startable import check_startable
+from orchestrator.launch.states import status_of
+from orchestrator.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from tests.unit.launch.test_local import events, expected_losses, losses
+
+MakeJob = Callable[..., JobSpec]
+MakeRun = Callable[[JobSpec], RunDir]
+Start = Callable[..., subprocess.Popen[str]]
+Until = Callable[..., None]
+
+
+def kill_a_rank(run: RunDir) -> None:
+    launch_id = str(events(run, "launched")[-1]["launch_id"])
+    os.kill(ranks_of(launch_id)[1], signal.SIGKILL)
+
+
+def test_a_run_whose_rank_was_killed_goes_on_from_its_checkpoint(
+    make_job: MakeJob,
+    make_run: MakeRun,
+    start_launcher: Start,
+    until: Until,
+    step_of: Callable[[RunDir], int],
+    gate: Gate,
+) -> None:
+    run = make_run(make_job(launch={"env": gate.after(7), "requeue_delay": 1}))
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) == 7)
+    kill_a_rank(run)
+    until(lambda: events(run, "requeued"))
+    gate.open()
+    assert launcher.wait(120) == 0
+    assert [event["cause"] for event in events(run, "exited")] == ["killed", "completed"]
+    [again] = events(run, "requeued")
+    assert (again["by"], again["cause"], again["delay"]) == ("launcher", "killed", 1)
+    [resumed] = events(run, "resumed")
+    assert resumed["iteration"] in (5, 7)  # what was saved last: the other rank saves where it is told to stop in time
+    assert losses(run) == expected_losses(20)
+    assert (status_of(run).state, status_of(run).launches) == ("completed", 2)
+
+
+def test_while_it_waits_it_is_running_and_a_stop_ends_that(
+    make_job: MakeJob,
+    make_run: MakeRun,
+    start_launcher: Start,
+    until: Until,
+    step_of: Callable[[RunDir], int],
+    orchestrator: Callable[..., tuple[int, str, str]],
+    gate: Gate,
+) -> None:
+    job = make_job(launch={"env": gate.after(3), "requeue_delay": 600})
+    run = make_run(job)
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) == 3)
+    kill_a_rank(run)
+    until(lambda: events(run, "requeued"))
+    status = status_of(run)
+    assert (status.state, status.cause) == ("running", None)
+    assert status.reason == "it starts again after this: a process was killed"
+    with pytest.raises(RunIsHeld, match=f"pid {launcher.pid}"):
+        check_startable(run, job, from_scratch=False)
+    code, out, _ = orchestrator("cancel", "tiny")
+    assert (code, launcher.wait(60)) == (0, 1)
+    assert "at iteration 3: failed: a process was killed" in out
+    assert events(run, "gave_up")[0]["reason"] == "a person asked for it"
+    assert (status_of(run).state, len(events(run, "launched"))) == ("failed", 1)
+
+
+@pytest.mark.parametrize(
+    ("launch", "ends", "starts"),
+    [
+        ({"on_failure": {"killed": "stop"}}, "kill1@8", 1),
+        ({}, "raise@3", 1),
+        ({"on_failure": {"bug": "requeue"}, "max_requeues": 2}, "raise@3", 3),
+    ],
+)
+def test_the_spec_says_which_ends_it_is_started_again_after_and_how_often(
+    make_job: MakeJob,
+    make_run: MakeRun,
+    fake_runtime: str,
+    monkeypatch: pytest.MonkeyPatch,
+    launch: dict[str, Any],
+    ends: str,
+    starts: int,
+) -> None:
+    monkeypatch.setenv("FAKE_END", ends)
+    job = make_job(launch={"requeue_delay": 1, **launch})
+    run = make_run(job)
+    end = launch_with_restarts(run, job, module=fake_runtime)
+    assert (end.cause, end.code) == ("killed" if "kill" in ends else "bug", 1)
+    assert len(events(run, "launched")) == starts
+    assert len(events(run, "requeued")) == starts - 1
+    assert status_of(run).state == "failed"
+
+
+def test_a_start_by_a_person_has_all_its_restarts_again(
+    make_job: MakeJob, make_run: MakeRun, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "raise@3")
+    job = make_job(launch={"requeue_delay": 1, "max_requeues": 1, "on_failure": {"bug": "requeue"}})
+    run = make_run(job)
+    for starts in (2, 4):
+        launch_with_restarts(run, job, from_scratch=starts > 2, module=fake_runtime)
+        assert len(events(run, "launched")) == starts
+
+
+def test_the_command_says_that_it_starts_again(
+    make_job: MakeJob,
+    orchestrator: Callable[..., tuple[int, str, str]],
+    runs_dir: Any,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_END", "raise@3")
+    job = make_job(launch={"requeue_delay": 1, "max_requeues": 1, "on_failure": {"bug": "requeue"}})
+    (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
+    again = "it starts again in 1s, from iteration 0 (launch.on_failure)"
+    gave_up = "it is not started again: it was started again 1 times (launch.max_requeues)"
+    code, out, _ = orchestrator("run", tmp_path / "job.yaml")
+    assert (code, out.count(again), out.count(gave_up)) == (1, 1, 1)
+    code, out, err = orchestrator("run", tmp_path / "job.yaml", "--json", "--new")
+    assert (code, json.loads(out)["state"]) == (1, "failed")
+    assert again in err

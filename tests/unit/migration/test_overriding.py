@@ -1,0 +1,92 @@
+"""`--set` supplies what a migration leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.migration.from_megatron import migrate_script
+from orchestrator.migration.overriding import override
+from orchestrator.migration.report import Migration
+from orchestrator.migration.writing import job_text
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_text
+
+SIZES = "--num-layers 4 --hidden-size 128 --num-attention-heads 4 --seq-length 64"
+TRAINING = "--micro-batch-size 1 --global-batch-size 8 --train-iters 10 --lr 1e-3"
+FILES = "--data-path data --vocab-file v --merge-file m"
+
+
+def with_values(words: str, *assignments: str) -> Migration:
+    migration = migrate_script(f"torchrun --nproc-per-node 1 pretrain_gpt.py {words}", "train.sh")
+    for each in assignments:
+        override(migration, each)
+    return migration
+
+
+def whole(migration: Migration) -> JobSpec:
+    assert migration.missing == {}
+    return load_text(job_text(migration)).job
+
+
+@pytest.mark.parametrize(
+    ("words", "assignments"),
+    [
+        (f"{SIZES} {TRAINING}", ("data.blend=x", "data.tokenizer.path=v", "data.tokenizer.merges=m")),
+        (f"{SIZES} {TRAINING}", ("data.blend=x", "data.tokenizer.type=byte_level")),
+        (f"{SIZES} {TRAINING}", ("data.blend=x", "data.tokenizer={type: byte_level}")),
+        (f"{SIZES} {TRAINING} --data-path $D", ("data.random_tokens=true", "model.vocab_size=300")),
+        (f"{SIZES} {TRAINING} {FILES} --tokenizer-type TikTokenizer", ("data.tokenizer.type=byte_level",)),
+        (f"{SIZES} {TRAINING} {FILES} --position-embedding-type mrope", ("model.position_embedding_type=rope",)),
+        (f"{SIZES} {TRAINING} {FILES} --train-iters $N", ("schedule.train_iters=10",)),
+        (f"{SIZES} {TRAINING} {FILES} --train-iters $N", ("schedule.train_tokens=1M",)),
+        (f"{SIZES} {TRAINING} {FILES} --lr-warmup-iters $N", ("schedule.lr_warmup_fraction=0.1",)),
+        (f"{SIZES} {TRAINING} {FILES} --global-batch-size $N", ("batch.num_micro_batches=2",)),
+        (f"{SIZES} {TRAINING} {FILES} --rampup-batch-size $N", ("batch.rampup_batch_size=null",)),
+        (f"{SIZES} {TRAINING} {FILES} --num-layers $N", ("model.preset=gpt2",)),
+        (f"{SIZES} {TRAINING} {FILES} --fp8-format hybrid --fp8-recipe mxfp8 --bf16", ("precision.fp8=null",)),
+    ],
+)
+def test_nothing_is_missing_then(words: str, assignments: tuple[str, ...]) -> None:
+    assert with_values(words).missing or "tokenizer" in str(assignments)
+    migration = with_values(words, *assignments)
+    assert whole(migration).name == "train"
+    assert not migration.of("not_known"), "what is supplied is not at the top of the job any more"
+
+
+def test_one_file_of_a_tokenizer_is_not_the_other() -> None:
+    migration = with_values(f"{SIZES} {TRAINING}", "data.blend=x", "data.tokenizer.path=v")
+    assert list(migration.missing) == ["data.tokenizer.merges"]
+
+
+def test_a_key_in_a_mapping_that_was_migrated() -> None:
+    words = f"{SIZES} {TRAINING} {FILES} --position-embedding-type rope --use-rope-scaling --rampup-batch-size 4 4 100"
+    length = ("schedule.train_iters=null", "schedule.train_samples=1000")
+    job = whole(with_values(words, "model.rope_scaling.factor=4", "batch.rampup_batch_size.samples=60", *length))
+    assert job.model.rope_scaling is not None
+    assert (job.model.rope_scaling.factor, job.model.rope_scaling.high_freq_factor) == (4.0, 4.0)
+    assert job.batch.rampup_batch_size is not None
+    assert (job.batch.rampup_batch_size.samples, job.batch.rampup_batch_size.increment) == (60, 4)
+
+
+def test_a_key_in_a_mapping_that_has_to_be_written() -> None:
+    words = f"{SIZES} {TRAINING} {FILES} --position-embedding-type rope --use-rope-scaling --rope-scaling-factor none"
+    scaling = ("type=llama3", "factor=4", "original_max_position_embeddings=8192")
+    job = whole(with_values(words, *(f"model.rope_scaling.{each}" for each in scaling)))
+    assert job.model.rope_scaling is not None
+    assert job.model.rope_scaling.factor == 4.0
+
+
+def test_a_preset_goes_over_what_no_flag_says() -> None:
+    """And what flags say goes over the preset."""
+    job = whole(with_values(f"{TRAINING} {FILES} --num-layers 4", "model.preset=llama3.2-1b"))
+    assert (job.model.num_layers, job.model.hidden_size) == (4, 2048)
+    assert (job.model.position_embedding_type, job.model.activation) == ("rope", "swiglu")
+
+
+def test_a_task(script_text: Callable[[str], str]) -> None:
+    migration = migrate_script(script_text("race.sh"), "race.sh")
+    assert "schedule.train_samples" in migration.missing
+    override(migration, "schedule.train_iters=100")
+    assert whole(migration).schedule.train_iters == 100

@@ -1,0 +1,54 @@
+"""Hyperparameters that are probably slips draw a warning; those of published trainings draw none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.planning.unusual_values import unusual_values
+from orchestrator.spec.loading import load_job
+
+SGD = ("optimizer.name=sgd", "adam_beta2=null")
+JOBS = Path(__file__).resolve().parents[3] / "jobs"
+
+
+def found(*overrides: str, job: str = "gpt-tiny-cpu.yaml") -> list[str]:
+    return [problem.paths[0] for problem in unusual_values(load_job([JOBS / job], overrides).job)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "paths"),
+    [
+        (("lr=30",), ["optimizer.lr"]),
+        (("lr=0.3", "min_lr=0"), ["optimizer.lr"]),
+        (("lr=1e-12", "min_lr=0"), ["optimizer.lr"]),
+        ((*SGD, "lr=30"), ["optimizer.lr"]),
+        (("decoupled_lr=3",), ["optimizer.decoupled_lr"]),
+        (("weight_decay=10",), ["optimizer.weight_decay"]),
+        (("adam_eps=0.1",), ["optimizer.adam_eps"]),
+        (("init_method_std=2",), ["model.init_method_std"]),
+        (
+            ("model.hidden_dropout=0.9", "model.attention_dropout=0.9"),
+            ["model.hidden_dropout", "model.attention_dropout"],
+        ),
+        # Published: muP's GPT, a fine-tuning with LoRA, SGD of nanoGPT's size.
+        (("lr=0.02", "weight_decay=0.3"), []),
+        (("lr=1e-6", "min_lr=0"), []),
+        ((*SGD, "lr=1"), []),
+    ],
+)
+def test_what_is_far_from_usual(overrides: tuple[str, ...], paths: list[str]) -> None:
+    assert found(*overrides) == paths
+
+
+def test_the_warning_says_what_is_usual_and_why() -> None:
+    [problem] = unusual_values(load_job([JOBS / "gpt-tiny-cpu.yaml"], ["lr=30"]).job)
+    assert (
+        "30 is far above what is usual, 1e-6 to 1e-2: Adam changes a weight by about lr in each step" in problem.message
+    )
+
+
+@pytest.mark.parametrize("job", sorted(path.name for path in JOBS.glob("*.yaml")))
+def test_shipped_jobs_have_usual_values(job: str) -> None:
+    assert found(job=job) == []
