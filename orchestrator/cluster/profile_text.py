@@ -15,6 +15,7 @@ WIDTH = 120
 _OPTIONS = {
     "qos": "long",
     "gpu": "H100",
+    "layers": "torch",
     "memory_per_node": "0",
     "exclusive": "true",
     "exclude": '["gpu[001-003]"]',

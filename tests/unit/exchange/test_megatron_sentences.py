@@ -16,7 +16,10 @@ from orchestrator.spec.job import JobSpec
 _T5 = {"architecture": "t5", "position_embedding_type": "learned_absolute", "decoder_seq_length": 32}
 MODELS: dict[str, dict[str, Any]] = {
     "bert": {"architecture": "bert", "position_embedding_type": "learned_absolute"},
-    "bert-rope": {"architecture": "bert", "bert_binary_head": False, "untie_embeddings_and_output_weights": True},
+    "bert-untied": {
+        **{"architecture": "bert", "position_embedding_type": "learned_absolute"},
+        **{"bert_binary_head": False, "untie_embeddings_and_output_weights": True},
+    },
     "t5": {**_T5, "add_output_bias": True},
     "t5-untied": {**_T5, "untie_embeddings_and_output_weights": True},
     "t5-relative": {**_T5, "position_embedding_type": "relative", "add_output_bias": True, "normalization": "RMSNorm"},
