@@ -45,6 +45,8 @@ _KNOWN = {
 """What the list of a checkpoint's tensors is made of."""
 _NAMED = re.compile(r"(?:Unsupported global: GLOBAL|Unsupported class|unsupported GLOBAL) ([\w.]+)")
 """In torch's refusal of a pickle."""
+_FAILED = re.compile(r"WeightsUnpickler error:\s+(.+)")
+"""What went wrong, in torch's advice on pickles that fail."""
 _ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _MOST_THREADS = 8
 DAMAGES = (
@@ -92,6 +94,8 @@ def reason_of(error: BaseException) -> str:
     named = _NAMED.search(str(error))
     if named is not None:
         return f"it names {named[1]}, which no weights are made of"
+    if (failed := _FAILED.search(str(error))) is not None:
+        return failed[1].strip()
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
 

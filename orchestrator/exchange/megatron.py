@@ -1,4 +1,5 @@
-"""Checkpoints of Megatron-LM's `torch_dist` format, in and out: the same tensors under the same keys as ours.
+"""Checkpoints of Megatron-LM's `torch_dist` format, in and out: the same tensors under the same keys as ours. In also
+those of its older format, which `torch_format` reads as if they were of this one.
 
 DIR/latest_checkpointed_iteration.txt    500
 DIR/iter_0000500/                        .metadata, *.distcp, metadata.json
@@ -13,7 +14,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from orchestrator.exchange import megatron_sentences as sentences
 from orchestrator.exchange.drafts import drafted, require_free
 from orchestrator.exchange.megatron_arguments import scheduler_state, to_arguments
 from orchestrator.exchange.megatron_names import (
+    Source,
     find_sources,
     names_there,
     numbered_object,
@@ -33,11 +35,13 @@ from orchestrator.exchange.megatron_names import (
     stacked_object,
     wanted_tensors,
 )
-from orchestrator.exchange.megatron_optimizer import given_state, is_resumable, taken_state
+from orchestrator.exchange.megatron_optimizer import given_state, is_resumable, plain_state, taken_state
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.renaming import RenamedWeights
 from orchestrator.exchange.reshaping import contents, copy_tensors
 from orchestrator.exchange.table import DECODER
+from orchestrator.exchange.torch_format.names import WHOLE, is_of_ranks
+from orchestrator.exchange.torch_format.weights import RankWeights
 from orchestrator.planning.progress import progress_of
 from orchestrator.portable import files_to_carry
 from orchestrator.rundir import sync_folder, sync_tree
@@ -77,17 +81,45 @@ class Described:
     """Of the weights: bf16, fp16 or fp32."""
     kinds: list[str]
     """First parts of its keys: decoder, embedding, …"""
+    left_behind: str | None
+    """Why its optimizer's state cannot be taken over, where that is known."""
     unread: str | None
     """Why what it says beside its tensors is not read: it names classes that are not known here, or worse."""
 
 
 def describe(checkpoint: Path) -> dict[str, Any]:
     """Raises CheckpointError when it is no such checkpoint."""
+    if is_of_ranks(checkpoint):
+        return asdict(_described_ranks(checkpoint))
     stored, unread = StoredWeights(checkpoint), None
     try:
         shared = stored.shared()
     except CheckpointError as error:
         shared, unread = {}, str(error)
+    optimizer = contents(checkpoint).optimizer if isinstance(shared.get("optimizer"), dict) else None
+    found = _described(checkpoint, stored, shared, optimizer, unread)
+    return asdict(replace(found, torn=next((key for key in found.tensors if _is_torn(stored, key)), None)))
+
+
+def _described_ranks(checkpoint: Path) -> Described:
+    """Of one in the older format."""
+    stored = RankWeights(checkpoint)
+    shared, unread = stored.shared(), None
+    if "args" not in shared:
+        sizes = ", ".join(f"{name} {size}" for name, size in stored.sizes().items())
+        unread = f"{checkpoint} carries no arguments (its weights say {sizes}, and not the number of attention heads)"
+    optimizer = None if stored.without_optimizer else WHOLE
+    found = _described(checkpoint, stored, shared, optimizer, unread)
+    return replace(found, left_behind=stored.without_optimizer)
+
+
+def _described(
+    checkpoint: Path,
+    stored: StoredWeights | RankWeights,
+    shared: dict[str, Any],
+    optimizer: str | None,
+    unread: str | None,
+) -> Described:
     arguments = shared.get("args")
     plain = None
     if isinstance(arguments, argparse.Namespace):
@@ -98,20 +130,20 @@ def describe(checkpoint: Path) -> dict[str, Any]:
         raise CheckpointError(f"{checkpoint} has no weights")
     narrow = {torch.bfloat16: "bf16", torch.float16: "fp16"}
     iteration = shared.get("iteration", 0)
-    found = Described(
+    return Described(
         arguments=plain,
         iteration=iteration if isinstance(iteration, int) else 0,
         consumed_samples=consumed if isinstance(consumed, int) else None,
-        optimizer=contents(checkpoint).optimizer if isinstance(shared.get("optimizer"), dict) else None,
+        optimizer=optimizer,
         is_resumable=is_resumable(shared.get("optimizer")),
-        torn=next((key for key in keys if _is_torn(stored, key)), None),
+        torn=None,
         rows=stored.shape(_TABLE)[0] if _TABLE in stored else None,
         tensors={key: stored.shape(key) for key in stored.keys() if _is_kept(key)},  # noqa: SIM118
         dtype=narrow.get(stored.dtype(keys[0]), "fp32"),
         kinds=sorted({key.partition(".")[0] for key in keys}),
+        left_behind=None,
         unread=unread,
     )
-    return asdict(found)
 
 
 def _is_torn(stored: StoredWeights, key: str) -> bool:
@@ -137,19 +169,24 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
     """Write a checkpoint of Megatron-LM as the committed checkpoint `target` of a job: its weights, and with the
     optimizer the point of the training that it is of as well. Raises CheckpointError when it cannot be read.
     """
-    stored, found = StoredWeights(source), Described(**describe(source))
+    stored = RankWeights(source, job) if is_of_ranks(source) else StoredWeights(source)
+    found = Described(**describe(source))
     assert found.rows is not None, "the command has looked"
-    wanted = wanted_tensors(job, found.rows, with_optimizer=with_optimizer)
+    is_plain = not job.parallelism.use_distributed_optimizer
+    wanted = wanted_tensors(job, found.rows, with_optimizer=with_optimizer and not is_plain)
     sources, missing = find_sources(wanted, found.tensors)
     if missing:
         raise CheckpointError(f"{source} has no {', '.join(missing[:_SHOWN])} of the shape that the job describes")
+    if with_optimizer and is_plain:  # of the older format alone, which is read as the job's optimizer has it
+        sources |= {key: (Source(key),) for key in stored.keys() if not _is_weight(key)}  # noqa: SIM118
     iteration = found.iteration if with_optimizer else 0
     consumed = found.consumed_samples if found.consumed_samples is not None else iteration * job.global_batch_size
     consumed = consumed if with_optimizer else 0
     common: dict[str, Any] = {}
     if with_optimizer:
+        taken = taken_state(stored.shared()["optimizer"], job)
         common = {
-            "optimizer": taken_state(stored.shared()["optimizer"], job),
+            "optimizer": plain_state(taken, job) if is_plain else taken,
             "content_metadata": CONTENT,
             "train_state": {"iteration": iteration, "consumed_samples": consumed, "skipped_steps": 0},
         }

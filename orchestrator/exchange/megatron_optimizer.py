@@ -39,6 +39,13 @@ def taken_state(shared: dict[Any, Any], job: JobSpec) -> dict[Any, Any]:
     return taken[0] if len(taken) == 1 else dict(enumerate(taken))
 
 
+def plain_state(ours: dict[Any, Any], job: JobSpec) -> dict[Any, Any]:
+    """That of a plain optimizer, of that of a distributed one: in fp32 it has no more than its groups."""
+    if job.precision.dtype == "fp32":
+        return dict(ours["optimizer"])
+    return {name: value for name, value in ours.items() if name != "param_state_sharding_type"}
+
+
 def _kinds(job: JobSpec, *, experts: bool) -> Iterator[tuple[float, bool]]:
     """`wd_mult` and `is_decoupled_lr` of the groups that ours may make."""
     yield 1.0, False

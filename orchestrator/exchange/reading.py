@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
@@ -32,6 +32,18 @@ class _Chunk:
     def holds(self, place: Sequence[int]) -> bool:
         """Whether a place along the first dimensions is in it."""
         return all(start <= at < start + size for at, start, size in zip(place, self.offsets, self.sizes, strict=False))
+
+
+class Tensors(Protocol):
+    """The tensors of a checkpoint, and what is stored between them: of `StoredWeights` what writing them needs."""
+
+    def keys(self) -> list[str]: ...
+    def objects(self) -> list[str]: ...
+    def shape(self, key: str) -> tuple[int, ...]: ...
+    def dtype(self, key: str) -> torch.dtype: ...
+    def places(self, key: str) -> int: ...
+    def read(self, key: str, place: tuple[int, ...]) -> torch.Tensor: ...
+    def read_object(self, key: str) -> io.BytesIO: ...
 
 
 _SHARED = "common_state/shard_0_1"

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import torch
 
 from orchestrator.exchange.megatron_names import Sources
-from orchestrator.exchange.reading import StoredWeights
+from orchestrator.exchange.reading import Tensors
 
 
 class RenamedWeights:
     """What `copy_tensors` asks of a checkpoint, by other keys."""
 
-    def __init__(self, stored: StoredWeights, sources: Sources, objects: Mapping[str, str]) -> None:
+    def __init__(self, stored: Tensors, sources: Sources, objects: Mapping[str, str]) -> None:
         self._stored, self._sources, self._objects = stored, sources, objects
 
     def keys(self) -> list[str]:

@@ -31,8 +31,7 @@ from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, Writ
 from orchestrator.checkpoints import file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
 from orchestrator.exchange.progress import shown
-from orchestrator.exchange.reading import StoredWeights
-from orchestrator.exchange.renaming import RenamedWeights
+from orchestrator.exchange.reading import StoredWeights, Tensors
 from orchestrator.portable import JOB_FILE, TOKENIZER_FOLDER, files_to_carry
 from orchestrator.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
@@ -116,9 +115,7 @@ def _carried(source: Path, names: Mapping[str, Any], job: JobSpec) -> dict[str, 
     return {JOB_FILE: dump_resolved(job).encode(), **{name: (source / name).read_bytes() for name in tokenizer}}
 
 
-def copy_tensors(
-    stored: StoredWeights | RenamedWeights, target: Path, parts: int, keep: Callable[[str], bool] = lambda key: True
-) -> None:
+def copy_tensors(stored: Tensors, target: Path, parts: int, keep: Callable[[str], bool] = lambda key: True) -> None:
     """Write all tensors and objects of a checkpoint into a folder, matrices in as many parts as there are
     tensor-parallel ranks. Holds no more than one layer of one tensor at a time. `keep`: which keys.
     """
@@ -185,7 +182,7 @@ def _pieces(key: str, length: int, parts: int) -> int:
 class _Planner(DefaultSavePlanner):
     """Reads each part when torch's writer asks for it; those of one layer are read together."""
 
-    def __init__(self, stored: StoredWeights | RenamedWeights, count: int) -> None:
+    def __init__(self, stored: Tensors, count: int) -> None:
         super().__init__()
         self._stored = stored
         self._progress = shown(range(count), count, "reshaping")

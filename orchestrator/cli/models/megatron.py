@@ -19,6 +19,7 @@ from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model
 from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
 from orchestrator.exchange.megatron_sentences import architecture_of
+from orchestrator.exchange.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
 from orchestrator.launch.runs import create_run
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
@@ -35,7 +36,8 @@ _SHOWN = 4
 
 def is_megatron(folder: Path) -> bool:
     """Whether a folder is one that Megatron-LM saves into, or one checkpoint in it."""
-    return (folder / MEGATRON_TRACKER).is_file() or (folder.parent / MEGATRON_TRACKER).is_file()
+    tracked = (folder / MEGATRON_TRACKER).is_file() or (folder.parent / MEGATRON_TRACKER).is_file()
+    return tracked or is_of_ranks(folder)
 
 
 def export_megatron(weights: Weights, checkpoint: Path, target: Path, *, as_json: bool) -> None:
@@ -58,7 +60,7 @@ def import_megatron(
 ) -> None:
     """Make a run of a checkpoint: with a job, one that goes on from it; else one that holds its weights.
 
-    Raises UserError when there is none, when it is not a decoder's, or the job's network is another.
+    Raises UserError when there is none, when it is no GPT's, BERT's or T5's, or the job's network is another.
     """
     source = _checkpoint_in(folder, iteration)
     found = convert("describe-megatron", str(source))
@@ -106,13 +108,8 @@ def _checkpoint_in(folder: Path, iteration: int | None) -> Path:
         )
     if not source.is_dir():
         raise UserError(f"{source} does not exist")
-    if any(source.glob("mp_rank_*")):
-        raise UserError(
-            f"{source} has Megatron-LM's older format, a pickle per rank: have Megatron-LM write it as torch_dist "
-            "(--ckpt-convert-format torch_dist) and import that"
-        )
-    if not (source / ".metadata").is_file():
-        raise UserError(f"{source} is no checkpoint of format torch_dist: it has no .metadata")
+    if not is_of_ranks(source) and not (source / ".metadata").is_file():
+        raise UserError(f"{source} is no checkpoint of Megatron-LM: it has neither .metadata nor {RANK_FOLDERS}")
     return source
 
 
@@ -201,33 +198,50 @@ def _listed(keys: list[str]) -> str:
 
 def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bool:
     """Whether the optimizer's state comes along, which only some formats allow; said where it does not."""
-    kind = found["optimizer"]
-    stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
-    _, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=True), stored)
-    if kind is None:
-        reason = found["unread"] or "it has none"
-    elif kind not in _RESHARDABLE:
-        reason = f"it is {kind}, bound to the ranks that wrote it"
-        if kind in _SAVED_ONCE_MORE:
-            reason += (
-                "; let Megatron-LM load it at its layout, go on for one step with --use-distributed-optimizer "
-                "--dist-ckpt-optim-fully-reshardable, and save"
-            )
-    elif not job.parallelism.use_distributed_optimizer:
-        reason = "it is of a distributed optimizer, and the job has parallelism.use_distributed_optimizer: false"
-    elif not found["is_resumable"]:
-        reason = "it does not say how many steps it has taken"
-    elif found["torn"] is not None:
-        reason = (
-            f"its copy of {found['torn']} is not that weight: behind a tied output layer that does not fill its bucket "
-            "megatron-core 0.16.1 saves the state of a pipeline's last stage shifted, and it is lost"
-        )
-    elif missing:
-        reason = f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks"
+    if found["optimizer"] is None:
+        reason: str | None = found["left_behind"] or found["unread"] or "it has none"
+    elif found["optimizer"] == WHOLE:
+        reason = _against_whole(found, job)
     else:
+        reason = _against_sharded(found, job)
+    if reason is None:
         return True
     warn(
         f"the optimizer's state of {source} stays behind ({reason}): the run holds its weights alone, for "
         "checkpoint.pretrained"
     )
     return False
+
+
+def _against_whole(found: Mapping[str, Any], job: JobSpec) -> str | None:
+    """Why an optimizer's state in the older format, which is Adam's, is not the job's."""
+    if job.optimizer.name != "adam":
+        return f"it is Adam's, and the job's optimizer is {job.optimizer.name}"
+    if job.precision.dtype != found["dtype"]:
+        return f"it is of a training in {found['dtype']}, and the job's is in {job.precision.dtype}"
+    return None
+
+
+def _against_sharded(found: Mapping[str, Any], job: JobSpec) -> str | None:
+    """Why one in the distributed format is not."""
+    kind = found["optimizer"]
+    if kind not in _RESHARDABLE:
+        reason = f"it is {kind}, bound to the ranks that wrote it"
+        if kind in _SAVED_ONCE_MORE:
+            reason += (
+                "; let Megatron-LM load it at its layout, go on for one step with --use-distributed-optimizer "
+                "--dist-ckpt-optim-fully-reshardable, and save"
+            )
+        return reason
+    if not job.parallelism.use_distributed_optimizer:
+        return "it is of a distributed optimizer, and the job has parallelism.use_distributed_optimizer: false"
+    if not found["is_resumable"]:
+        return "it does not say how many steps it has taken"
+    if found["torn"] is not None:
+        return (
+            f"its copy of {found['torn']} is not that weight: behind a tied output layer that does not fill its bucket "
+            "megatron-core 0.16.1 saves the state of a pipeline's last stage shifted, and it is lost"
+        )
+    stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
+    _, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=True), stored)
+    return f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks" if missing else None

@@ -151,9 +151,10 @@ def test_folders_of_other_kinds(tmp_path: Path) -> None:
     tracker.write_text("500\n")
     assert refusal(tmp_path) == f"{checkpoint} does not exist"
     (checkpoint / "mp_rank_00").mkdir(parents=True)
-    assert "a pickle per rank" in refusal(tmp_path)
-    (checkpoint / "mp_rank_00").rmdir()
-    assert "it has no .metadata" in refusal(tmp_path)
+    assert megatron._checkpoint_in(tmp_path, None) == checkpoint, "the older format, a pickle per rank"
+    assert megatron.is_megatron(checkpoint.rename(tmp_path / "alone"))
+    checkpoint.mkdir()
+    assert "it has neither .metadata nor mp_rank_" in refusal(tmp_path)
     (checkpoint / ".metadata").touch()
     assert megatron._checkpoint_in(tmp_path, None) == checkpoint
     assert megatron._checkpoint_in(checkpoint, None) == checkpoint
@@ -191,10 +192,25 @@ def test_an_optimizer_that_only_the_job_refuses_is_not_to_be_saved_once_more(
     assert "--dist-ckpt-optim-fully-reshardable" not in said
 
 
+@pytest.mark.parametrize(
+    ("sections", "taken"),
+    [
+        ({}, True),
+        ({"parallelism": {"use_distributed_optimizer": False}}, True),
+        ({"precision": {"dtype": "bf16"}}, False),
+        ({"optimizer": {"name": "sgd"}}, False),
+    ],
+)
+def test_the_older_formats_optimizer_is_adams_in_one_precision(sections: dict[str, Any], taken: bool) -> None:
+    job = tiny_job("job", **sections)
+    assert megatron._takes_optimizer(Path("there"), {**found_with("whole"), "dtype": "fp32"}, job) is taken
+
+
 def found_with(kind: str | None) -> dict[str, Any]:
     """What is found of a checkpoint of a tiny job, by the format of its optimizer."""
     tensors = wanted_tensors(tiny_job("job"), 256, with_optimizer=True)
-    return {"optimizer": kind, "is_resumable": True, "torn": None, "unread": None, "rows": 256, "tensors": tensors}
+    said = {"is_resumable": True, "torn": None, "left_behind": None, "unread": None}
+    return {"optimizer": kind, **said, "rows": 256, "tensors": tensors}
 
 
 @pytest.mark.parametrize(
