@@ -254,7 +254,7 @@ loop.train_step = train_step
 
 def test_a_crash_says_where(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     """By a signal that nobody sent: the line that ran then is told, all threads' are in the log."""
-    job = tiny_job("crashed", batch=TWO_MICRO_BATCHES)
+    job = tiny_job("crashed", batch=TWO_MICRO_BATCHES, launch={"on_failure": {"killed": "stop"}})
     orchestrator.env = ranks.for_commands(inject(CRASH_AT_STEP_5).parent)
     said = orchestrator("run", orchestrator.write(job))
     assert said.code == 1
@@ -283,6 +283,7 @@ def test_hung_rank(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> N
         batch=TWO_MICRO_BATCHES,
         runtime={"hang_timeout": HANG_TIMEOUT},
         checkpoint={"save_interval": 2},
+        launch={"on_failure": {"hang": "stop"}},
     )
     orchestrator.env = ranks.for_commands(inject(SLEEP_AT_STEP_5).parent)
     with orchestrator.started("run", orchestrator.write(job)) as launcher:

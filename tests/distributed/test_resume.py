@@ -143,7 +143,8 @@ def test_same_layout_is_bitwise(
     text_job: JobSpec, undisturbed: dict[int, float], ranks: Ranks, orchestrator: CommandLine, inject: Inject
 ) -> None:
     """One run, ended in every way, one after the other, and resumed each time."""
-    command: list[str | Path] = ["run", orchestrator.write(text_job)]
+    stays = ["--set", "launch.on_failure.killed=stop"]
+    command: list[str | Path] = ["run", orchestrator.write(text_job), *stays]
     found = [0]
     hold = inject(HOLD).parent
     for end in ENDS:

@@ -167,6 +167,7 @@ def test_pipelined_requests_are_answered_in_order(port: int) -> None:
     assert [int(each.rpartition(b"\r\n")[2]) for each in answer.split(b"HTTP/1.1 ")[1:]] == list(range(1, 31))
 
 
+@pytest.mark.alone
 def test_more_connections_than_descriptors_shut_nobody_out() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))

@@ -243,5 +243,7 @@ def _against_sharded(found: Mapping[str, Any], job: JobSpec) -> str | None:
             "megatron-core 0.16.1 saves the state of a pipeline's last stage shifted, and it is lost"
         )
     stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
+    if job.optimizer.name != "adam" and any(".exp_avg_sq." in key for key in stored):
+        return f"it is Adam's, and the job's optimizer is {job.optimizer.name}"
     _, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=True), stored)
     return f"the job's {job.optimizer.name} wants {_listed(missing)}, which it lacks" if missing else None

@@ -206,6 +206,13 @@ def test_the_older_formats_optimizer_is_adams_in_one_precision(sections: dict[st
     assert megatron._takes_optimizer(Path("there"), {**found_with("whole"), "dtype": "fp32"}, job) is taken
 
 
+def test_the_state_of_another_optimizer_stays_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    """What SGD calls its momentum has the name of one of Adam's."""
+    job = tiny_job("job", optimizer={"name": "sgd", "sgd_momentum": 0.9})
+    assert not megatron._takes_optimizer(Path("there"), found_with("fully_reshardable"), job)
+    assert "optimizer is sgd" in capsys.readouterr().err
+
+
 def found_with(kind: str | None) -> dict[str, Any]:
     """What is found of a checkpoint of a tiny job, by the format of its optimizer."""
     tensors = wanted_tensors(tiny_job("job"), 256, with_optimizer=True)
