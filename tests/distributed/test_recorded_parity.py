@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 
 import pytest
-from parity.kinds import KINDS, corpus
-from parity.records import steps_of
+from parity.kinds import KINDS, write_data
+from parity.records import curves, steps_of
+from support.commands import Commands
 from support.faults import Ranks
-from support.fixtures import tokenize
-from support.training import largest_difference, losses, make_run, values
+from support.training import largest_difference, make_run, values
 
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.writing import job_text
@@ -22,26 +22,30 @@ NEAR = 1e-6
 
 
 @pytest.fixture(scope="module")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> str:
+def folder(tmp_path_factory: pytest.TempPathFactory, commands: Commands) -> Path:
     """The data that the trainer had."""
     folder = tmp_path_factory.mktemp("corpus")
-    texts = folder / "corpus.jsonl"
-    texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in corpus()))
-    return tokenize([texts], folder / "corpus", "--append-eod")
+    for program in ("pretrain_gpt", "pretrain_bert"):  # a T5's is a BERT's
+        said = commands(*write_data(program, folder), cwd=folder, env=os.environ)
+        assert said.code == 0, said.err
+    return folder
 
 
 @pytest.mark.parametrize(
-    "kind", ["gpt", "gpt-local", "llama", "scaled-rope", "windowed", "experts-local", "wsd", "ramp-up"]
+    "kind", ["gpt", "gpt-local", "llama", "scaled-rope", "windowed", "experts-local", "wsd", "ramp-up", "bert", "t5"]
 )
-def test_losses_are_those_of_megatron_lm(kind: str, prefix: str, ranks: Ranks, tmp_path: Path) -> None:
-    script = KINDS[kind].script.replace("--data-path corpus", f"--data-path {prefix}")
+def test_losses_are_those_of_megatron_lm(kind: str, folder: Path, ranks: Ranks, tmp_path: Path) -> None:
+    script = KINDS[kind].script
+    for flag in ("--data-path ", "--vocab-file "):
+        script = script.replace(flag, f"{flag}{folder}/")
     written = tmp_path / "job.yaml"
     written.write_text(job_text(migrate_script(script, "pretrain.sh")))
     changes = ["tracking.mlflow=false", "data.cache_dir=null"]
     job = load_job([written], changes).job
     run = ranks.must_train(make_run(tmp_path, job), job)
-    theirs = dict(enumerate(steps_of(kind), start=1))
+    theirs = steps_of(kind)
     assert len(theirs) >= 14
-    assert largest_difference({step: each["loss"] for step, each in theirs.items()}, losses(run)) < NEAR
-    norms = {step: each["grad_norm"] for step, each in theirs.items()}
+    for key, curve in curves(theirs).items():
+        assert largest_difference(curve, values(run, key)) < NEAR, key
+    norms = {step: each["grad_norm"] for step, each in enumerate(theirs, start=1)}
     assert largest_difference(norms, values(run, "train/grad_norm")) < 10 * NEAR

@@ -1,20 +1,31 @@
-"""What Megatron-LM's own trainer is run with beside ours: each kind of job as flags of pretrain_gpt.py."""
+"""What Megatron-LM's own trainer is run with beside ours: each kind of job as flags of one of its programs."""
 
 from __future__ import annotations
 
+import json
 import random
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 SAVED = 4
 """After how many steps of at least fourteen the other program goes on."""
 _COMMON = """
     --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64
     --hidden-dropout 0 --attention-dropout 0 --micro-batch-size 2 --weight-decay 0.1 --clip-grad 1.0
-    --tokenizer-type NullTokenizer --vocab-size 260 --make-vocab-size-divisible-by 1 --data-path corpus --split 1,0,0
+    --make-vocab-size-divisible-by 1 --split 1,0,0
     --data-cache-path cache --eval-iters 0 --eval-interval 1000 --log-interval 1 --save-interval 4
     --use-distributed-optimizer --dist-ckpt-optim-fully-reshardable --distributed-backend gloo
 """
+_PIECES = """
+    --data-path sentences --tokenizer-type BertWordPieceLowerCase --vocab-file vocabulary.txt --legacy-tokenizer
+"""
+_DATA = {
+    "pretrain_gpt": "--data-path corpus --tokenizer-type NullTokenizer --vocab-size 260",
+    "pretrain_bert": _PIECES,
+    "pretrain_t5": _PIECES,
+}
+"""By program; Megatron-LM's other tokenizer of word pieces is looked up on a network."""
 _STEPS = "--train-iters 14 --global-batch-size 8 --lr 1e-3 --min-lr 1e-4 --lr-decay-style cosine --lr-warmup-iters 2"
 _LLAMA = """
     --position-embedding-type rope --disable-bias-linear --swiglu --normalization RMSNorm --group-query-attention
@@ -29,6 +40,7 @@ class Kind:
 
     flags: str
     ranks: int = 1
+    program: str = "pretrain_gpt"
     finetunes: str | None = None
     """The kind whose weights it begins with."""
     forgets: bool = False
@@ -40,14 +52,14 @@ class Kind:
 
     @property
     def words(self) -> list[str]:
-        """Of pretrain_gpt.py, but for where it saves and what it loads."""
-        return [*_COMMON.split(), *shlex.split(self.flags)]
+        """Of the program, but for where it saves and what it loads."""
+        return [*_COMMON.split(), *_DATA[self.program].split(), *shlex.split(self.flags)]
 
     @property
     def script(self) -> str:
         """As people have it."""
         words = [*self.words, "--save", "checkpoints", *self.loads]
-        return f"#!/bin/bash\ntorchrun --nproc_per_node {self.ranks} pretrain_gpt.py {shlex.join(words)}\n"
+        return f"#!/bin/bash\ntorchrun --nproc_per_node {self.ranks} {self.program}.py {shlex.join(words)}\n"
 
 
 KINDS = {
@@ -80,7 +92,38 @@ KINDS = {
         " --lr-decay-style linear --lr-warmup-samples 16"
     ),
     "finetune": Kind(f"{_STEPS}", finetunes="gpt"),
+    "bert": Kind(_STEPS, program="pretrain_bert"),
+    # Of its own masks: those for Transformer Engine's layers are made by what version of it is there.
+    "t5": Kind(
+        f"{_STEPS} --decoder-seq-length 32 --vocab-extra-ids 50 --transformer-impl local", program="pretrain_t5"
+    ),
 }
+
+
+def write_data(program: str, folder: Path) -> list[str]:
+    """Write the texts that a program is trained on into a folder; the command that makes its data of them there."""
+    if program == "pretrain_gpt":
+        _write_texts(folder / "corpus.jsonl", corpus())
+        return ["data", "tokenize", "corpus.jsonl", "--output-prefix", "corpus", "--append-eod"]
+    words = sorted({word for text in corpus() for word in text.split()})
+    # A random token that happens to be [PAD] is padding to Megatron-LM's BERT, and a token to ours: among so many words
+    # none is. The last two are Megatron-LM's own, which it appends where they are not there.
+    unused = [f"[unused{number}]" for number in range(1000)]
+    (folder / "vocabulary.txt").write_text("\n".join([*_SPECIAL, *words, *unused, "[BOS]", "[EOS]"]) + "\n")
+    _write_texts(folder / "sentences.jsonl", [_in_sentences(text.split()) for text in corpus()])
+    tokenizer = ["--tokenizer-type", "wordpiece", "--tokenizer-path", "vocabulary.txt"]
+    return ["data", "tokenize", "sentences.jsonl", "--output-prefix", "sentences", "--split-sentences", *tokenizer]
+
+
+_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."]
+
+
+def _write_texts(path: Path, texts: list[str]) -> None:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def _in_sentences(words: list[str]) -> str:
+    return " ".join(" ".join(words[start : start + 9]).capitalize() + "." for start in range(0, len(words), 9))
 
 
 def corpus() -> list[str]:

@@ -22,13 +22,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.training import losses
+from support.training import values
 
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
-from parity.kinds import KINDS, SAVED, Kind, corpus
-from parity.records import record
+from parity.kinds import KINDS, SAVED, Kind, write_data
+from parity.records import LOGGED, curves, record
 
+Curves = Mapping[str, Mapping[int, float]]
 TRAINER = Path(__file__).parent / "trainer.py"
 _WITHOUT_A_GPU = ("--no-rope-fusion",)
 """Flags that change how something is computed, and not what: their kernels are Transformer Engine's."""
@@ -80,9 +81,9 @@ def compare(kind: Kind, folder: Path, checkout: Path) -> dict[str, float]:
         again = trainer(kind, folder, checkout, "again.json", "--load", "checkpoints", "--ckpt-step", str(SAVED))
         resumed = [*theirs[:SAVED], *again]
     return {
-        "from the start": apart(theirs, losses(begun), 0),
-        "taken in": apart(theirs, losses(taken), SAVED),
-        "given back": apart(resumed, dict(enumerate(back, start=SAVED + 1)), SAVED),
+        "from the start": apart(curves(theirs), logged(begun), 0),
+        "taken in": apart(curves(theirs), logged(taken), SAVED),
+        "given back": apart(curves(resumed), curves(back, SAVED), SAVED),
     }
 
 
@@ -92,9 +93,10 @@ def prepare(kind: Kind, folder: Path) -> None:
         return
     folder.mkdir(parents=True)
     (folder / "pretrain.sh").write_text(kind.script)
-    (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in corpus()))
-    orchestrator(folder, "data", "tokenize", "corpus.jsonl", "--output-prefix", "corpus", "--append-eod")
-    changes = ["data.tokenizer.type=byte_level", "tracking.mlflow=false"]
+    orchestrator(folder, *write_data(kind.program, folder))
+    changes = ["tracking.mlflow=false"]
+    if kind.program == "pretrain_gpt":
+        changes.append("data.tokenizer.type=byte_level")
     if kind.finetunes is not None:
         source = f"../{kind.finetunes}/checkpoints"
         job = f"../{kind.finetunes}/job.yaml"
@@ -118,16 +120,18 @@ def run_in(runs: Path) -> RunDir:
     return RunDir(run.parent)
 
 
-def trainer(kind: Kind, folder: Path, checkout: Path, found: str, *more: str) -> list[float]:
-    """The losses of Megatron-LM's trainer, which the file `found` keeps."""
+def trainer(kind: Kind, folder: Path, checkout: Path, found: str, *more: str) -> list[dict[str, float]]:
+    """The losses of each step of Megatron-LM's trainer, which the file `found` keeps."""
     if (folder / found).exists():
-        return [step["loss"] for step in json.loads((folder / found).read_text())]
+        steps: list[dict[str, float]] = json.loads((folder / found).read_text())
+        return steps
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = str(listening.getsockname()[1])
     command = [
         sys.executable,
         str(TRAINER),
         str(checkout),
+        kind.program,
         found,
         "resolved.json",
         *kind.words,
@@ -161,9 +165,16 @@ def orchestrator(folder: Path, *arguments: str) -> str:
     return finished.stdout
 
 
-def apart(theirs: list[float], ours: Mapping[int, float], done: int) -> float:
-    """The largest relative difference of the losses after `done` steps."""
-    return max(abs(ours[step] / theirs[step - 1] - 1) for step in range(done + 1, len(theirs) + 1))
+def logged(run: RunDir) -> dict[str, dict[int, float]]:
+    """The losses of ours, by name and iteration."""
+    return {key: values(run, key) for key in LOGGED.values()}
+
+
+def apart(theirs: Curves, ours: Curves, done: int) -> float:
+    """The largest relative difference of a loss of theirs after `done` steps."""
+    return max(
+        abs(ours[key][step] / loss - 1) for key, curve in theirs.items() for step, loss in curve.items() if step > done
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What Megatron-LM's trainer did, as files: written by `megatron_lm.py --record`, read by the suite.
 
 recorded/arguments.json   what the checkpoints' arguments have in common, and of each kind what differs
-recorded/KIND.json        the script's flags, losses and gradient norms of every step, and of the checkpoint after SAVED
-                          steps the tensors' shapes, the other objects' keys, and what it says beside them
+recorded/KIND.json        the script's flags, losses (a BERT's parts too) and gradient norms of every step, and of the
+                          checkpoint after SAVED steps the tensors' shapes, the other objects' keys, and what it says
+                          beside them
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import importlib
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from orchestrator.exchange.writing import Part, write_tensors
 from parity.kinds import KINDS, SAVED
 
 FOLDER = Path(__file__).parent / "recorded"
+LOGGED = {"loss": "train/loss", "lm loss": "train/loss/lm", "sop loss": "train/loss/order"}
+"""Losses by the trainer's name: ours. The last two are parts, which a BERT's has."""
 Value = Callable[[str, Sequence[int]], torch.Tensor]
 _ARGUMENTS = FOLDER / "arguments.json"
 
@@ -73,9 +76,15 @@ def values_of(name: str) -> dict[str, Any]:
 
 
 def steps_of(name: str) -> list[dict[str, float]]:
-    """Loss and gradient norm of every step."""
+    """Losses and gradient norm of every step."""
     steps: list[dict[str, float]] = json.loads((FOLDER / f"{name}.json").read_text())["steps"]
     return steps
+
+
+def curves(steps: Sequence[Mapping[str, float]], done: int = 0) -> dict[str, dict[int, float]]:
+    """The losses of steps behind `done` others, by our name and iteration."""
+    there = {name: key for name, key in LOGGED.items() if name in steps[0]}
+    return {key: {step: each[name] for step, each in enumerate(steps, start=done + 1)} for name, key in there.items()}
 
 
 def write_checkpoint(name: str, folder: Path, value: Value | None = None) -> Path:
@@ -99,8 +108,11 @@ def write_checkpoint(name: str, folder: Path, value: Value | None = None) -> Pat
 
 
 def value_of(key: str, shape: Sequence[int]) -> torch.Tensor:
-    """What a tensor of a recorded checkpoint holds; the optimizer's copies are those of the weights."""
-    seed = zlib.crc32(key.removeprefix("optimizer.state.param.").encode())
+    """What a tensor of a recorded checkpoint holds; the optimizer's copies are those of the weights,
+    and what a T5 has under two keys is the same under both.
+    """
+    name = key.removeprefix("optimizer.state.param.").removeprefix("embedding.").removeprefix("lm_head.")
+    seed = zlib.crc32(name.encode())
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 

@@ -1,9 +1,9 @@
-"""One rank of Megatron-LM's own trainer on the CPU: CHECKOUT FOUND JOB FLAG…
+"""One rank of Megatron-LM's own trainer on the CPU: CHECKOUT PROGRAM FOUND JOB FLAG…
 
-Runs `training.pretrain` with what pretrain_gpt.py of the checkout hands it, and the flags as they are. What stands in
-for a GPU is ours: the CPU shim, the Adam that keeps its step in the group, norms in place of Transformer Engine's; and
-the initial weights are those that the job JOB begins with, so that both train the same. Rank 0 writes into the folder
-FOUND what the checkpoints say (`arguments.json` …) and every step's losses and norms (`steps.json`).
+Runs `training.pretrain` with what PROGRAM (`pretrain_gpt`, …) of the checkout hands it, and the flags as they are.
+What stands in for a GPU is ours: the CPU shim, the Adam that keeps its step in the group, norms in place of Transformer
+Engine's; and the initial weights are those that the job JOB begins with, so that both train the same. The last rank
+writes every step's losses and gradient norm into the file FOUND.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 
 import torch  # isort: skip
 
+from orchestrator.exchange.megatron_sentences import is_copy
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers.norms import Norm
@@ -28,6 +29,16 @@ from orchestrator.runtime.network.initialization import Stream, initialize_weigh
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+
+_HANDED = {
+    "pretrain_gpt": {"get_embedding_ranks": "get_embedding_ranks"},
+    "pretrain_bert": {},
+    "pretrain_t5": {
+        "get_embedding_ranks": "t5_embedding_ranks",
+        "get_position_embedding_ranks": "t5_position_embedding_ranks",
+    },
+}
+"""What a program hands the trainer beside data, model and step: its names."""
 
 
 class _Nothing:
@@ -69,7 +80,7 @@ def stand_in_for_triton() -> None:
 
 
 def main() -> int:
-    checkout, found, resolved = sys.argv[1:4]
+    checkout, name, found, resolved = sys.argv[1:5]
     device = select_device("cpu", threads=1)
     megatron_compat.apply(device)
     stand_in_for_a_gpu()
@@ -84,26 +95,27 @@ def main() -> int:
     training.initialize_megatron = functools.partial(training.initialize_megatron, allow_no_cuda=True)
     torch.distributed.init_process_group("gloo")
     use_our_norms()
-    program = importlib.import_module("pretrain_gpt")
+    program: Any = importlib.import_module(name)
     steps: list[dict[str, float]] = []
     original = training.train_step
 
     @functools.wraps(original)
     def train_step(*arguments: Any, **options: Any) -> Any:
         answer = original(*arguments, **options)
-        steps.append({"loss": float(answer[0].get("lm loss", 0.0)), "grad_norm": float(answer[5])})
+        losses = {name: float(loss) for name, loss in answer[0].items()}
+        parts = losses if len(losses) > 1 else {}
+        steps.append({"loss": sum(losses.values()), "grad_norm": float(answer[5]), **parts})
         return answer
 
     training.train_step = train_step
-    sys.argv = ["pretrain_gpt.py", *sys.argv[4:]]
+    sys.argv = [f"{name}.py", *sys.argv[5:]]
     program.train_valid_test_datasets_provider.is_distributed = True
     training.pretrain(
         program.train_valid_test_datasets_provider,
         functools.partial(filled, job, program),
         program.ModelType.encoder_or_decoder,
         program.forward_step,
-        args_defaults={"tokenizer_type": "GPT2BPETokenizer"},
-        get_embedding_ranks=program.get_embedding_ranks,
+        **{option: getattr(program, its) for option, its in _HANDED[name].items()},
     )
     if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
         Path(found).write_text(json.dumps(steps))
@@ -112,9 +124,12 @@ def main() -> int:
 
 def filled(job: JobSpec, program: Any, *arguments: Any, **options: Any) -> Any:
     """A model chunk with the weights that the job begins with."""
-    model = program.model_provider(program.gpt_builder, *arguments, **options)
+    builder = [program.gpt_builder] if hasattr(program, "gpt_builder") else []
+    model = program.model_provider(*builder, *arguments, **options)
+    # What a T5 has under two keys is drawn under ours.
+    weights = {key: weight for key, weight in model.sharded_state_dict().items() if not is_copy(key)}
     initialize_weights(
-        [model],
+        [types.SimpleNamespace(sharded_state_dict=lambda: weights)],
         seed=job.runtime.seed,
         std=job.model.init_method_std,
         vocab_size=vocabulary(job).size,
@@ -129,7 +144,9 @@ def use_our_norms() -> None:
     """In place of the norms, and of Transformer Engine's layers, which save their weights under other names only for
     experts' norms.
     """
+    from megatron.core.models.bert import bert_layer_specs, bert_lm_head
     from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.models.T5 import t5_spec
     from megatron.core.transformer import transformer_block
     from megatron.core.transformer.identity_op import IdentityOp
 
@@ -158,7 +175,11 @@ def use_our_norms() -> None:
         TENorm=Norm,
         LNImpl=Norm,
     )
-    vars(transformer_block)["LayerNormImpl"] = Norm
+    of_bert = bert_layer_specs.bert_layer_local_spec
+    of_bert.submodules.input_layernorm = of_bert.submodules.pre_mlp_layernorm = Norm
+    vars(bert_layer_specs)["get_bert_layer_with_transformer_engine_spec"] = lambda: of_bert
+    vars(t5_spec).update(TENorm=Norm, LNImpl=Norm)
+    vars(bert_lm_head)["LNImpl"] = vars(transformer_block)["LayerNormImpl"] = Norm
 
 
 if __name__ == "__main__":
