@@ -1,7 +1,7 @@
 """BERT and T5 in checkpoints of Megatron-LM: what differs from a GPT's in keys and arguments. Needs no torch.
 
 Its T5 holds the output layer and the table of positions as parts of two modules, so that both are stored twice, under
-two keys; the optimizer's state of each is stored once, under the second. Its bias by distance has another name.
+two keys; the optimizer's state of each is stored once. Its bias by distance has another name.
 """
 
 from __future__ import annotations
