@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import subprocess
 import sys
 import time
@@ -177,14 +178,22 @@ def test_files_that_are_none(orchestrator: Any, name: str) -> None:
 
 @pytest.mark.alone
 def test_the_speed_that_is_promised() -> None:
-    command = [sys.executable, "-m", "orchestrator", "validate", str(JOBS / "gpt-1.7b.yaml")]
-    seconds: list[float] = []
-    # The first fills the caches, and the best tells least of what else the machine does.
-    while len(seconds) < 2 or (min(seconds[1:]) >= 0.4 and len(seconds) < 40):
-        start = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds[1:]) < 0.4, seconds
+    """0.4 s where the imports that any command needs take 0.117 s: machines, and the moods of one, differ by half."""
+    commands = {
+        "validate": [sys.executable, "-m", "orchestrator", "validate", str(JOBS / "gpt-1.7b.yaml")],
+        "imports": [sys.executable, "-c", "import pydantic, typer, yaml"],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    ratio = math.inf
+    while len(seconds["imports"]) < 3 or (ratio >= 0.4 / 0.117 and len(seconds["imports"]) < 20):
+        for name, command in commands.items():
+            start = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True)
+            seconds[name].append(time.perf_counter() - start)
+        # The first fills the caches, and the best tells least of what else the machine does.
+        best = {name: min(each[1:], default=math.inf) for name, each in seconds.items()}
+        ratio = best["validate"] / best["imports"] if len(seconds["imports"]) > 1 else math.inf
+    assert ratio < 0.4 / 0.117, seconds
 
 
 keys = st.one_of(st.sampled_from(sorted(leaf_paths())), st.text(max_size=20))
