@@ -32,6 +32,7 @@ def _type_in_help(parameter: TyperArgument | TyperOption, ctx: Any) -> str | Non
     return None if parameter.is_flag else parameter.metavar or parameter.display_type(ctx)
 
 
+# Typer has no setting for this, and its commands make their parameters by these two classes.
 TyperOption.display_type_rich = _type_in_help  # type: ignore[method-assign,assignment]
 TyperArgument.display_type_rich = _type_in_help  # type: ignore[method-assign,assignment]
 

@@ -167,7 +167,8 @@ def test_a_source_that_was_too_small_is_what_it_was_when_the_run_goes_on(tmp_pat
     position = beginning(job, 40)
     made = ours(job, 40, tmp_path / "cache", position)
     assert made.position is not None
-    first = int(np.bincount(made.train.dataset_index)[0])  # type: ignore[union-attr]
+    train: Any = made.train
+    first = int(np.bincount(train.dataset_index)[0])
     assert [source.first for source in made.position.sources] == [first, *sizes(made.train)[1:]]
     assert first > position.sources[0].first
     stored = DataPosition.from_dict(made.position.to_dict())
