@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.pace import slowness
 
 from orchestrator.rundir import RunDir
 
@@ -79,7 +80,7 @@ def test_the_first_step_comes_in_the_time_that_is_promised(folder: Path) -> None
     while min(seconds for seconds, _ in found) >= PROMISED and len(found) < 8:
         found.append(first_step(folder, len(found)))
     best, parts = min(found, key=lambda one: one[0])
-    assert best < PROMISED, found
+    assert best < PROMISED * slowness(), found
     assert list(parts) == PARTS
     # What is missing is the command itself, until it has written that it launches.
-    assert best - 1.5 < sum(parts.values()) <= best
+    assert best - 1.5 * slowness() < sum(parts.values()) <= best

@@ -12,6 +12,7 @@ from browser.many import many_runs
 from browser.reviewed import few_in
 from playwright.sync_api import Page, expect
 from support.faults import Ranks
+from support.pace import slowness
 
 from orchestrator.rundir import RunDir
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.slow("2,000 runs are made and read"
 
 RUNS, LONG, STEPS = 2000, 50, 100_000
 PAINT_OF_THE_RUNS, PAINT_OF_A_RUN, PAINT_OF_A_COMPARISON = 1.0, 1.5, 3.0
-"""Seconds."""
+"""Seconds, at the promised pace."""
 CURVES = 8.0
 """Seconds from opening the page of a run of 100,000 steps, which the server reads first."""
 MEGABYTES = 400
@@ -76,8 +77,8 @@ def test_a_server_that_has_just_started(visitor: Visitor, dashboard: Dashboard, 
     print(
         f"first paint {cold:.2f} s, all runs known after {complete:.1f} s, then {warm}, {megabytes(dashboard):.0f} MB"
     )
-    assert cold < PAINT_OF_THE_RUNS
-    assert max(warm.values()) < PAINT_OF_THE_RUNS
+    assert cold < PAINT_OF_THE_RUNS * slowness()
+    assert max(warm.values()) < PAINT_OF_THE_RUNS * slowness()
 
 
 def test_runs_of_many_steps(visitor: Visitor, dashboard: Dashboard, many: list[RunDir]) -> None:
@@ -89,8 +90,8 @@ def test_runs_of_many_steps(visitor: Visitor, dashboard: Dashboard, many: list[R
         page.wait_for_selector(".chart .main-svg")
         curves.append(time.monotonic() - begun)
     print(f"first paint {max(paints):.2f} s, curves {max(curves):.1f} s, {megabytes(dashboard):.0f} MB")
-    assert max(paints) < PAINT_OF_A_RUN
-    assert max(curves) < CURVES
+    assert max(paints) < PAINT_OF_A_RUN * slowness()
+    assert max(curves) < CURVES * slowness()
     assert megabytes(dashboard) < MEGABYTES
 
 
@@ -110,6 +111,6 @@ def test_many_long_runs_beside_each_other(visitor: Visitor, dashboard: Dashboard
         assert len(found["data"]) == COMPARED
     again = time.monotonic() - begun
     print(f"first paint {paint:.2f} s, curves {first:.1f} s, again {again:.1f} s, {megabytes(dashboard):.0f} MB")
-    assert paint < PAINT_OF_A_COMPARISON
-    assert again < A_LONG_LOG * 3
+    assert paint < PAINT_OF_A_COMPARISON * slowness()
+    assert again < A_LONG_LOG * 3 * slowness()
     assert megabytes(dashboard) < MEGABYTES

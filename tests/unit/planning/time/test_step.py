@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.pace import at_the_promised_pace
 from support.reference_times import PADDED_VOCAB, job_of, published_rows
 from support.timed_jobs import LARGE, LAYOUTS, device, job, seconds
 
@@ -312,14 +312,12 @@ def test_kernels_of_experts_are_started_again_where_they_are_recomputed(make_job
 
 
 def test_the_largest_published_row_is_planned_in_milliseconds() -> None:
-    """CPU time, which other processes do not add to."""
     largest = published_rows()[-1].job
-    spent = []
-    for _ in range(5):
-        started = time.process_time()
-        estimate_time(largest, PADDED_VOCAB, "transformer_engine", device())
-        spent.append(time.process_time() - started)
-    assert min(spent) < 0.02
+
+    def planned() -> object:
+        return estimate_time(largest, PADDED_VOCAB, "transformer_engine", device())
+
+    assert at_the_promised_pace(planned, enough=0.02, attempts=5) < 0.02
 
 
 def test_windows_save_time_where_the_kernel_knows_them_and_capping_costs(make_job: Any) -> None:
