@@ -33,6 +33,8 @@ class EncodedKey:
     """Of conversations, the tokens that the loss counts."""
     unpictured: int = 0
     """Of conversations, those whose text names an image, and that have none."""
+    shortened: int = 0
+    """Of conversations, those of which the chat template leaves out part of what the assistant says."""
 
 
 @dataclass

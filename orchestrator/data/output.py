@@ -44,6 +44,7 @@ class KeyProgress:
     cut: int = 0
     counted: int = 0
     unpictured: int = 0
+    shortened: int = 0
     largest: int = -1
 
 
@@ -120,6 +121,7 @@ class PartialOutput:
             key.cut += new.cut
             key.counted += new.counted
             key.unpictured += new.unpictured
+            key.shortened += new.shortened
             key.largest = max(key.largest, new.largest)
         report = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in chunk.malformed)
         encoded = report.encode(errors="backslashreplace")

@@ -79,7 +79,7 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
             if manifest.documents == 0:
                 out.discard()
                 raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
-        for warning in _about_images(manifests[0]):
+        for warning in _about_conversations(manifests[0]):
             display.warn(warning)
         has_no_images = request.vision is None and (request.chat or request.overwrite)
         return out.finish(manifests, images_prefix(request.output_prefix) if has_no_images else None)
@@ -120,9 +120,16 @@ def _never_stops(template: ChatTemplate) -> str:
     )
 
 
-def _about_images(manifest: Manifest) -> list[str]:
-    """What a person should know of the images that a data set has not."""
+def _about_conversations(manifest: Manifest) -> list[str]:
+    """What a person should know of what a data set has not."""
     found = []
+    if manifest.shortened_conversations:
+        found.append(
+            f"in {manifest.shortened_conversations} of {manifest.documents} conversations the chat template leaves out "
+            "part of what the assistant says, such as its reasoning once other turns follow, and those turns count "
+            'without it. To learn each as it was said, write a line that ends with it, with "weight": 0 on the '
+            "assistant's turns before"
+        )
     if manifest.unpictured_conversations:
         found.append(
             f"{manifest.unpictured_conversations} of {manifest.documents} conversations have {MARK} in their text and "
@@ -227,6 +234,7 @@ def _manifests(
             image_size=vision.image_size if vision is not None else None,
             patch_size=vision.patch_size if vision is not None else None,
             unpictured_conversations=key.unpictured,
+            shortened_conversations=key.shortened,
             text_bytes=out.progress.text_bytes,
             empty_documents=key.empty,
             skipped_records=out.progress.skipped,

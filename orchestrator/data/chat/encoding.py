@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from orchestrator.data.chat.conversations import parse_conversation
+from orchestrator.data.chat.assistant_spans import squeezed
+from orchestrator.data.chat.conversations import Message, parse_conversation
+from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.stored_images import bytes_per_image
 from orchestrator.data.chat.templates import (
@@ -51,6 +53,14 @@ class Encoded(NamedTuple):
     """The pixels of each image."""
 
 
+class _Read(NamedTuple):
+    encoded: Encoded
+    is_unpictured: bool
+    """Whether its text names an image that it does not have."""
+    is_shortened: bool
+    """Whether its template leaves out part of what counts."""
+
+
 class ChatEncoder:
     """Encodes conversations with one tokenizer and template. Its chunks have two keys: the tokens and their mask. With
     `vision` they have a third, the images; without it a conversation with images is malformed."""
@@ -65,20 +75,21 @@ class ChatEncoder:
         """Encode a chunk."""
         encoded: list[Encoded] = []
         malformed: list[Malformed] = []
-        unpictured = 0
+        unpictured = shortened = 0
         for block in chunk.blocks:
             for _, read in read_records(block, partial(self._read, folder=Path(block.path).parent)):
                 if isinstance(read, Malformed):
                     malformed.append(read)
                 else:
-                    encoded.append(read[0])
-                    unpictured += read[1]
+                    encoded.append(read.encoded)
+                    unpictured += read.is_unpictured
+                    shortened += read.is_shortened
         lengths = array("i", (len(each.ids) for each in encoded)).tobytes()
         every = np.array([number for each in encoded for number in each.ids], dtype=self._tokenizer.dtype)
         mask = np.array([mark for each in encoded for mark in each.mask], dtype=MASK_DTYPE)
         tokens = EncodedKey(every.tobytes(), lengths, largest=int(every.max()) if len(every) else -1)
         tokens.counted = int(np.count_nonzero(mask == COUNTS))
-        tokens.unpictured = unpictured
+        tokens.unpictured, tokens.shortened = unpictured, shortened
         keys = [tokens, EncodedKey(mask.tobytes(), lengths, largest=PATCH)]
         if self._vision is not None:
             sizes = array("i", (sum(map(len, each.images)) for each in encoded)).tobytes()
@@ -88,10 +99,10 @@ class ChatEncoder:
     def encode(self, line: bytes, folder: Path = Path()) -> Encoded:
         """A line's conversation; paths of images lead from `folder`. Raises ValueError when there is nothing to learn,
         or an image cannot be read."""
-        return self._read(line, folder)[0]
+        return self._read(line, folder).encoded
 
-    def _read(self, line: bytes, folder: Path) -> tuple[Encoded, bool]:
-        """The same, and whether its text names an image that it does not have."""
+    def _read(self, line: bytes, folder: Path) -> _Read:
+        """The same, and what a person should know of it."""
         messages, tools = parse_conversation(line)
         paths = [folder / path for message in messages for path in message.images]
         pieces, whole = self._template(messages, tools), self._template.is_whole
@@ -100,7 +111,8 @@ class ChatEncoder:
             raise ValueError("the assistant says nothing: none of its tokens counts")
         size = self._vision.image_size if self._vision is not None else 0
         is_unpictured = self._vision is not None and not paths and any(MARK in each.text for each in messages)
-        return Encoded(ids, mask, [_pixels(path, size) for path in paths]), is_unpictured
+        encoded = Encoded(ids, mask, [_pixels(path, size) for path in paths])
+        return _Read(encoded, is_unpictured, _is_shortened(messages, pieces))
 
     def _with_patches(self, pieces: Sequence[Piece], images: int) -> tuple[list[int], list[int]]:
         """The tokens of text in which `IMAGE` stands for each of some images: there are those of its patches."""
@@ -120,6 +132,16 @@ class ChatEncoder:
             ids = [*ids, *[self._patch] * patches, *more_ids]
             mask = [*mask, *[PATCH] * patches, *more_mask]
         return ids, mask
+
+
+def _is_shortened(messages: Sequence[Message], pieces: Sequence[Piece]) -> bool:
+    written = squeezed("".join(piece.text or "" for piece in pieces))
+    for message in messages:
+        if message.role == "assistant" and message.counts:
+            said = [*message.text.split(IMAGE), message.reasoning]
+            if any(squeezed(text) not in written for text in said if isinstance(text, str)):
+                return True
+    return False
 
 
 def patch_token(tokenizer: Tokenizer) -> int:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.data.chat.assistant_spans import SpanFinder
 from orchestrator.data.chat.conversations import Message
 from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.parts import images_found, to_parts
@@ -129,7 +131,7 @@ VICUNA = """\
 
 class JinjaTemplate:
     """A template in Jinja. Where it marks nothing with `{% generation %}`, what the assistant says is found by writing
-    the conversation up to each of its turns: what comes then, up to the end of the turn, is its own.
+    the prompt for each of its turns: what comes then, up to the end of the turn, is its own (`assistant_spans.py`).
 
     One that leaves out what is said where content is text, as LLaVA's does, is given it in parts. It is one of
     transformers' processors, which begin a text as their tokenizer does, where the template does not."""
@@ -166,7 +168,7 @@ class JinjaTemplate:
         self._refuse_unwritten(messages, tools)
         if self._marks:
             return _between_marks(self._render(messages, tools))
-        return self._by_prefixes(messages, tools)
+        return self._by_prompts(messages, tools)
 
     def prompt(self, messages: Sequence[Message]) -> list[Piece]:
         text = self._render(messages, prompts=True)
@@ -229,51 +231,17 @@ class JinjaTemplate:
                 self._tried[name] = True
         return self._tried[name]
 
-    def _by_prefixes(self, messages: Sequence[Message], tools: list[Any] | None) -> list[Piece]:
-        text, pieces, done = self._render(messages, tools), [], 0
-        for number, message in enumerate(messages):
-            if message.role != "assistant":
-                continue
-            before = self._render(messages[:number], tools, prompts=True)
-            if message.has_more:
-                end = self._end_of_more(text, len(before), message, self._render(messages[: number + 1], tools))
-            else:
-                said = message.text.rpartition(IMAGE)[2] if self._in_parts else message.text
-                end = self._end_of_turn(text, len(before), said)
-            if not text.startswith(before) or len(before) < done or end is None:
-                raise ValueError(
-                    f"the chat template writes the assistant's turn {number} otherwise within the conversation than "
-                    "at its end, so that it cannot be told what counts; mark that in the template with "
-                    "{% generation %} and {% endgeneration %}"
-                )
-            pieces += [Piece(text[done : len(before)], False), Piece(text[len(before) : end], message.counts)]
+    def _by_prompts(self, messages: Sequence[Message], tools: list[Any] | None) -> list[Piece]:
+        finder = SpanFinder(partial(self._render, tools=tools), messages, self._turn_end, self._said_in_one)
+        pieces, done = [], 0
+        for start, end in finder.spans():
+            pieces += [Piece(finder.text[done:start], False), Piece(finder.text[start:end], True)]
             done = end
-        return [*pieces, Piece(text[done:], False)]
+        return [*pieces, Piece(finder.text[done:], False)]
 
-    def _end_of_turn(self, text: str, start: int, content: str) -> int | None:
-        """Where in a text the turn that begins at `start` ends; None where it holds more, or other, than the content.
-
-        Many templates take the blanks around a content away.
-        """
-        for wanted in (content.lstrip() + self._turn_end, content.strip() + self._turn_end):
-            at = text.find(wanted, start)
-            if at >= 0 and text.count(self._turn_end, start, at + len(wanted)) == wanted.count(self._turn_end):
-                return at + len(wanted)
-        return None
-
-    def _end_of_more(self, text: str, start: int, message: Message, prefix: str) -> int | None:
-        """Where in a text the turn that begins at `start` ends, of which more is written than its content. `prefix`:
-        the conversation up to that turn. None where that does not tell: where it ends otherwise than other turns, or is
-        written otherwise and holds what ends one."""
-        prefix = prefix.rstrip()
-        if not prefix.endswith(self._turn_end):
-            return None
-        if text.startswith(prefix):
-            return len(prefix)
-        if self._turn_end in f"{message.text}{json.dumps(message.fields, ensure_ascii=False)}":
-            return None
-        at = text.find(self._turn_end, start)
-        return at + len(self._turn_end) if at >= 0 else None
+    def _said_in_one(self, message: Message) -> str:
+        """What stands in one piece of what a turn says."""
+        return message.text.rpartition(IMAGE)[2] if self._in_parts else message.text
 
     def _reads_parts_alone(self) -> bool:
         """Raises UserError for a template that leaves out what is said in parts, too."""
