@@ -15,6 +15,7 @@ from support.pace import slowness
 
 from orchestrator.cli.jobs.plan_tables import tables
 from orchestrator.cli.jobs.planned import judge_files
+from orchestrator.planning.hardware import choice
 from orchestrator.resources import resource_root
 
 SEED = """\
@@ -65,6 +66,30 @@ def test_tensor_parallelism_that_is_to_overlap_is_said(orchestrator: Any, tmp_pa
         said = " ".join(orchestrator(*asked).out.split())
         assert ("tensor parallelism overlapped" in said) == overlaps
         assert orchestrator(*asked, "--json").json["time"]["tp_comm_overlap"] == overlaps
+
+
+def test_a_published_row_is_planned_with_the_layers_of_the_machine_that_is_named(
+    orchestrator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Megatron-LM's 462B on 6,144 H100s, 47 % published: with torch's layers 40.4 % are planned."""
+    monkeypatch.setattr(choice, "gpus_here", list)
+    path, site = tmp_path / "large.yaml", tmp_path / "site.yaml"
+    path.write_text(LARGEST)
+    site.write_text("name: site\ngpu: H100\n")
+    sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
+    kept = [word for size in sizes for word in ("--keep", size)]
+    for named, layers, mfu in (
+        (("--gpu", "h100"), "transformer_engine", 0.464),
+        (("--cluster", site), "transformer_engine", 0.464),
+        (("--gpu", "h100", "--set", "runtime.layers=torch"), "torch", 0.404),
+    ):
+        plan = orchestrator("plan", path, *named, "--json").json
+        assert plan["layers"]["name"] == layers
+        assert plan["time"]["mfu"] == pytest.approx(mfu, abs=0.01)
+        asked = ("tune", path, *named, *kept, "--output", tmp_path / "tuned.yaml", "--json")
+        tuned = orchestrator(*asked).json
+        assert tuned["layers"]["name"] == layers
+        assert tuned["own"]["mfu"] == plan["time"]["mfu"]
 
 
 def test_that_passes_are_captured_is_said(orchestrator: Any) -> None:
