@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.review.logs import LONGEST_LINE, PAGE_BYTES, Line, LogFile, on_screen, sent_bytes, shown
+from orchestrator.review.logs import LINE_BYTES, LONGEST_LINE, PAGE_BYTES, Line, LogFile, on_screen, sent_text, shown
+from orchestrator.review.page_size import Room
 from orchestrator.safe_path import module_command
 from orchestrator.stored_files import open_stored
 
@@ -105,7 +106,7 @@ def _search_files(request: dict[str, Any], say: Callable[[dict[str, Any]], None]
     wanted = Wanted(request["text"], request["is_regex"])
     matches = wanted.matcher()
     deadline = time.monotonic() + _SECONDS
-    left, room = int(request["most"]), PAGE_BYTES
+    left, room = int(request["most"]), Room(PAGE_BYTES, at_least=1)
     begin, number = int(request["begin"]), int(request["number"])
     for name, path, run_dir in request["logs"]:
         for block in _blocks(Path(path), Path(run_dir), begin, number):
@@ -113,8 +114,7 @@ def _search_files(request: dict[str, Any], say: Callable[[dict[str, Any]], None]
                 return Place(name, block.begin, block.number)
             for place in _hits(block, wanted, matches):
                 text = shown(block.lines[place])
-                room -= sent_bytes(name, text)
-                if left == 0 or (room < 0 and left < int(request["most"])):
+                if left == 0 or not room.takes(sent_text(name, text), LINE_BYTES):
                     return Place(name, block.begin + block.byte_of(place), block.number + place)
                 left -= 1
                 say({"log": name, "line": block.number + place, "text": text})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import re
 import stat
@@ -16,13 +15,14 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
+from orchestrator.review.page_size import fitting
 from orchestrator.rundir import RunDir
 from orchestrator.stored_files import open_stored, past_a_hole, printable, without_escapes
 
 PAGE_LINES = 200
 PAGE_BYTES = 40 << 10
 """Of a page's lines as they are sent, so that with all else it has less than 64 KB."""
-_LINE_BYTES = 120
+LINE_BYTES = 120
 """What is sent of a line beside its text and the name of its log."""
 _CHUNK_BYTES = 1 << 20
 _MOST_READ_BYTES = 2 << 20
@@ -179,9 +179,9 @@ def page_from(log: LogFile, begin: int, most: int = PAGE_LINES) -> Page:
         return page
 
 
-def sent_bytes(name: str, text: str) -> int:
-    """At most what is sent of a line of a log with this name."""
-    return _LINE_BYTES + len(quote(name, safe="")) + len(html.escape(name + text).encode())
+def sent_text(name: str, text: str) -> str:
+    """What is sent of a line of a log with this name, beside `LINE_BYTES` of markup: its address, and what is read."""
+    return quote(name, safe="") + name + text
 
 
 @dataclass(frozen=True)
@@ -227,14 +227,7 @@ def _placed(file: BinaryIO, begin: int, most: int, end: int | None = None) -> It
 
 def _fitting(log: LogFile, lines: Iterable[_Placed]) -> list[_Placed]:
     """The first lines, as many as a page has room for; at least one."""
-    kept: list[_Placed] = []
-    room = PAGE_BYTES
-    for line in lines:
-        room -= sent_bytes(log.name, line.text)
-        if kept and room < 0:
-            break
-        kept.append(line)
-    return kept
+    return fitting(lines, lambda line: sent_text(log.name, line.text), PAGE_BYTES, LINE_BYTES, at_least=1)
 
 
 @dataclass

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import Query
+
+from orchestrator.review.page_size import fitting
 
 T = TypeVar("T")
 
@@ -38,27 +39,11 @@ def part_of(
     text: Callable[[T], str] = lambda item: "",
 ) -> Part[T]:
     """A page of a table from a row on. `asked`: the other parameters of its address; `text`: what is long in a row."""
-    kept = fitting(items[begin : begin + most], text, _ROOM, _BESIDE) or items[begin : begin + 1]
+    kept = fitting(items[begin : begin + most], text, _ROOM, _BESIDE, at_least=1)
     end = begin + len(kept)
     address = "?" + urlencode({**(asked or {}), "from": ""})
     before = f"{address}{max(0, begin - most)}" if begin > 0 else None
     return Part(kept, begin, len(items), before, f"{address}{end}" if end < len(items) else None)
-
-
-def fitting(items: Iterable[T], text: Callable[[T], str], room: int, beside: int) -> list[T]:
-    """The first rows whose texts, each with `beside` bytes of markup, fit into `room` bytes."""
-    kept: list[T] = []
-    for item in items:
-        room -= sent_bytes(text(item)) + beside
-        if room < 0:
-            break
-        kept.append(item)
-    return kept
-
-
-def sent_bytes(text: str) -> int:
-    """Bytes of a text in HTML."""
-    return len(html.escape(text).encode(errors="replace"))
 
 
 @dataclass(frozen=True)

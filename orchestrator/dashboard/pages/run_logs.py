@@ -13,7 +13,6 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
-from orchestrator.dashboard.pages.parts import fitting
 from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
 from orchestrator.review.log_search import Found, Place, Wanted, search
@@ -28,6 +27,7 @@ from orchestrator.review.logs import (
     page_before,
     page_from,
 )
+from orchestrator.review.page_size import fitting
 
 router = APIRouter(prefix=PREFIX + "/logs")
 

@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse
 from markupsafe import Markup
 
 from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
-from orchestrator.dashboard.pages.parts import beginning, fitting
+from orchestrator.dashboard.pages.parts import beginning
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.planning.drawing import timeline_svg
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, what_is_drawn
@@ -20,6 +20,7 @@ from orchestrator.planning.topology import crossing
 from orchestrator.review.damage import readable
 from orchestrator.review.discretion import Discretion
 from orchestrator.review.measured import Planned, Row, planned_of, rows_of, timeline_of
+from orchestrator.review.page_size import fitting
 from orchestrator.review.specs import Difference, Generation, differences, fields_of, generations_of, text_of
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
