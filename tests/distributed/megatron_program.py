@@ -23,10 +23,10 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
+from support.megatron_saving import save_as_training
 
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.processes.device import select_device
@@ -115,8 +115,6 @@ def main() -> int:
         own = network.eval()(tokens, torch.arange(16).expand_as(tokens), None, runtime_gather_output=True)
     if ranks.is_first:
         torch.save({"logits": logits, "ours": own, "scheduler": scheduler.state_dict(), "args": vars(args)}, out)
-        (save / f"iter_{iteration:07d}").mkdir(parents=True)
-    torch.distributed.barrier()
 
     metadata |= {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
     model_state = module.sharded_state_dict(metadata=metadata)
@@ -131,16 +129,7 @@ def main() -> int:
         "rng_state": states,
         "num_floating_point_operations_so_far": 0,
     }
-    content = {name: value for name, value in metadata.items() if name != "dp_cp_group"}
-    request = megatron_compat.begin_save(state, str(save / f"iter_{iteration:07d}"), content, HostCopies())
-    arguments = list(request.async_fn_args)
-    arguments[1] = request.preload_fn()
-    request.async_fn(*arguments, **request.async_fn_kwargs)
-    torch.distributed.barrier()
-    for finish in request.finalize_fns:
-        finish()
-    if ranks.is_first:
-        (save / "latest_checkpointed_iteration.txt").write_text(str(iteration))
+    save_as_training(state, save, metadata)
     stop_process_groups()
     return 0
 

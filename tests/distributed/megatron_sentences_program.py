@@ -19,10 +19,10 @@ from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDataset
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
+from support.megatron_saving import save_as_training
 
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
@@ -123,8 +123,6 @@ def main() -> int:
     theirs, own = losses_of(module.eval(), network.eval(), is_t5)
     if ranks.is_first:
         torch.save({"theirs": theirs, "ours": own, "args": vars(common["args"])}, out)
-        (save / f"iter_{iteration:07d}").mkdir(parents=True)
-    torch.distributed.barrier()
 
     metadata |= {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
     model_state = module.sharded_state_dict(metadata=metadata)
@@ -134,16 +132,7 @@ def main() -> int:
         "optimizer": optimizer.sharded_state_dict({"model": model_state}, metadata=metadata),
         "num_floating_point_operations_so_far": 0,
     }
-    content = {name: value for name, value in metadata.items() if name != "dp_cp_group"}
-    request = megatron_compat.begin_save(state, str(save / f"iter_{iteration:07d}"), content, HostCopies())
-    arguments = list(request.async_fn_args)
-    arguments[1] = request.preload_fn()
-    request.async_fn(*arguments, **request.async_fn_kwargs)
-    torch.distributed.barrier()
-    for finish in request.finalize_fns:
-        finish()
-    if ranks.is_first:
-        (save / "latest_checkpointed_iteration.txt").write_text(str(iteration))
+    save_as_training(state, save, metadata)
     stop_process_groups()
     return 0
 

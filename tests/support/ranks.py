@@ -36,6 +36,7 @@ _SECONDS_TO_END = 10.0
 _FIRST_PORT = 10_000
 _TORCHRUN = Path(__file__).parent / "quick_torchrun" / "torch" / "distributed" / "run.py"
 _FORKED = Path(__file__).parent / "forked"
+_TESTS = Path(__file__).parents[1]
 _ROOM = "ROOM_FOR_VARIABLES"
 _CHANCE = random.SystemRandom()  # the tests of several processes must not draw the same
 _BEFORE_THE_FORKS = {
@@ -416,6 +417,8 @@ def be_rank(rank: int, port: int, request: dict[str, Any]) -> None:
         import orchestrator.runtime.__main__ as training
 
         sys.argv = [request["program"] or "orchestrator.runtime", *request["arguments"]]
+        if request["program"]:
+            sys.path.append(str(_TESTS))  # it imports what tests do
         main = runpy.run_path(request["program"])["main"] if request["program"] else training.main
         code = main()
     except BaseException:

@@ -9,17 +9,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+from support.megatron_saving import save_at_once
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import (
-    Ranks,
     seed_everything,
     start_process_groups,
     stop_process_groups,
@@ -45,7 +43,7 @@ def main() -> int:
         assert parameter_count([module]) == held[ranks.tp, ranks.pp], family
         loaded = dist_checkpointing.load({"model": module.sharded_state_dict()}, str(runs[family].checkpoint(0)))
         module.load_state_dict(loaded["model"])
-        _save(module.eval(), folder / family / f"layout-{name}", ranks)
+        _save(module.eval(), folder / family / f"layout-{name}")
         if dist.get_world_size() == 1:
             with torch.no_grad():
                 torch.save(_logits(module, job.model, folder / family), folder / family / "ours.pt")
@@ -84,15 +82,6 @@ def _at(job: JobSpec, tp: int, pp: int) -> JobSpec:
     return job.model_copy(update={"parallelism": job.parallelism.model_copy(update=degrees)})
 
 
-def _save(module: torch.nn.Module, path: Path, ranks: Ranks) -> None:
+def _save(module: torch.nn.Module, path: Path) -> None:
     path.mkdir(exist_ok=True)
-    request = megatron_compat.begin_save({"model": module.sharded_state_dict()}, str(path), {}, HostCopies())
-    if request.async_fn is not None:
-        arguments = list(request.async_fn_args)
-        arguments[1] = request.preload_fn()
-        request.async_fn(*arguments, **request.async_fn_kwargs)
-    dist.barrier()
-    request.finalize_fns[0]()
-    if ranks.is_first:
-        save_config(CheckpointingConfig("torch_dist", 1), str(path))
-    dist.barrier()
+    save_at_once({"model": module.sharded_state_dict()}, path, {})
