@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, Literal
 
 from orchestrator.review.axes import plain
 from orchestrator.review.charts import Figure, line_of
+from orchestrator.review.compare import told_apart
 from orchestrator.review.sweep_analysis import as_number, spans_decades
 from orchestrator.review.sweeps import Cell, SweepView
 from orchestrator.spec.field_names import short_name
@@ -24,6 +26,18 @@ _STAR = {"size": 14, "symbol": "star"}
 _OTHERS = {"color": "dim", "dash": "dot", "width": 1.0}
 _FEW_CELLS = 8
 _LONGEST_TICK = 18
+_LONGEST_LABEL = 40
+_LONGEST_NAME = 200
+_MOST_VALUES = 24
+"""Of a parameter, on an axis of the grid."""
+_MOST_AXES = 12
+"""Of the parameters of every cell."""
+_BYTES_OF_CELLS = 40 << 10
+"""Of a figure; what else it has is less than the rest of 64 KB."""
+_BYTES_OF_A_POINT = 30
+"""Beside its texts."""
+_DIGITS = 7
+"""Significant digits of a value that is drawn."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +53,16 @@ def looks_of(view: SweepView) -> list[Look]:
     """A look for each of few cells; of many one for each group of those that have a value, by their place."""
     if len(view.cells) <= _FEW_CELLS:
         return [
-            Look(plain(cell.entry.name), {**line_of(number), "width": 1.5 if number else 3.0}, [cell])
+            Look(name_of(cell), {**line_of(number), "width": 1.5 if number else 3.0}, [cell])
             for number, cell in enumerate(view.cells)
         ]
     groups = zip(_GROUPS, _groups(view.measured), strict=False)
     return [Look(name, {"color": c, "dash": dash, "width": width}, part) for (c, dash, width), (name, part) in groups]
+
+
+def name_of(cell: Cell) -> str:
+    """What a figure calls a cell."""
+    return _short(cell.entry.name, _LONGEST_NAME)
 
 
 def _is_in(look: Look, cell: Cell) -> bool:
@@ -59,7 +78,7 @@ def loss_curves(view: SweepView, figure: Figure, cells: Mapping[str, Cell]) -> F
         if cell is None or not looks:
             continue
         look = next((each for each in looks if _is_in(each, cell)), None) or Look("without a value", _OTHERS, [cell])
-        said = f"{plain(cell.entry.name)}<br>step %{{x}}: %{{y:.6g}}<extra></extra>"
+        said = f"{name_of(cell)}<br>step %{{x}}: %{{y:.6g}}<extra></extra>"
         trace |= {"line": dict(look.line), "marker": {"color": look.line["color"]}, "hovertemplate": said}
         trace |= {"name": look.name, "legendgroup": look.name, "showlegend": look.name not in named}
         named.add(look.name)
@@ -71,8 +90,8 @@ def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
     """The metric over two parameters; over the others the best, the mean or the median of the cells. Each field says
     its number.
     """
-    columns, rows = view.axes.get(x, ()), view.axes.get(y, ())
-    metric, across, down = plain(view.metric), plain(short_name(x)), plain(short_name(y))
+    columns, rows = _values_of_best(view, x), _values_of_best(view, y)
+    metric, across, down = (_short(text) for text in (view.metric, short_name(x), short_name(y)))
     found: dict[tuple[str, str], list[float]] = {}
     for cell in view.measured:
         settings = cell.entry.values
@@ -84,13 +103,15 @@ def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
         "median": statistics.median,
     }
     of = ways[how]
-    values = [[of(found[row, column]) if (row, column) in found else None for column in columns] for row in rows]
+    values = [
+        [_rounded(of(found[row, column])) if (row, column) in found else None for column in columns] for row in rows
+    ]
     counts = [[len(found.get((row, column), ())) for column in columns] for row in rows]
     data = [
         {
             "type": "heatmap",
-            "x": [plain(value) for value in columns],
-            "y": [plain(value) for value in rows],
+            "x": list(_labels(columns).values()),
+            "y": list(_labels(rows).values()),
             "z": values,
             "customdata": counts,
             "texttemplate": "%{z:.4g}",
@@ -104,27 +125,73 @@ def heat_map(view: SweepView, x: str, y: str, how: How) -> Figure:
             "showscale": bool(found),
         }
     ]
+    title = metric if len(view.axes) < 3 else f"{how} {metric}"
     return {
         # Its fields say what is the matter with their cells; without them there would be no places for that.
         "data": data if found or (columns and rows) else [],
         "layout": {
-            "title": {"text": metric if len(view.axes) < 3 else f"{how} {metric}"},
-            "xaxis": {"type": "category", "title": {"text": across}, "showgrid": False},
-            "yaxis": {"type": "category", "title": {"text": down}, "showgrid": False},
-            "annotations": _without_value(view, x, y, found),
+            "title": {"text": title},
+            "xaxis": {"type": "category", "title": {"text": across + _part_of(columns, view, x)}, "showgrid": False},
+            "yaxis": {"type": "category", "title": {"text": down + _part_of(rows, view, y)}, "showgrid": False},
+            "annotations": _without_value(view, (x, columns), (y, rows), found),
             "hovermode": "closest",
         },
     }
 
 
-def _without_value(view: SweepView, x: str, y: str, found: Mapping[tuple[str, str], object]) -> list[dict[str, Any]]:
-    """What is the matter with the fields that have cells, but no value."""
+def _values_of_best(view: SweepView, path: str) -> list[str]:
+    """The values of a parameter that are drawn, in their order: of many those of the best cells."""
+    values = list(view.axes.get(path, ()))
+    if len(values) <= _MOST_VALUES:
+        return values
+    best = dict.fromkeys(cell.entry.values[path] for cell in view.current if path in cell.entry.values)
+    kept = set(list(best)[:_MOST_VALUES])
+    return [value for value in values if value in kept]
+
+
+def _part_of(values: Sequence[str], view: SweepView, path: str) -> str:
+    """What the title of an axis adds where not all values are on it."""
+    every = len(view.axes.get(path, ()))
+    return f" ({len(values)} of {every} values: the best cells')" if len(values) < every else ""
+
+
+def _labels(values: Sequence[str]) -> dict[str, str]:
+    """The values of an axis and how they are written there, no two alike."""
+    return dict(zip(values, told_apart(_short(value, _LONGEST_LABEL) for value in values), strict=True))
+
+
+def _short(text: str, limit: int = 80) -> str:
+    return plain(shorten(text, limit))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _thinned(cells: Sequence[Cell], size: Callable[[Cell], int]) -> tuple[Sequence[Cell], str]:
+    """All cells, the best first; where these are too large for a figure, every second of them, or every third, and so
+    on. And what the title adds then. `size`: the bytes of a cell.
+    """
+    sizes = [size(cell) for cell in cells]
+    step = next(step for step in count(1) if step >= len(cells) or sum(sizes[::step]) <= _BYTES_OF_CELLS)
+    return cells[::step], f" (one cell in {step})" if step > 1 else ""
+
+
+def _without_value(
+    view: SweepView,
+    across: tuple[str, Sequence[str]],
+    down: tuple[str, Sequence[str]],
+    found: Mapping[tuple[str, str], object],
+) -> list[dict[str, Any]]:
+    """What is the matter with the fields that have cells, but no value. `across`, `down`: a parameter and its values
+    on the axis.
+    """
+    (x, columns), (y, rows) = across, down
     states: dict[tuple[str, str], str] = {}
     for cell in view.current:
         settings = cell.entry.values
         if x in settings and y in settings and (settings[y], settings[x]) not in found:
             states.setdefault((settings[y], settings[x]), cell.state)
-    columns, rows = list(view.axes.get(x, ())), list(view.axes.get(y, ()))
     return [  # by their numbers: plotly takes a category that looks like a number for one
         {"x": columns.index(column), "y": rows.index(row), "text": state, "showarrow": False}
         for (row, column), state in states.items()
@@ -134,23 +201,30 @@ def _without_value(view: SweepView, x: str, y: str, found: Mapping[tuple[str, st
 
 def scatter(view: SweepView, axis: str) -> Figure:
     """The metric over one parameter, a point for each cell. Numbers that span decades are on a logarithmic axis."""
-    cells = [cell for cell in view.measured if axis in cell.entry.values]
+    found = [cell for cell in view.measured if axis in cell.entry.values]
+
+    def size(cell: Cell) -> int:
+        return _bytes(name_of(cell), 2 * _short(cell.entry.values[axis], _LONGEST_LABEL))
+
+    cells, thinning = _thinned(found, size)
     texts = [cell.entry.values[axis] for cell in cells]
     numbers = [number for text in texts if (number := as_number(text)) is not None]
     numeric = len(numbers) == len(texts)
     kind = "category" if not numeric else "log" if spans_decades(numbers) else "linear"
     best = view.best
     looks = looks_of(view)
+    shown = set(texts)
+    values = _labels([value for value in view.axes.get(axis, list(shown)) if value in shown])
     data = [
         {
             "type": "scatter",
             "mode": "markers",
             "name": name,
             "x": [
-                as_number(value) if numeric else plain(value) for value in (cell.entry.values[axis] for cell in part)
+                as_number(value) if numeric else values[value] for value in (cell.entry.values[axis] for cell in part)
             ],
-            "y": [cell.value for cell in part],
-            "text": [plain(cell.entry.name) for cell in part],
+            "y": [cell.value if cell.value is None else _rounded(cell.value) for cell in part],
+            "text": [name_of(cell) for cell in part],
             "hovertemplate": "%{text}<br>%{y:.6g}<extra></extra>",
             "showlegend": False,
             "marker": {**marker, "color": look.line["color"]},
@@ -162,17 +236,16 @@ def scatter(view: SweepView, axis: str) -> Figure:
         )
         if part
     ]
-    values = [plain(value) for value in view.axes.get(axis, ())]
-    order = {"categoryorder": "array", "categoryarray": values} if kind == "category" else {}
+    order = {"categoryorder": "array", "categoryarray": list(values.values())} if kind == "category" else {}
     ticks: dict[str, Any] = {}
     if kind == "log" and len(values) <= _MOST_TICKS:
-        ticks = {"tickvals": [as_number(value) for value in view.axes[axis]], "ticktext": values}
+        ticks = {"tickvals": [as_number(value) for value in values], "ticktext": list(values.values())}
     return {
         "data": data,
         "layout": {
-            "title": {"text": plain(f"{view.metric} over {short_name(axis)}")},
-            "xaxis": {"type": kind, "title": {"text": plain(short_name(axis))}, **order, **ticks},
-            "yaxis": {"title": {"text": plain(view.metric)}},
+            "title": {"text": f"{_short(view.metric)} over {_short(short_name(axis))}{thinning}"},
+            "xaxis": {"type": kind, "title": {"text": _short(short_name(axis))}, **order, **ticks},
+            "yaxis": {"title": {"text": _short(view.metric)}},
             "hovermode": "closest",
         },
     }
@@ -184,8 +257,10 @@ def parallel(view: SweepView) -> Figure:
 
     Drawn of plain lines: plotly's own parallel coordinates compile code at run time, which pages here may not do.
     """
-    cells = view.measured
-    axes = list(view.axes)
+    axes = list(view.axes)[:_MOST_AXES]
+    said = _hover_texts(view.measured, len(axes) + 1)
+    cells, thinning = _thinned(view.measured, lambda cell: (len(axes) + 1) * _bytes(said[cell.entry.id]))
+    drawn = {cell.entry.id for cell in cells}
     scales = [_scale(view.axes[path]) for path in axes]
     values = [cell.value for cell in cells if cell.value is not None]
     if not values or not axes:
@@ -198,7 +273,7 @@ def parallel(view: SweepView) -> Figure:
 
     data = []
     for look in looks_of(view):
-        part = [cell for cell in look.cells if cell.is_measured]
+        part = [cell for cell in look.cells if cell.is_measured and cell.entry.id in drawn]
         xs: list[int | None] = []
         ys: list[float | None] = []
         texts: list[str] = []
@@ -207,8 +282,9 @@ def parallel(view: SweepView) -> Figure:
             known = zip((settings.get(path) for path in axes), scales, strict=True)
             places = [scale(text) if text is not None else None for text, scale in known]
             xs += [*range(len(axes) + 1), None]
-            ys += [*places, height(cell.value or 0.0), None]
-            texts += [f"{plain(cell.entry.name)}: {cell.value:.6g}"] * (len(axes) + 1) + [""]
+            places.append(height(cell.value or 0.0))
+            ys += [*(place if place is None else round(place, 4) for place in places), None]
+            texts += [said[cell.entry.id]] * (len(axes) + 1) + [""]
         if not part:
             continue
         data.append(
@@ -231,13 +307,14 @@ def parallel(view: SweepView) -> Figure:
         if (place := scale(value)) is not None
     ]
     ticks += [_note(len(axes), height(value), f"{value:.4g}") for value in dict.fromkeys((low, high))]
+    counted = "Parameters" if len(axes) == len(view.axes) else f"{len(axes)} of {len(view.axes)} parameters"
     return {
         "data": data[::-1],  # the best on top
         "layout": {
-            "title": {"text": "Parameters, the best on top"},
+            "title": {"text": f"{counted}, the best on top{thinning}"},
             "xaxis": {
                 "tickvals": list(range(len(axes) + 1)),
-                "ticktext": [plain(text) for text in (*(short_name(path) for path in axes), view.metric)],
+                "ticktext": [_short(text) for text in (*(short_name(path) for path in axes), view.metric)],
                 "range": [-0.35, len(axes) + 0.35],
                 "showgrid": True,
             },
@@ -247,6 +324,19 @@ def parallel(view: SweepView) -> Figure:
             "legend": {"traceorder": "reversed"},
         },
     }
+
+
+def _hover_texts(cells: Sequence[Cell], points: int) -> dict[str, str]:
+    """What each of a cell's points says, by the cell's id: its name and value; its place where names are too long."""
+    named = {cell.entry.id: f"{name_of(cell)}: {cell.value:.6g}" for cell in cells}
+    if points * sum(map(_bytes, named.values())) <= _BYTES_OF_CELLS:
+        return named
+    return {cell.entry.id: f"place {place}: {cell.value:.6g}" for place, cell in enumerate(cells, start=1)}
+
+
+def _bytes(*texts: str) -> int:
+    """Of a point with these texts."""
+    return _BYTES_OF_A_POINT + sum(len(json.dumps(text)) for text in texts)
 
 
 def _groups(cells: Sequence[Cell]) -> list[tuple[str, Sequence[Cell]]]:

@@ -37,13 +37,31 @@ def part_of(
     most: int,
     asked: Mapping[str, object] | None = None,
     text: Callable[[T], str] = lambda item: "",
+    room: int = _ROOM,
+    beside: int = _BESIDE,
 ) -> Part[T]:
-    """A page of a table from a row on. `asked`: the other parameters of its address; `text`: what is long in a row."""
-    kept = fitting(items[begin : begin + most], text, _ROOM, _BESIDE, at_least=1)
+    """A page of a table from a row on. `asked`: the other parameters of its address; `text`: what is long in a row;
+    `room`, `beside`: bytes of the table, and of a row beside that text.
+    """
+    kept = fitting(items[begin : begin + most], text, room, beside, at_least=1)
     end = begin + len(kept)
     address = "?" + urlencode({**(asked or {}), "from": ""})
     before = f"{address}{max(0, begin - most)}" if begin > 0 else None
     return Part(kept, begin, len(items), before, f"{address}{end}" if end < len(items) else None)
+
+
+@dataclass(frozen=True)
+class Head(Generic[T]):
+    """The first rows of a table, and how many `more` there are."""
+
+    items: Sequence[T]
+    more: int
+
+
+def head_of(items: Sequence[T], text: Callable[[T], str], room: int, beside: int) -> Head[T]:
+    """As many rows as fit into `room` bytes, each with `beside` of them."""
+    kept = fitting(items, text, room, beside)
+    return Head(kept, len(items) - len(kept))
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
@@ -13,15 +15,22 @@ from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.asked import Text
 from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.review.page_size import fitting
 from orchestrator.review.query import QueryError, quoted, select
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweeps import best_of, comparison_of
 from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, counts, ordered
+from orchestrator.spec.words import shorten
 from orchestrator.sweeps.ledger import sweep_dir
 
 router = APIRouter()
 
 RUNS_A_PAGE = 50
+_BYTES_OF_ROWS, _BYTES_OF_A_ROW = 54 << 10, 1000
+"""Of a page's rows, and of each beside its texts."""
+_NAMES_IN_A_ROW = 7
+_LONGEST = 200
+"""Characters of a cell's name, and of why a run ended."""
 _SECONDS_FOR_THE_FIRST = 0.3
 """Of a server that has just started: then its page says that it is still reading."""
 
@@ -109,17 +118,18 @@ def shown(its: Shared, view: View) -> dict[str, Any]:
     if view.sort:
         of_state = ordered(of_state, COLUMNS[view.sort], falling=view.falling)
     rows: list[RunSummary | Cells] = [*of_state] if view.cells else collapsed(of_state)
-    pages = max(1, -(-len(rows) // RUNS_A_PAGE))
-    number = min(view.number, pages)
-    part = rows[(number - 1) * RUNS_A_PAGE : number * RUNS_A_PAGE]
+    pages = _pages(rows, view)
+    number = min(view.number, len(pages))
+    part = rows[pages[number - 1]]
     return {
         "view": replace(view, number=number),
         "columns": COLUMNS,
         "rows": part,
         "bests": {row.sweep: _best(its, row) for row in part if isinstance(row, Cells)},
-        "first": (number - 1) * RUNS_A_PAGE + 1,
+        "first": pages[number - 1].start + 1,
         "row_count": len(rows),
-        "pages": pages,
+        "pages": len(pages),
+        "longest": _LONGEST,
         "run_count": len(of_state),
         "everything": len(everything),
         "found": len(found),
@@ -129,6 +139,24 @@ def shown(its: Shared, view: View) -> dict[str, Any]:
         "is_complete": its.index.is_complete,
         "actions": actions_of if its.settings.allows_actions else lambda run: (),
     }
+
+
+def _pages(rows: Sequence[RunSummary | Cells], view: View) -> list[slice]:
+    """The rows of each page, at least one page: at most so many, and as many as one has room for."""
+
+    def text(row: RunSummary | Cells) -> str:
+        if isinstance(row, Cells):
+            return 6 * row.sweep + quote(view.q)
+        said = 2 * shorten(row.cell or "", _LONGEST) + 2 * (row.sweep or "") + shorten(row.description, _LONGEST)
+        return _NAMES_IN_A_ROW * quote(row.run.name) + said
+
+    pages: list[slice] = []
+    begin = 0
+    while begin < len(rows) or not pages:
+        kept = fitting(islice(rows, begin, begin + RUNS_A_PAGE), text, _BYTES_OF_ROWS, _BYTES_OF_A_ROW, at_least=1)
+        pages.append(slice(begin, begin + len(kept)))
+        begin += len(kept)
+    return pages
 
 
 def _best(its: Shared, row: Cells) -> RunSummary | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -14,17 +14,19 @@ from fastapi.responses import JSONResponse
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.asked import asked_sweep_dir
 from orchestrator.dashboard.pages.compare import address
-from orchestrator.dashboard.pages.parts import Begin, part_of
+from orchestrator.dashboard.pages.parts import Begin, head_of, part_of
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
 from orchestrator.review.axes import XAxis, plain
 from orchestrator.review.charts import Chart, figure_of_curves
 from orchestrator.review.compare import told_apart
 from orchestrator.review.damage import readable
+from orchestrator.review.page_size import fitting, html_bytes
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_charts import How, heat_map, loss_curves, parallel, scatter
-from orchestrator.review.sweeps import SweepView, importance_of, sweep_folders, view_of
+from orchestrator.review.sweeps import Cell, Reason, SweepView, importance_of, sweep_folders, view_of
 from orchestrator.spec.field_names import short_name
+from orchestrator.spec.words import shorten
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.states import STARTED_BY_RETRY
 
@@ -32,12 +34,22 @@ router = APIRouter(prefix="/sweeps")
 
 _LOSS = Chart("loss", "Loss", ("train/loss",))
 _MOST_CURVES = 24
-_CELLS = 100
+_CELLS, _SWEEPS = 100, 20
 """Of a page."""
+_BYTES_OF_A_CURVE = 120
+"""Of what is said of a curve, beside its names."""
 _COMPARED = 5
-_MOST_FAILED = 50
 _MOST_PRUNED_NAMES = 6
 _LONGEST = 300
+_LONGEST_NAME, _LONGEST_VALUE = 200, 60
+"""Characters of a cell's name, and of one of its values."""
+_BYTES_OF_CELLS, _BYTES_OF_A_CELL, _BYTES_OF_A_VALUE = 16 << 10, 500, 10
+_BYTES_OF_PARAMETERS, _BYTES_OF_A_PARAMETER = 5 << 10, 45
+_BYTES_OF_OPTIONS, _BYTES_OF_AN_OPTION = 3 << 10, 40
+_BYTES_OF_SHARES, _BYTES_OF_A_SHARE = 5 << 10, 300
+_BYTES_OF_REASONS, _BYTES_OF_A_REASON = 6 << 10, 250
+"""Of the tables of a sweep, which together are less than a page, and of a row of each beside its texts."""
+_BYTES_OF_A_SWEEP = 1200
 
 Metric = Annotated[str | None, Query(max_length=_LONGEST)]
 Kind = Literal["heat", "scatter", "parallel", "curves"]
@@ -67,17 +79,20 @@ def asked_sweep(
 
 
 @router.get("")
-def sweeps(request: Request, its: Annotated[Shared, Depends(shared)]) -> Response:
-    """All sweeps of the folder, the last one that changed first."""
+def sweeps(request: Request, its: Annotated[Shared, Depends(shared)], begin: Begin = 0) -> Response:
+    """The sweeps of the folder, the last one that changed first."""
     runs = _runs(its)
+    folders = sweep_folders(its.settings.runs_dir)
+    shown = part_of(folders, begin, _SWEEPS, text=lambda sweep: 3 * sweep.name, beside=_BYTES_OF_A_SWEEP)
     views: list[SweepView] = []
     problems: list[str] = []
-    for sweep in sweep_folders(its.settings.runs_dir):
+    for sweep in shown.items:
         try:
             views.append(view_of(sweep, runs))
         except UserError as error:
-            problems.append(str(error))
-    return page(request, "sweeps.html", {"views": views, "problems": problems, "is_complete": its.index.is_complete})
+            problems.append(shorten(str(error), _LONGEST))
+    values = {"views": views, "problems": problems, "shown": shown, "is_complete": its.index.is_complete}
+    return page(request, "sweeps.html", values)
 
 
 @router.get("/{name}")
@@ -95,25 +110,64 @@ def sweep(
     first, second = _axes(view, [each.path for each in found.shares], x, y)
     best = [cell.run.key for cell in view.measured[:_COMPARED] if cell.run is not None]
     shown = {"metric": view.metric, "x": first or "", "y": second or "", "how": how}
+    names = {path: short_name(path) for path in _paths(view)}
+    columns = head_of(
+        [path for path in names if path in view.axes],
+        lambda path: path + names[path],
+        _BYTES_OF_PARAMETERS,
+        _BYTES_OF_A_PARAMETER,
+    )
+    beside = _BYTES_OF_A_CELL + _BYTES_OF_A_VALUE * len(columns.items)
     values = {
         "view": view,
         "is_read": asked.is_read,
         "found": found,
         "dominating": dominating,
-        "names": {path: short_name(path) for path in _paths(view)},
+        "names": names,
+        "columns": columns,
+        "metrics": _options(view.metrics, view.metric),
+        "axes": {axis: _options(view.axes, axis) for axis in (first, second) if axis is not None},
+        "shares": head_of(found.shares, lambda each: names[each.path], _BYTES_OF_SHARES, _BYTES_OF_A_SHARE),
         "x": first,
         "y": second,
         "how": how,
-        "cells": part_of(view.cells, begin, _CELLS, shown),
+        "cells": part_of(
+            view.cells, begin, _CELLS, shown, partial(_texts_of, columns.items), room=_BYTES_OF_CELLS, beside=beside
+        ),
+        "failed": head_of(view.failed, _why_failed, _BYTES_OF_REASONS, _BYTES_OF_A_REASON),
+        "pruned": head_of(view.pruned, _why_pruned, _BYTES_OF_REASONS, _BYTES_OF_A_REASON),
+        "longest": _LONGEST,
+        "longest_name": _LONGEST_NAME,
+        "longest_value": _LONGEST_VALUE,
         "query": urlencode(shown),
         "compare_best": address(best) if len(best) > 1 else None,
         "most_curves": _MOST_CURVES,
-        "most_failed": _MOST_FAILED,
         "most_pruned_names": _MOST_PRUNED_NAMES,
         "retried": sum(cell.state in STARTED_BY_RETRY for cell in view.current),
         "done": sum(cell.state == "completed" for cell in view.current),
     }
     return page(request, "sweep.html", values)
+
+
+def _options(every: Iterable[str], chosen: str) -> list[str]:
+    """What can be chosen, as far as there is room, and what is."""
+    return fitting(dict.fromkeys([chosen, *every]), lambda each: 2 * each, _BYTES_OF_OPTIONS, _BYTES_OF_AN_OPTION, 1)
+
+
+def _texts_of(paths: Sequence[str], cell: Cell) -> str:
+    """What is long in a row of the cells."""
+    run = 3 * cell.entry.run
+    return run + "".join(shorten(cell.entry.values.get(path, ""), _LONGEST_VALUE) for path in paths)
+
+
+def _why_failed(cell: Cell) -> str:
+    reason = shorten(cell.run.description, _LONGEST) if cell.run is not None else ""
+    return shorten(cell.entry.name, _LONGEST_NAME) + reason + 3 * cell.entry.run
+
+
+def _why_pruned(reason: Reason) -> str:
+    names = (shorten(name, _LONGEST_NAME) for name in reason.names[:_MOST_PRUNED_NAMES])
+    return shorten(reason.reason, _LONGEST) + "".join(names)
 
 
 @router.get("/{name}/figure/{kind}")
@@ -142,14 +196,15 @@ def figure(
 def _curves(view: SweepView, its: Shared, axis: XAxis) -> Mapping[str, object]:
     """The loss of the best cells over each other; cells that have no value yet come last."""
     cells = [cell for cell in view.cells if cell.run is not None][:_MOST_CURVES]
-    names = told_apart(cell.entry.name for cell in cells)
+    names = told_apart(shorten(cell.entry.name, _LONGEST_NAME) for cell in cells)
     curves = partial(its.beside.curves, chart=_LOSS, x=axis)
     drawn = {
         name: readable(partial(curves, cell.run.run))[0] or ()
         for name, cell in zip(names, cells, strict=True)
         if cell.run is not None
     }
-    made = figure_of_curves(_LOSS, drawn, x=axis)
+    beside = sum(2 * html_bytes(name) + _BYTES_OF_A_CURVE for name in names)
+    made = figure_of_curves(_LOSS, drawn, x=axis, beside=beside)
     if len(drawn) == 1:
         return made
     return loss_curves(view, made, {plain(name): cell for name, cell in zip(names, cells, strict=True)})

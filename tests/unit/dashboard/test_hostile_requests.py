@@ -5,10 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -30,10 +32,13 @@ from orchestrator.review.charts import CHARTS
 from orchestrator.review.machines import MEASURES
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
+from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 
 pytestmark = pytest.mark.alone
 
 STEPS = 4000
+CELLS = 160
+SWEPT = [f"model.a_key_that_is_long_{number}.of_a_sweep" for number in range(16)]
 LARGE = re.compile(r"plotly\.js|/runs/[^/]*/[^/]*/(logs/raw|code/|spec/written)")
 """What is large by its nature: plotly's 5 MB, which browsers fetch once and keep, and downloads."""
 USUAL: dict[str, Any] = {
@@ -44,6 +49,7 @@ USUAL: dict[str, Any] = {
     "period": st.sampled_from(["7d", "30d", "all"]),
 }
 IN_PATHS = {
+    "name": st.just("large"),
     "chart": st.sampled_from(sorted(CHARTS)),
     "measure": st.sampled_from(sorted(MEASURES)),
     "kind": st.sampled_from(["heat", "scatter", "parallel", "curves"]),
@@ -77,11 +83,55 @@ def long_run(folder: Path, number: int) -> RunDir:
     return run
 
 
+def large_sweep(folder: Path, name: str = "large") -> SweepDir:
+    """A sweep of many cells, each of which is the only one with its values, that are long; some failed, others cannot
+    run.
+    """
+    made = create_run(tiny_job("cell"), dump_resolved(tiny_job("cell")), folder)
+    cells = []
+    for number in range(CELLS):
+        run = RunDir(folder / f"{name}-{'r' * 60}" / f"{number:08x}")
+        shutil.copytree(made.path, run.path)
+        values = {key: f"{number * (place + 1) / 997:.17g}" for place, key in enumerate(SWEPT)}
+        values["data.path"] = f"/data/<{number}>/{'&' * 180}"
+        cell = ",".join(f"{key.rpartition('.')[2]}={value[:40]}" for key, value in values.items())
+        cells.append({"id": str(number), "name": cell, "values": values, "run": f"{run.name}/{run.run_id}"})
+        run.membership.write_text(json.dumps({"sweep": name, "cell": cell, "values": values}))
+        run.append_event("launched", launch_id="a", host="nowhere", pid=1, job_id=None)
+        end = {"code": 0, "cause": "completed", "message": ""}
+        if number % 7 == 0:
+            end = {"code": 1, "cause": "nan", "message": '"' * 900}
+        run.append_event("exited", launch_id="a", iteration=3, **end)
+        rank = number * 7919 % CELLS
+        steps = STEPS // 4 if rank < 30 else 3
+        with run.metrics_file.open("w") as file:
+            for step in range(1, steps + 1):
+                record = {"time": 1.7e9 + step, "iteration": step, "samples": 8 * step, "tokens": 512 * step}
+                measured = {"train/loss": (rank + step % 97 / 1000) / 7}
+                if step == steps:
+                    measured |= {f"train/loss/{'x' * 80}{place}": 1 / (place + 1) for place in range(60)}
+                file.write(json.dumps({**record, "values": measured}) + "\n")
+    pruned = [
+        {"name": f"{number}," + "<" * 300, "values": {}, "reason": f"reason {number}: " + "&" * 300}
+        for number in range(CELLS)
+    ]
+    sweep = sweep_dir(name, folder)
+    sweep.path.mkdir(parents=True)
+    sweep.append("planned", generation=1, metric="train/loss", goal="min", cells=cells, pruned=pruned)
+    return sweep
+
+
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder = tmp_path_factory.mktemp("runs")
     runs = [long_run(folder, number) for number in range(20)]
     KEYS.extend(f"{run.name}/{run.run_id}" for run in runs)
+    large = large_sweep(folder)
+    planned = asdict(large.planned())
+    for number in range(60):
+        other = sweep_dir(f"{number:03}-{'s' * 60}", folder)
+        other.path.mkdir()
+        other.append("planned", **{**planned, "cells": planned["cells"][number : number + 1]})
     server, listening = Server(create_app(Settings(folder, allows_actions=True))), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -178,6 +228,19 @@ def test_pages_and_figures_of_long_runs_are_of_bounded_size(port: int) -> None:
     curves = json.loads(ask(port, f"/compare/figure/loss?{beside}")[1])["data"]
     assert len(curves) == 20
     assert all(len(curve["x"]) > 130 and curve["x"][-1] == STEPS for curve in curves)
+
+
+def test_pages_and_figures_of_large_sweeps_are_of_bounded_size(port: int) -> None:
+    wait_until(lambda: b"are being read" not in ask(port, "/sweeps/large")[1], "the cells to be read")
+    chosen = urlencode({"x": SWEPT[0], "y": SWEPT[1], "metric": "train/loss"})
+    longest = urlencode({"x": "data.path", "y": "data.path"})
+    ends = ["", f"?{chosen}", f"?{longest}", "?from=80"]
+    kinds = ("heat", "scatter", "parallel", "curves")
+    ends += [f"/figure/{kind}?{asked}" for kind in kinds for asked in (chosen, longest)]
+    runs = ["/", "/?cells=all", "/?cells=all&q=sweep%3Dlarge", "/sweeps", "/sweeps?from=20"]
+    for page in [*(f"/sweeps/large{end}" for end in ends), *runs]:
+        status, content = ask(port, page)
+        assert (status, len(content) <= LARGEST_ANSWER) == (200, True), (page, len(content))
 
 
 @pytest.mark.parametrize("long", ["a" * 12_000, "%22" * 4000, "%F0%9F%98%80" * 1000, "%ff" * 3000])

@@ -238,6 +238,39 @@ def test_every_sweep_can_be_drawn(
         assert all(place is None or -1e-9 <= place <= 1 + 1e-9 for place in trace["y"])
 
 
+@pytest.mark.parametrize("is_measured", [True, False])
+@pytest.mark.parametrize("text", ["1e-{}", '<&"\x00\x7f\u1234\U0001f600' * 30 + "{}"])
+def test_figures_of_many_long_cells_are_of_bounded_size(tmp_path: Path, text: str, is_measured: bool) -> None:
+    keys = [f"model.{'k' * 60}{number}" for number in range(14)]
+    cells = []
+    for number, (x, y) in enumerate(itertools.product(range(25), repeat=2)):
+        values = {key: text.format(number + place) for place, key in enumerate(keys)}
+        values |= {"optimizer.lr": text.format(x), "model.num_layers": text.format(y)}
+        cells.append({**entry(number, "", ""), "name": f"{text}{number}" * 3, "values": values})
+    sweep = planned(tmp_path, cells=cells, metric="<" * 500)
+    losses = [number / 7 for number in range(len(cells))]
+    runs = [summary(tmp_path, n, values={"<" * 500: loss} if is_measured else {}) for n, loss in enumerate(losses)]
+    view = view_of(sweep, by_key(*runs))
+    figures = {f"scatter {axis}": scatter(view, axis) for axis in view.axes}
+    figures["parallel"] = parallel(view)
+    for x, y in (("optimizer.lr", "model.num_layers"), (keys[0], keys[1]), (keys[0], "optimizer.lr")):
+        figures[f"heat {x} {y}"] = heat_map(view, x, y, "best")
+    for name, figure in figures.items():
+        assert len(json.dumps(figure, ensure_ascii=False, separators=(",", ":")).encode()) < 64 << 10, name
+    if is_measured:
+        for figure in figures.values():
+            assert max(value for trace in figure["data"] for value in _numbers(trace["z" if "z" in trace else "y"]))
+        for name in ("scatter optimizer.lr", "scatter model.num_layers"):
+            points = [point for trace in figures[name]["data"] for point in trace["y"]]
+            assert 0.0 in points
+            assert len(points) > 20
+            assert max(points) > 0.8 * max(losses), "the best and others, not the best alone"
+
+
+def _numbers(values: Any) -> list[float]:
+    return [each for value in values for each in (_numbers(value) if isinstance(value, list) else [value or 0.0])]
+
+
 def test_a_cell_that_left_the_sweep_is_never_the_best(tmp_path: Path) -> None:
     sweep = planned(tmp_path)
     kept = [entry(number, *pair) for number, pair in enumerate(itertools.product(RATES, LAYERS))][1:]
