@@ -100,13 +100,30 @@ class Report:
 
     @property
     def tflops_per_gpu(self) -> float:
-        return float(self.result["flops_per_step"]) / self.step_seconds / len(self.ranks) / 1e12
+        return self._tflops(self.result["flops_per_step"])
+
+    @property
+    def full_tflops_per_gpu(self) -> float | None:
+        """With all of attention's scores, where the job asks for Megatron-LM's count; None for any other job."""
+        full = self.result.get("full_flops_per_step")
+        return None if full is None else self._tflops(full)
+
+    def _tflops(self, flops: float) -> float:
+        return flops / self.step_seconds / len(self.ranks) / 1e12
 
     @property
     def mfu(self) -> float | None:
         """Of the peak of the job's dtype, also where products are in FP8."""
+        return self._of_peak(self.tflops_per_gpu)
+
+    @property
+    def full_mfu(self) -> float | None:
+        """As `full_tflops_per_gpu`."""
+        return None if self.full_tflops_per_gpu is None else self._of_peak(self.full_tflops_per_gpu)
+
+    def _of_peak(self, tflops: float) -> float | None:
         peak = self.result["peak_flops"]
-        return self.tflops_per_gpu * 1e12 / peak if peak else None
+        return tflops * 1e12 / peak if peak else None
 
     @property
     def busiest(self) -> Mapping[str, Any] | None:
@@ -184,10 +201,13 @@ class Report:
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "tflops_per_gpu": self.tflops_per_gpu,
             "mfu": self.mfu,
+            "full_tflops_per_gpu": self.full_tflops_per_gpu,
+            "full_mfu": self.full_mfu,
             "peak_flops": result["peak_flops"],
             "peak_dtype": result["dtype"],
             "products": result["products"],
             "flops_per_step": result["flops_per_step"],
+            "full_flops_per_step": result.get("full_flops_per_step"),
             "formula": result["formula"],
             "profile": {"rank": busiest["rank"], "step_seconds": busiest["profile"]["seconds"]} if busiest else None,
             "parts": [

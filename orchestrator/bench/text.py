@@ -29,6 +29,10 @@ def headline(report: Report) -> list[str]:
         f"speed: {amount(report.tokens_per_second_per_gpu)} tokens/s and {amount(report.tflops_per_gpu)} TFLOP/s "
         f"per {computing_unit(result['device'])}{_mfu(report)}",
     ]
+    if report.full_tflops_per_gpu is not None:
+        mfu = "" if report.full_mfu is None else f", MFU {report.full_mfu:.1%}"
+        full = f"{amount(report.full_tflops_per_gpu)} TFLOP/s{mfu}"
+        lines.append(f"half of attention's scores are counted, as Megatron-LM does; in full: {full}")
     if report.predicted is not None:
         lines.append(
             f"plan: {_ms(report.predicted.step_seconds)} ms, "

@@ -11,7 +11,7 @@ from orchestrator.errors import Problem
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, split_shares
 from orchestrator.planning.blend.report import BlendReport, SourcePlan
-from orchestrator.planning.flops import formula, model_flops
+from orchestrator.planning.flops import formula, full_flops, model_flops
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.parameters import Parameters, parameters
 from orchestrator.planning.topology import Topology, topology
@@ -54,9 +54,18 @@ class Plan:
         """Whether all data of the training blend is on this machine and whole."""
         return all(source.note is None for source in self.sources)
 
+    @property
+    def full_step_flops(self) -> float | None:
+        """`step_flops` with all of attention's scores, where the job asks for Megatron-LM's count; else None."""
+        job = self.job
+        return full_flops(job, job.global_batch_size * job.tokens_per_sample, self.vocabulary.padded_size)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for `plan --json`."""
         job = self.job
+        flops = {"per_step": self.step_flops, "total": self.total_flops, "formula": formula(job)}
+        if self.full_step_flops is not None:
+            flops["full_per_step"] = self.full_step_flops
         return {
             "name": job.name,
             "config_hash": job.config_hash,
@@ -74,7 +83,7 @@ class Plan:
             "samples": self.batch.train_samples,
             "tokens": self.batch.train_tokens,
             "learning_rate": asdict(self.learning_rate),
-            "flops": {"per_step": self.step_flops, "total": self.total_flops, "formula": formula(self.job)},
+            "flops": flops,
             "blend": [asdict(source) for source in self.sources],
             "blend_report": self.blend.to_dict(),
             "notes": list(self.notes),

@@ -64,8 +64,10 @@ CHARTS = {
         Chart("grad_norm", "Gradient norm", ("train/grad_norm",), is_core=True),
         Chart("lr", "Learning rate", ("train/lr",), ticks="~g", is_core=True),
         Chart("speed", "Tokens per second", ("throughput/tokens_per_second",), "tokens/s", is_core=True),
-        Chart("tflops", "TFLOP/s per GPU", ("throughput/tflops_per_gpu",), "TFLOP/s"),
-        Chart("mfu", "MFU", ("throughput/mfu",), ticks=".1%"),
+        Chart(
+            "tflops", "TFLOP/s per GPU", ("throughput/tflops_per_gpu",), "TFLOP/s", ("throughput/tflops_per_gpu_full",)
+        ),
+        Chart("mfu", "MFU", ("throughput/mfu",), also=("throughput/mfu_full",), ticks=".1%"),
         Chart("step_time", "Seconds per step", ("throughput/step_seconds",), "s", is_core=True),
         Chart("memory", "Peak memory", ("memory/peak_bytes",), "GiB", scale=2.0**30),
         Chart("loss_scale", "Loss scale", ("train/loss_scale",)),

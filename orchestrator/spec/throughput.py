@@ -12,4 +12,4 @@ class ThroughputSpec(Section):
 
     flops: Literal["full", "causal"] = "full"
     """How the model's FLOPs are counted, for TFLOP/s and MFU: `full` counts all of attention's scores; `causal` half of
-    them, as Megatron-LM does, so that its figures can be compared."""
+    them, as Megatron-LM does, so that its figures can be compared; the full count then stands beside it."""

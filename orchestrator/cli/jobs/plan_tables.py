@@ -12,7 +12,6 @@ from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.planned import Judged, cluster_line, describe, forecast_rows
 from orchestrator.planning.drawing import Rows
 from orchestrator.planning.figures import memory_size, time_span
-from orchestrator.planning.flops import counts_causal
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.topology import Rank
@@ -90,7 +89,9 @@ def _summary(judged: Judged) -> Table:
 
 
 def _attention(plan: Plan) -> str:
-    return "attention causal, as Megatron-LM counts" if counts_causal(plan.job) else "attention full"
+    if plan.full_step_flops is None:
+        return "attention full"
+    return f"attention causal, as Megatron-LM counts; in full {plan.full_step_flops:.4g} per step"
 
 
 def _samples(plan: Plan) -> str:

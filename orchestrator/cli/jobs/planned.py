@@ -219,6 +219,11 @@ def forecast_rows(plan: Plan, forecast: Forecast) -> list[tuple[str, str]]:
     device, time = forecast.device, forecast.time
     of_which = " of the bf16 peak" if forecast.in_fp8 else ""
     mfu = f", {time.mfu:.1%} MFU{of_which}" if time.mfu is not None else ""
+    in_full = ""
+    if plan.full_step_flops is not None:
+        in_full = (
+            f" (attention in full: {amount(time.tflops_per_gpu * plan.full_step_flops / plan.step_flops)} TFLOP/s)"
+        )
     processor = computing_unit(device.name)
     chosen = f"{device.name} ({forecast.device_from}), {forecast.layers} layers ({forecast.layers_from})"
     energy = "" if device.is_cpu else f", {amount(forecast.energy_kwh)} kWh at full power"
@@ -234,7 +239,7 @@ def forecast_rows(plan: Plan, forecast: Forecast) -> list[tuple[str, str]]:
             "speed",
             f"{time_span(time.step_seconds)} per step, "
             f"{amount(time.tokens_per_second_per_gpu)} tokens/s per {processor}, "
-            f"{amount(time.tflops_per_gpu)} TFLOP/s per {processor}{mfu}",
+            f"{amount(time.tflops_per_gpu)} TFLOP/s per {processor}{mfu}{in_full}",
         ),
         *_bound_by_host(plan, forecast),
         *_bound_by_a_stage(plan.job, forecast),

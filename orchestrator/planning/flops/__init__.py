@@ -56,7 +56,18 @@ def counts_causal(job: JobSpec) -> bool:
 
 def model_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float:
     """Floating-point operations of forward and backward over `tokens` tokens, by the count that the job asks for."""
-    model, causal = job.model, counts_causal(job)
+    return _flops(job, tokens, padded_vocab, causal=counts_causal(job))
+
+
+def full_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float | None:
+    """With all of attention's scores, to stand beside `model_flops` of a job that asks for Megatron-LM's count; None
+    for one whose `model_flops` these are.
+    """
+    return _flops(job, tokens, padded_vocab, causal=False) if counts_causal(job) else None
+
+
+def _flops(job: JobSpec, tokens: int, padded_vocab: int, *, causal: bool) -> float:
+    model = job.model
     if model.architecture == "t5":
         return t5_flops(model, tokens, padded_vocab, causal)
     if model.architecture == "mamba":

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from orchestrator.planning.flops import formula, model_flops, peak_flops
+from orchestrator.planning.flops import formula, full_flops, model_flops, peak_flops
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.runtime.bench.setup import setup_of
 from orchestrator.runtime.bench.trace import ANNOTATION, END, breakdown, read_trace
@@ -183,6 +183,7 @@ def _job_facts(session: Session) -> dict[str, Any]:
         "padded_vocab": words,
         "tokens_per_step": tokens,
         "flops_per_step": model_flops(job, tokens, words),
+        "full_flops_per_step": full_flops(job, tokens, words),
         "formula": formula(job),
         "peak_flops": peak_flops(session.device.name, job.precision.dtype),
         "dtype": job.precision.dtype,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
-from orchestrator.planning.flops import model_flops, peak_flops
+from orchestrator.planning.flops import full_flops, model_flops, peak_flops
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.processes.control import Losses
 from orchestrator.runtime.records.interval import Interval
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
+
+TFLOPS, FULL_TFLOPS = "throughput/tflops_per_gpu", "throughput/tflops_per_gpu_full"
+"""By the count that the job asks for; beside that of Megatron-LM with all of attention's scores."""
 
 
 class MetricLogging(Callback):
@@ -62,9 +67,16 @@ class MetricLogging(Callback):
         print(
             f"iteration {record.iteration}/{session.schedule.train_iters}  loss {values['train/loss']:.6f}  "
             f"lr {record.learning_rate:.3e}  grad norm {values['train/grad_norm']:.3f}  {step_seconds * 1000:.0f} ms  "
-            f"{values['throughput/tokens_per_second']:.0f} tokens/s",
+            f"{values['throughput/tokens_per_second']:.0f} tokens/s{_both_counts(values)}",
             flush=True,
         )
+
+
+def _both_counts(values: Mapping[str, float]) -> str:
+    """The speed in TFLOP/s, as Megatron-LM's log has it, and ours beside it, of a job that asks for its count."""
+    if FULL_TFLOPS not in values:
+        return ""
+    return f"  {values[TFLOPS]:.3g} TFLOP/s per GPU (attention in full: {values[FULL_TFLOPS]:.3g})"
 
 
 def loss_metrics(prefix: str, losses: Losses) -> dict[str, float]:
@@ -75,14 +87,18 @@ def loss_metrics(prefix: str, losses: Losses) -> dict[str, float]:
 
 
 def throughput(session: Session, samples: int, seconds: float) -> dict[str, float]:
-    """Tokens/s over all ranks; TFLOP/s of one by the model's FLOPs; MFU against the GPU's dense peak where known."""
+    """Tokens/s over all ranks; TFLOP/s of one by the model's FLOPs; MFU against the GPU's dense peak where known. The
+    last two by both counts where the job asks for Megatron-LM's.
+    """
     tokens = samples * session.job.tokens_per_sample
-    per_gpu = model_flops(session.job, tokens, session.vocabulary.padded_size) / seconds / session.ranks.world_size
-    values = {
-        "throughput/tokens_per_second": tokens / seconds,
-        "throughput/tflops_per_gpu": per_gpu / 1e12,
-    }
     peak = peak_flops(session.device.name, session.job.precision.dtype)
-    if peak is not None:
-        values["throughput/mfu"] = per_gpu / peak
+    values = {"throughput/tokens_per_second": tokens / seconds}
+    for of, tflops, mfu in ((model_flops, TFLOPS, "throughput/mfu"), (full_flops, FULL_TFLOPS, "throughput/mfu_full")):
+        flops = of(session.job, tokens, session.vocabulary.padded_size)
+        if flops is None:
+            continue
+        per_gpu = flops / seconds / session.ranks.world_size
+        values[tflops] = per_gpu / 1e12
+        if peak is not None:
+            values[mfu] = per_gpu / peak
     return values

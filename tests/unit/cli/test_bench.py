@@ -67,6 +67,7 @@ def test_a_real_measurement(
     for name, value in ranks.for_commands().items():
         monkeypatch.setenv(name, value)
     words = ("--steps", "4", "--warm-up", "1", "--trace", "step.json", "-o", "page.md", "--json")
+    words += ("--set", "throughput.flops=causal")
     finished = orchestrator("bench", tiny.name, *words)
     assert finished.code == 0, finished.err or finished.out
     found = finished.json
@@ -75,7 +76,11 @@ def test_a_real_measurement(
     assert 0 < step["fastest"] <= step["seconds"] <= step["slowest"]
     assert step["fastest_rank"] <= step["slowest_rank"]
     assert found["tokens_per_second_per_gpu"] == pytest.approx(4 * 64 / step["seconds"] / 2)
-    assert found["tflops_per_gpu"] == pytest.approx(found["flops_per_step"] / step["seconds"] / 2 / 1e12)
+    weights = 2 * (4 * 64 * 64 + 2 * 64 * 256) + 256 * 64  # for which all of attention's scores are 2 * 64 * 64 a layer
+    counts = {"": weights + 2 * 64 * 64, "full_": weights + 2 * 2 * 64 * 64}
+    for name, each in counts.items():
+        assert found[f"{name}flops_per_step"] == 4 * 64 * 6 * each
+        assert found[f"{name}tflops_per_gpu"] == pytest.approx(4 * 64 * 6 * each / step["seconds"] / 2 / 1e12)
     assert (found["mfu"], found["peak_flops"], found["peak_dtype"], found["device"]) == (None, None, "fp32", "cpu")
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     for rank in found["ranks"]:
@@ -196,6 +201,18 @@ def test_figures_beside_the_plan_and_the_roofline(tmp_path: Path) -> None:
     page = text.page(report, dump_resolved(report.measured.job), "orchestrator bench job.yaml")
     assert "| x\\|y | gemm | 3 | 200.0 |" in page
     assert "- batch: micro_batch_size 4, global_batch_size 4" in page
+
+
+def test_megatrons_count_stands_beside_ours_where_it_is_asked_for(tmp_path: Path) -> None:
+    report = report_of(measurement(tmp_path, full_flops_per_step=2.5e14))
+    lines = "\n".join(text.headline(report))
+    assert all(figure in lines for figure in ("500 TFLOP/s", "50.6%", "625 TFLOP/s", "63.2%"))
+    written = report.to_json()
+    assert (written["tflops_per_gpu"], written["full_tflops_per_gpu"]) == pytest.approx((500, 625))
+    assert (written["mfu"], written["full_mfu"]) == pytest.approx((500 / 989, 625 / 989))
+    plain = report_of(measurement(tmp_path))
+    assert (plain.full_tflops_per_gpu, plain.full_mfu) == (None, None)
+    assert len(text.headline(plain)) == len(text.headline(report)) - 1
 
 
 def test_fp8_is_held_against_the_bf16_peak_with_these_words(tmp_path: Path) -> None:

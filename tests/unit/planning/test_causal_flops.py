@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.jobs.planned import forecast_rows
 from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.figures import amount
 from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
@@ -174,4 +176,9 @@ def test_plan_and_its_mfu_follow(make_job: Any) -> None:
     per_step = plans[1].step_flops / plans[0].step_flops
     assert per_step == pytest.approx(causal / full)
     assert per_step == pytest.approx(times[1].tflops_per_gpu / times[0].tflops_per_gpu)
+    flops = [plan.to_dict()["flops"] for plan in plans]
+    assert "full_per_step" not in flops[0]
+    assert (flops[1]["per_step"], flops[1]["full_per_step"]) == (plans[1].step_flops, flops[0]["per_step"])
+    [said] = [row for name, row in forecast_rows(plans[1], forecast(plans[1])) if name == "speed"]
+    assert all(f"{amount(time.tflops_per_gpu)} TFLOP/s" in said for time in times)
     assert plans[1].total_flops == plans[1].step_flops * BatchSchedule.of(plans[1].job).train_iters

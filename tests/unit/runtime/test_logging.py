@@ -22,8 +22,9 @@ from orchestrator.tracking.metrics import read_metrics
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-def session(name: str, world_size: int = 4, log_interval: int = 1) -> Any:
-    job = tiny_job("job", precision={"dtype": "bf16"}, tracking={"mlflow": False, "log_interval": log_interval})
+def session(name: str, world_size: int = 4, log_interval: int = 1, **sections: Any) -> Any:
+    tracking = {"mlflow": False, "log_interval": log_interval}
+    job = tiny_job("job", precision={"dtype": "bf16"}, tracking=tracking, **sections)
     written: list[Any] = []
     return SimpleNamespace(
         job=job,
@@ -48,6 +49,33 @@ def test_throughput() -> None:
         "throughput/tflops_per_gpu": pytest.approx(flops / 0.5 / 4 / 1e12),
         "throughput/mfu": pytest.approx(flops / 0.5 / 4 / peak),
     }
+
+
+def flops_per_token(scores: float) -> float:
+    """Of the tiny GPT (4 layers, width 64, MLP of 256, 256 rows), whose queries attend to so many keys on average: two
+    operations for each weight, and each score and its use, and twice as many backward.
+    """
+    weights = 4 * (4 * 64 * 64 + 2 * 64 * 256) + 256 * 64
+    return 3 * 2 * (weights + 4 * 2 * 64 * scores)
+
+
+FULL, CAUSAL = flops_per_token(64), flops_per_token(32)
+
+
+def test_megatrons_count_stands_beside_ours_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    here, logging = session(H100, throughput={"flops": "causal"}), MetricLogging()
+    logging.on_loss(here, record(1, seconds=1e-5), Losses(5.0, {"lm": 5.0}))
+    [(*_, values, _)] = here.written
+    rate = 8 * 64 / 1e-5 / 4
+    assert {key: value for key, value in values.items() if "tflops" in key or "mfu" in key} == {
+        "throughput/tflops_per_gpu": pytest.approx(CAUSAL * rate / 1e12),
+        "throughput/tflops_per_gpu_full": pytest.approx(FULL * rate / 1e12),
+        "throughput/mfu": pytest.approx(CAUSAL * rate / 989.4e12, rel=1e-3),
+        "throughput/mfu_full": pytest.approx(FULL * rate / 989.4e12, rel=1e-3),
+    }
+    said = capsys.readouterr().out
+    assert f"{CAUSAL * rate / 1e12:.3g} TFLOP/s" in said
+    assert f"{FULL * rate / 1e12:.3g}" in said
 
 
 def test_no_mfu_where_the_peak_is_unknown() -> None:

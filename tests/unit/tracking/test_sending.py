@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import training
+from support.faults import Ranks
+from support.training import tiny_job
 
 from orchestrator.results.record import Measure, Result, result_path, write_result
 from orchestrator.rundir import RunDir
@@ -46,6 +49,24 @@ def test_inputs_that_are_refused_keep_nothing_else_back(tmp_path: Path, store_in
     assert (stored.status, len(losses(stored))) == ("FINISHED", 3)
     assert stored.metrics["system/disk_usage_percentage"] == [(2, 50.0)]
     assert stored.metrics["system/node-1/disk_usage_percentage"] == [(2, 51.0)]
+
+
+@pytest.mark.slow(reason="a tiny training, and one sending")
+def test_both_counts_of_flops_where_megatrons_is_asked_for(tmp_path: Path, store_in: Path, ranks: Ranks) -> None:
+    job = tiny_job("tiny", throughput={"flops": "causal"}, schedule={"train_iters": 3}, tracking={"mlflow": True})
+    run = ranks.must_train(training.make_run(tmp_path, job), job)
+    weights = 4 * (4 * 64 * 64 + 2 * 64 * 256) + 256 * 64
+    counts = {"": 6 * (weights + 4 * 64 * 64), "_full": 6 * (weights + 4 * 2 * 64 * 64)}
+    rate = training.values(run, "throughput/tokens_per_second")
+    written = {name: training.values(run, f"throughput/tflops_per_gpu{name}") for name in counts}
+    for name, flops in counts.items():
+        assert written[name] == pytest.approx({step: flops * each / 1e12 for step, each in rate.items()}, rel=1e-9)
+    log = training.logs(run)
+    assert all(f"{value:.3g}" in log for name in counts for value in written[name].values())
+    assert once(run)[0] == 0
+    stored = only_run(store_in)
+    for name in counts:
+        assert dict(stored.metrics[f"throughput/tflops_per_gpu{name}"]) == pytest.approx(written[name])
 
 
 @pytest.mark.slow(reason="three sendings, each the start of an MLflow process")
