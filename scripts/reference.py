@@ -15,7 +15,7 @@ from typing import Any
 
 import typer.main
 
-from orchestrator.cli.main import COMMANDS, build_app
+from orchestrator.cli.main import COMMANDS, build_app, value_name
 from orchestrator.migration.performance import ANSWERS, GROUPS
 from orchestrator.planning.hardware.profiles import GpuProfile
 from orchestrator.spec.base import Section
@@ -225,8 +225,8 @@ def _parameter_row(parameter: Any) -> str | None:
     if getattr(parameter, "hidden", False) or parameter.name == "help":
         return None
     if parameter.opts[0].startswith("-"):
-        metavar = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
-        label = ", ".join(parameter.opts) + metavar
+        value = value_name(parameter)
+        label = ", ".join(parameter.opts) + ("" if value is None else f" {value}")
         label += "".join(f" / {option}" for option in parameter.secondary_opts)
     else:
         label = str(parameter.metavar or parameter.name.upper())

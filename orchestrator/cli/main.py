@@ -23,13 +23,29 @@ from orchestrator.imports import staying
 from orchestrator.rundir import write_refusal
 
 
-def _type_in_help(parameter: TyperArgument | TyperOption, ctx: Any) -> str | None:
-    """What help writes behind a parameter's name. Behind a flag nothing: it takes no value, and `<bool>` would say it
-    does. An argument's own name says what it is.
+def value_name(option: TyperOption) -> str | None:
+    """What help and the reference call an option's value: what it takes, in the words of a shell and not in Python's.
+    None for a flag, which takes no value.
     """
+    if option.is_flag:
+        return None
+    if option.metavar:
+        return option.metavar
+    described = option.type_descriptor
+    if described.is_choice:
+        return "|".join(str(getattr(each, "value", each)) for each in described.choices or ())
+    name = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
+    return _NUMBERS.get(described.annotation, name)
+
+
+_NUMBERS: Mapping[Any, str] = {int: "N", float: "NUMBER"}
+
+
+def _type_in_help(parameter: TyperArgument | TyperOption, ctx: Any) -> str | None:
+    """What help writes behind a parameter's name. An argument's own name says what it is."""
     if isinstance(parameter, TyperArgument):
         return None if parameter.metavar else parameter.display_type(ctx)
-    return None if parameter.is_flag else parameter.metavar or parameter.display_type(ctx)
+    return value_name(parameter)
 
 
 # Typer has no setting for this, and its commands make their parameters by these two classes.

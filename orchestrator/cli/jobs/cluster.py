@@ -117,7 +117,7 @@ def list_(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a profile, or its file.")],
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Name of a profile, or its file.")],
     as_json: AsJson = False,
 ) -> None:
     """Show a profile as it will be used, with every error in it at once.

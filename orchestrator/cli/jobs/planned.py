@@ -39,7 +39,7 @@ ClusterName = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        metavar="NAME",
+        metavar="NAME|FILE",
         help="Check it against this cluster profile (or its file), instead of launch.cluster.",
     ),
 ]

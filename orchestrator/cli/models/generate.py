@@ -51,7 +51,7 @@ PipelineParallel = Annotated[
 
 def command(
     which: WeightsName,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="The text to continue.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The text to continue.")] = None,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -87,7 +87,9 @@ def command(
     length_penalty: Annotated[
         float | None, typer.Option(help="Of beams: above 0 favours long texts; 1 by default.")
     ] = None,
-    stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be repeated.")
+    ] = None,
     add_bos: Annotated[bool, typer.Option("--add-bos", help="Begin with the tokenizer's BOS.")] = False,
     log_probabilities: Annotated[
         bool, typer.Option("--log-probabilities", help="Say how likely each token was (with --json or --file).")

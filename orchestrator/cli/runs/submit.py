@@ -41,7 +41,7 @@ def command(
     overrides: Overrides = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", metavar="NAME", help="Cluster profile (name or file), not launch.cluster."),
+        typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), not launch.cluster."),
     ] = None,
     new: New = False,
     allow_changes: AllowChanges = False,

@@ -84,7 +84,7 @@ MaxParallel = Annotated[
 Local = Annotated[bool, typer.Option("--local", help="Run the cells on this machine, one after the other.")]
 ClusterName = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="NAME", help="Cluster profile (name or file), not launch.cluster."),
+    typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), not launch.cluster."),
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="With --local: return at once.")]
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
+from typer.core import TyperOption
 
 from orchestrator import __version__
 from orchestrator.cli import main as front
-from orchestrator.cli.main import COMMANDS, build_app, main
+from orchestrator.cli.main import COMMANDS, build_app, main, value_name
 from orchestrator.errors import CheckpointError, Location, Problem, SpecError, UserError
 
 HEAVY = {"torch", "megatron", "mlflow", "transformers", "tokenizers", "pandas", "numpy", "submitit", "pyarrow"}
@@ -44,7 +47,28 @@ def test_every_command_has_help_with_an_example(entry: Any, capsys: pytest.Captu
         assert "Example" in out, words
         assert f"orchestrator {entry.name}" in out.split("Example")[1], words
         assert "--json" in out, words
-        assert "<bool>" not in out, words
+        assert not re.search(r"<(bool|int|float|str|list|path|dir|file)\b", out), words
+
+
+def _options(entry: Any) -> Iterator[Any]:
+    unseen = [typer.main.get_command(build_app(entry.name)).commands[entry.name]]  # type: ignore[attr-defined]
+    while unseen:
+        command = unseen.pop()
+        unseen += getattr(command, "commands", {}).values()
+        yield from (each for each in command.params if isinstance(each, TyperOption))
+
+
+def test_options_say_what_they_take() -> None:
+    taken: dict[str, set[str | None]] = {}
+    for option in (each for entry in COMMANDS for each in _options(entry)):
+        taken.setdefault(option.opts[0], set()).add(value_name(option))
+    expected = {"--cluster": "NAME|FILE", "--stop": "TEXT", "--top-k": "N", "--temperature": "NUMBER", "--host": "HOST"}
+    expected |= {"--dtype": "bf16|fp16|fp32", "--as": "orchestrator|megatron-lm", "--set": "KEY=VALUE"}
+    assert {name: taken[name] for name in expected} == {name: {value} for name, value in expected.items()}
+    assert taken["--json"] == {None}, "a flag takes no value"
+    python = re.compile(r"[<>]|^(int|float|str|list|path)\b", re.IGNORECASE)
+    types = {value for values in taken.values() for value in values if value is not None and python.search(value)}
+    assert types == {"PATH"}
 
 
 def test_version(orchestrator: Any) -> None:
