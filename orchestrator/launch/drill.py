@@ -84,9 +84,9 @@ def shortened(job: JobSpec, iterations: int, kill_at: int, runs_dir: Path) -> Jo
         if schedule["lr_decay_samples"] is None:
             schedule["lr_decay_iters"] = schedule["lr_decay_iters"] or full.train_iters
     else:
-        schedule["train_samples"], schedule["train_tokens"] = full.samples_at(length), None
+        schedule |= {"train_samples": full.samples_at(length), "train_tokens": None, "drop_last": False}
         if schedule["lr_decay_iters"] is None:
-            schedule["lr_decay_samples"] = schedule["lr_decay_samples"] or full.train_samples
+            schedule["lr_decay_samples"] = schedule["lr_decay_samples"] or full.written_samples
     data["checkpoint"] |= {"save_interval": max(1, kill_at - 2), "save_seconds": None, "keep_last": iterations}
     if job.checkpoint.pretrained is not None:  # a name is that of a job beside this one, not beside the drill's runs
         data["checkpoint"]["pretrained"] = str(find_weights(job.checkpoint.pretrained, runs_dir))

@@ -200,7 +200,6 @@ ROWS: tuple[Row, ...] = (
     Row("clip-grad", "optimizer.clip_grad", NUMBER),
     # schedule
     Row("train-iters", "schedule.train_iters", WHOLE),
-    Row("train-samples", "schedule.train_samples", WHOLE),
     Row(
         "lr-decay-style",
         "schedule.lr_decay_style",

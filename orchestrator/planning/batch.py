@@ -6,7 +6,15 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.ramp import BatchStage, batch_sizes, batch_stages, iteration_of, samples_at, steps_to
+from orchestrator.spec.ramp import (
+    BatchStage,
+    batch_sizes,
+    batch_stages,
+    iteration_of,
+    samples_at,
+    steps_to,
+    whole_steps_to,
+)
 
 
 @dataclass(frozen=True)
@@ -38,19 +46,29 @@ class BatchSchedule:
     """The iteration at which the training ends."""
     train_samples: int
     """Samples consumed at that iteration."""
+    written_samples: int
+    """The length over which the rates change, and that the order of the data is made for: `train_samples`, or what is
+    written where that is rounded down."""
 
     @classmethod
     def of(cls, job: JobSpec, done: Progress | None = None) -> BatchSchedule:
         """The schedule of a job, of which `done` is done already, perhaps with other batches and sequence lengths.
 
-        A length in samples or tokens is rounded up to whole steps; one in steps is as many samples as these steps have
-        from the start with this job's batches. Where more than that is done, the training ends where it stands.
+        A length in samples or tokens is rounded to whole steps, up unless `schedule.drop_last`; one in steps is as many
+        samples as these steps have from the start with this job's batches. Where more than that is done, the training
+        ends where it stands.
         """
         pass_size = job.batch.micro_batch_size * job.data_parallel_size
         thresholds, sizes = batch_sizes(job.global_batch_size, pass_size, job.batch.rampup_batch_size)
         stages = batch_stages(thresholds, sizes, pass_size)
         done = done or Progress()
-        steps, samples = steps_to(thresholds, sizes, done.samples, _target(job, stages, done))
+        target = _target(job, stages, done)
+        drops = job.schedule.drop_last and job.schedule.train_iters is None
+        if drops:
+            rampup = job.batch.rampup_batch_size
+            steps, samples = whole_steps_to(thresholds, sizes, done.samples, target, rampup)
+        else:
+            steps, samples = steps_to(thresholds, sizes, done.samples, target)
         return cls(
             micro_batch_size=job.batch.micro_batch_size,
             data_parallel_size=job.data_parallel_size,
@@ -60,7 +78,13 @@ class BatchSchedule:
             stages=stages,
             train_iters=done.iteration + steps,
             train_samples=samples,
+            written_samples=target if drops else samples,
         )
+
+    @property
+    def drawn_samples(self) -> int:
+        """Samples that the data is to have, for the whole training."""
+        return max(self.train_samples, self.written_samples)
 
     @property
     def train_tokens(self) -> int:

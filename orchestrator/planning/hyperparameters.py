@@ -33,7 +33,7 @@ class WeightDecaySchedule:
     @classmethod
     def of(cls, job: JobSpec, batch: BatchSchedule) -> WeightDecaySchedule:
         start, end = job.optimizer.weight_decays
-        return cls(job.optimizer.weight_decay_incr_style, start, end, batch.train_samples)
+        return cls(job.optimizer.weight_decay_incr_style, start, end, batch.written_samples)
 
     def at(self, consumed_samples: int) -> float:
         """Weight decay of the step that starts after `consumed_samples`."""

@@ -44,7 +44,7 @@ class LearningRateSchedule:
         elif schedule.lr_decay_iters is not None:
             decay = batch.samples_at(schedule.lr_decay_iters)
         else:
-            decay = batch.train_samples
+            decay = batch.written_samples
         warmup: float = 0
         if schedule.lr_warmup_samples is not None:
             warmup = schedule.lr_warmup_samples

@@ -45,7 +45,7 @@ def stored_progress(run: RunDir, commit: Commit, events: Iterable[Mapping[str, A
     period = _period_before(run, commit, events)
     job = period.job
     # The order of the samples was that of the length which this spec has by itself.
-    wanted, is_ours = BatchSchedule.of(job).train_samples, "imported_from" not in commit.details
+    wanted, is_ours = BatchSchedule.of(job).drawn_samples, "imported_from" not in commit.details
     position = beginning(job, wanted, larger_surplus=is_ours) if has_sources(job) else None
     return StoredProgress(Progress(iteration, samples, period.tokens_at(samples)), position)
 

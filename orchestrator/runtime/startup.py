@@ -218,7 +218,7 @@ def open_data_at(
 ) -> tuple[BatchSchedule, Datasets]:
     """The schedule and the data sets of a training that stands at `state`, in its data at `before`; on every rank."""
     schedule = BatchSchedule.of(job, state.progress)
-    position = position_of(job, before, state.consumed_samples, schedule.train_samples)
+    position = position_of(job, before, state.consumed_samples, schedule.drawn_samples)
     datasets = open_data(job, run, words, schedule, group, position)
     state.data = datasets.position
     return schedule, datasets

@@ -24,6 +24,7 @@ _ADDED: dict[tuple[str, ...], Any] = {
     ("parallelism", "tp_comm_overlap"): None,
     ("runtime", "attention_backend"): "auto",
     ("runtime", "cuda_graphs"): None,
+    ("schedule", "drop_last"): False,
     ("throughput",): {"flops": "full"},
     ("tracking", "dashboard_url"): None,
     ("tracking", "system_metrics_seconds"): 10.0,

@@ -363,6 +363,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "schedule.train_iters": ("trajectory", "the length sets the decay and how much data is drawn"),
     "schedule.train_samples": ("trajectory", "the length sets the decay and how much data is drawn"),
     "schedule.train_tokens": ("trajectory", "the length sets the decay and how much data is drawn"),
+    "schedule.drop_last": ("trajectory", "the length sets the decay and how much data is drawn"),
     # precision
     "precision.dtype": _ROUNDING,
     "precision.fp8.recipe": _ROUNDING,

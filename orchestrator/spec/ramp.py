@@ -99,6 +99,19 @@ def steps_to(thresholds: tuple[int, ...], sizes: tuple[int, ...], start: int, ta
     return steps, consumed
 
 
+def whole_steps_to(
+    thresholds: tuple[int, ...], sizes: tuple[int, ...], start: int, target: int, rampup: RampupSpec | None
+) -> tuple[int, int]:
+    """The same as Megatron-LM counts (`update_train_iters` of core_v0.16.1): at full size a batch that `target` does
+    not fill is left out, and during the ramp-up the steps are those until more than `target` are consumed.
+    """
+    steps, consumed = 0, start
+    if rampup is not None:
+        steps, consumed = steps_to(thresholds, sizes, start, min(rampup.samples, target) + 1)
+    more = max(0, target - consumed) // sizes[-1]
+    return steps + more, consumed + more * sizes[-1]
+
+
 def last_samples(stages: tuple[BatchStage, ...], samples: int, iterations: int) -> int:
     """Samples of the last `iterations` whole steps before `samples`; more than these where there are not so many."""
     last = iteration_of(stages, samples)

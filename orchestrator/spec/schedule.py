@@ -17,6 +17,10 @@ class ScheduleSpec(Section):
     """Length in sequences, rounded up to whole steps."""
     train_tokens: Count | None = None
     """Length in tokens, rounded up to whole steps."""
+    drop_last: bool = False
+    """Round `train_samples` or `train_tokens` down, as Megatron-LM does: a last batch that is not whole is left out
+    unless it begins during the ramp-up. The learning rate, the weight decay and the order of the data keep to the
+    length as it is written."""
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "cosine"
     """Shape of the decay from `lr` to `min_lr`; `WSD` is warm-up, stable at `lr`, and decay at the end."""
     lr_decay_iters: Count | None = None

@@ -85,6 +85,13 @@ class JobSections(Section):
         return self.batch.micro_batch_size * micro_batches * self.data_parallel_size
 
     @property
+    def written_samples(self) -> int | None:
+        """The length in samples as it is written, in samples or tokens; None for one in steps."""
+        if self.schedule.train_tokens is not None:
+            return -(-self.schedule.train_tokens // self.tokens_per_sample)
+        return self.schedule.train_samples
+
+    @property
     def has_per_token_loss(self) -> bool:
         """Whether each token that counts weighs the same, however the global batch is cut into micro-batches."""
         if self.batch.calculate_per_token_loss is not None:

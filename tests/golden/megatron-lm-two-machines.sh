@@ -8,8 +8,9 @@
 #
 # Said in other words:
 #   data.tokenizer.path: data/llama3/tokenizer.json (Megatron-LM takes the folder that it is in)
-#   schedule.train_tokens: 100000000000 (--train-samples 12207032)
-#   schedule.train_samples: null (--train-samples 12207032)
+#   schedule.train_tokens: 100000000000 (--train-samples 12207424)
+#   schedule.train_samples: null (--train-samples 12207424)
+#   schedule.drop_last: false (--train-samples 12207424, which Megatron-LM rounds down)
 set -euo pipefail
 
 : "${MASTER_ADDR:?set MASTER_ADDR to the address of the first machine}"
@@ -64,7 +65,7 @@ TRAINING_ARGS=(
   --seed 1234
   --global-batch-size 512
   --rampup-batch-size 64 64 1000000
-  --train-samples 12207032
+  --train-samples 12207424
   --lr-warmup-samples 500000
 )
 

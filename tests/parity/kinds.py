@@ -82,13 +82,13 @@ KINDS = {
     "data-parallel": Kind(f"{_STEPS} {_LLAMA}", ranks=2),
     "wsd": Kind(
         """
-        --train-samples 112 --global-batch-size 8 --lr 1e-3 --min-lr 1e-5 --lr-decay-style WSD --lr-wsd-decay-samples 32
-        --lr-wsd-decay-style linear --lr-warmup-samples 16 --lr-decay-samples 112 --start-weight-decay 0.01
+        --train-samples 115 --global-batch-size 8 --lr 1e-3 --min-lr 1e-5 --lr-decay-style WSD --lr-wsd-decay-samples 32
+        --lr-wsd-decay-style linear --lr-warmup-samples 16 --start-weight-decay 0.01
         --end-weight-decay 0.1 --weight-decay-incr-style linear
         """
     ),
     "ramp-up": Kind(
-        "--train-samples 192 --global-batch-size 16 --rampup-batch-size 8 8 80 --lr 1e-3 --min-lr 1e-4"
+        "--train-samples 184 --global-batch-size 16 --rampup-batch-size 8 8 80 --lr 1e-3 --min-lr 1e-4"
         " --lr-decay-style linear --lr-warmup-samples 16"
     ),
     "finetune": Kind(f"{_STEPS}", finetunes="gpt"),

@@ -160,7 +160,7 @@ def samples_again(run: RunDir, job: JobSpec) -> str | None:
         return None
     known = stored_progress(run, newest, run.events())
     consumed, schedule = known.progress.samples, BatchSchedule.of(job, known.progress)
-    position = position_of(job, known.position, consumed, schedule.train_samples)
+    position = position_of(job, known.position, consumed, schedule.drawn_samples)
     if position is None or position == known.position:
         return None
     held = {abspath(source.path): source.tokens_held for source in blend_report(job, schedule).train.sources}

@@ -11,9 +11,11 @@ from orchestrator.migration.report import WRITE_IT
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.together.data import BLEND, RANDOM, SPLIT, VALIDATION
 from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.spec.ramp import batch_sizes, steps_to, whole_steps_to
 from orchestrator.spec.runtime import RecomputedModule
 
 GLOBAL, RAMPUP = "batch.global_batch_size", "batch.rampup_batch_size"
+SAMPLES, DROP_LAST = "schedule.train_samples", "schedule.drop_last"
 WARMUPS = {
     "lr-warmup-iters": "schedule.lr_warmup_iters",
     "lr-warmup-samples": "schedule.lr_warmup_samples",
@@ -83,16 +85,45 @@ def write_batch(writer: FlagWriter) -> None:
 
 
 def read_length(given: Gathering) -> None:
-    """The rows read --train-iters and --train-samples."""
+    """A row reads --train-iters."""
+    name = "train-samples"
+    if not given.has(name):
+        return
+    samples, batch = given.number(name), given.get(GLOBAL)
+    if samples is None:
+        given.write_it(name, SAMPLES)
+    else:
+        given.carry(name, SAMPLES, samples)
+    is_whole = isinstance(batch, int) and batch > 0 and samples is not None and samples % batch == 0
+    if not is_whole or given.get(RAMPUP) is not None:
+        given.default(DROP_LAST, True, "Megatron-LM rounds --train-samples down")
 
 
 def write_length(writer: FlagWriter) -> None:
-    tokens = writer.job.schedule.train_tokens
-    if tokens is not None:
-        samples = -(-tokens // writer.job.tokens_per_sample)
-        writer.add("TRAINING", "train-samples", samples)
-        writer.say_otherwise("schedule.train_tokens", f"--train-samples {samples}")
-        writer.say_otherwise("schedule.train_samples", f"--train-samples {samples}")
+    """A length in samples or tokens as one in samples of which Megatron-LM makes the same steps."""
+    job = writer.job
+    schedule, rampup, samples = job.schedule, job.batch.rampup_batch_size, job.written_samples
+    if samples is None:
+        writer.leave(DROP_LAST, "--train-iters is a length in steps")
+        return
+    if not schedule.drop_last:
+        pass_size = job.batch.micro_batch_size * job.data_parallel_size
+        thresholds, sizes = batch_sizes(job.global_batch_size, pass_size, rampup)
+        steps, samples = steps_to(thresholds, sizes, 0, samples)
+        if whole_steps_to(thresholds, sizes, 0, samples, rampup)[0] > steps:
+            # During the ramp-up it takes another step where one ends with the last sample.
+            samples -= 1
+            if schedule.lr_decay_samples is None and schedule.lr_decay_iters is None:
+                writer.add("TRAINING", "lr-decay-samples", samples + 1)
+                writer.say_otherwise("schedule.lr_decay_samples", f"--lr-decay-samples {samples + 1}")
+    said = f"--train-samples {samples}"
+    writer.add("TRAINING", "train-samples", samples)
+    if schedule.train_tokens is not None:
+        writer.say_otherwise("schedule.train_tokens", said)
+    if schedule.train_samples != samples:
+        writer.say_otherwise(SAMPLES, said)
+    if schedule.drop_last != (rampup is not None or samples % job.global_batch_size > 0):
+        writer.say_otherwise(DROP_LAST, f"{said}, which Megatron-LM rounds down")
 
 
 def read_warmup(given: Gathering) -> None:
@@ -328,7 +359,7 @@ TRAINING = (
         (GLOBAL, RAMPUP, "batch.num_micro_batches"),
     ),
     Together({}, read_deepspeed_scale, write_deepspeed_scale, ()),
-    Together({}, read_length, write_length, ("schedule.train_tokens",)),
+    Together({"train-samples": 1}, read_length, write_length, (SAMPLES, "schedule.train_tokens", DROP_LAST)),
     Together(dict.fromkeys(WARMUPS, 1), read_warmup, write_warmup, tuple(WARMUPS.values())),
     Together(
         {"accumulate-allreduce-grads-in-fp32": 0, "grad-reduce-in-bf16": 0}, read_reduction, write_reduction, (REDUCE,)

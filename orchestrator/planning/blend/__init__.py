@@ -47,7 +47,7 @@ def samples_needed(job: JobSpec, batch: BatchSchedule) -> Needed:
     times = int(spec.eval_interval is not None or spec.eval_at_start)
     if spec.eval_interval is not None and not spec.same_samples:
         times = batch.train_iters // spec.eval_interval + 1
-    return Needed(batch.train_samples, times * spec.eval_iters * job.global_batch_size, 0)
+    return Needed(batch.drawn_samples, times * spec.eval_iters * job.global_batch_size, 0)
 
 
 def evaluations(job: JobSpec, batch: BatchSchedule) -> int:

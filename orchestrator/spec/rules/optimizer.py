@@ -88,16 +88,14 @@ def wsd_fits(job: JobSections) -> Iterator[Problem]:
 
 
 def _training_samples(job: JobSections, stages: tuple[BatchStage, ...]) -> int:
-    """Of whole steps, as the training takes them."""
+    """Over which the decay goes where none is written."""
     schedule = job.schedule
     if schedule.train_iters is not None:
         return samples_at(stages, schedule.train_iters)
-    length = schedule.train_samples
-    if schedule.train_tokens is not None:
-        length = -(-schedule.train_tokens // job.tokens_per_sample)
+    length = job.written_samples
     if length is None:
         raise Unavailable("length of training")
-    return samples_at(stages, whole_steps(stages, length))
+    return length if schedule.drop_last else samples_at(stages, whole_steps(stages, length))
 
 
 def increasing_weight_decay(job: JobSections) -> Iterator[Problem]:

@@ -112,6 +112,16 @@ def length(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("schedule",), "write one of train_iters, train_samples, train_tokens")
 
 
+def at_least_a_step(job: JobSections) -> Iterator[Problem]:
+    """A length that is rounded down is a step at least."""
+    schedule, full = job.schedule, job.global_batch_size
+    samples = job.written_samples if schedule.drop_last and job.batch.rampup_batch_size is None else None
+    if samples is not None and samples < full:
+        name = "train_samples" if schedule.train_samples is not None else "train_tokens"
+        message = f"{samples} samples are less than a step of {full}, and drop_last rounds them down"
+        yield Problem(message, (f"schedule.{name}", "schedule.drop_last", GLOBAL), "write at least one step")
+
+
 def warmup_and_decay_written_once(job: JobSections) -> Iterator[Problem]:
     """At most one warm-up and one decay; steps, samples and parts of the decay convert into each other exactly."""
     schedule = job.schedule
@@ -212,6 +222,7 @@ RULES = (
     rampup_sizes,
     rampup_passes,
     length,
+    at_least_a_step,
     warmup_and_decay_written_once,
     warmup_is_part_of_decay,
     warmup_below_decay,

@@ -13,9 +13,13 @@ from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.elsewhere import NO_EFFECT, NOT_SUPPORTED, elsewhere
 from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
+from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.migration.together import TOGETHER
 from orchestrator.migration.writing import job_text
+from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.spec.base import Section
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.shape import leaf_paths
 
@@ -162,6 +166,44 @@ def test_samples_and_ramp_up(flags: Flags) -> None:
     job = flags(*words.split(), train_iters=None).job
     assert job.batch.rampup_batch_size.model_dump() == {"start_global_batch_size": 16, "increment": 16, "samples": 1000}
     assert (job.schedule.train_samples, job.schedule.lr_warmup_samples) == (5000, 100)
+
+
+@pytest.mark.parametrize(
+    ("words", "drops", "iterations", "decay"),
+    [
+        ("--global-batch-size 16 --train-samples 160", False, 10, 160),
+        ("--global-batch-size 16 --train-samples 170", True, 10, 170),
+        ("--train-samples 170", True, 10, 170),
+        ("--global-batch-size 16 --train-samples 170 --lr-decay-samples 150", True, 10, 150),
+        # 8 up to 80 samples, then a step of 16 that takes the ramp-up's place, then whole ones.
+        ("--global-batch-size 16 --rampup-batch-size 8 8 80 --train-samples 184", True, 16, 184),
+        ("--global-batch-size 16 --rampup-batch-size 8 8 80 --train-samples 192", True, 17, 192),
+        ("--global-batch-size 16 --rampup-batch-size 8 8 80 --train-samples 72", True, 10, 72),
+    ],
+)
+def test_a_length_in_samples_is_the_steps_of_megatron_lm(
+    flags: Flags, words: str, drops: bool, iterations: int, decay: int
+) -> None:
+    migrated = flags(*words.split(), train_iters=None, micro_batch_size="1" if "--rampup" in words else "2")
+    schedule = BatchSchedule.of(migrated.job)
+    assert migrated.job.schedule.drop_last is drops
+    assert (schedule.train_iters, LearningRateSchedule.of(migrated.job).decay_samples) == (iterations, decay)
+    assert to_megatron(migrated.job).unsaid == ()
+    written = migrate_words(["torchrun", "pretrain_gpt.py", *to_megatron(migrated.job).words], "test")
+    assert load_text(job_text(written)).job.schedule == migrated.job.schedule
+
+
+def test_a_length_that_is_rounded_up_is_written_as_what_megatron_lm_takes_as_many_steps_for(flags: Flags) -> None:
+    words = ["--global-batch-size", "16", "--rampup-batch-size", "8", "8", "80", "--train-samples", "192"]
+    ours = flags(*words, train_iters=None, micro_batch_size="1").job
+    for length in ({"train_samples": 184}, {"train_samples": 72}, {"train_tokens": 72 * 64 - 1, "train_samples": None}):
+        changed = {**ours.schedule.model_dump(), "drop_last": False, **length}
+        job = JobSpec.model_validate({**ours.model_dump(), "schedule": changed})
+        command = to_megatron(job)
+        assert not any(each.path.startswith("schedule.") for each in command.unsaid)
+        back = load_text(job_text(migrate_words(["torchrun", "pretrain_gpt.py", *command.words], "test"))).job
+        assert BatchSchedule.of(back).train_iters == BatchSchedule.of(job).train_iters
+        assert LearningRateSchedule.of(back) == LearningRateSchedule.of(job)
 
 
 @pytest.mark.parametrize(

@@ -223,5 +223,6 @@ def test_a_sentencepiece_tokenizer_comes_back_as_one_that_adds_no_tokens(name: s
 def test_a_length_in_tokens_is_samples_of_both_sides_of_a_t5() -> None:
     model = {"architecture": "t5", "seq_length": 64, "decoder_seq_length": 32, "position_embedding_type": "relative"}
     length = {"train_iters": None, "lr_warmup_iters": None, "train_tokens": 9600}
-    words = to_megatron(tiny_job("t5", model={**model, "vocab_size": 320}, schedule=length)).words
-    assert words[words.index("--train-samples") + 1] == str(9600 // (64 + 32))
+    job = tiny_job("t5", model={**model, "vocab_size": 320}, schedule=length, batch={"global_batch_size": 16})
+    words = to_megatron(job).words
+    assert words[words.index("--train-samples") + 1] == str(112), "whole steps of 16 that hold 9600 / (64 + 32)"

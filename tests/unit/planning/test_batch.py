@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
 
-from orchestrator.planning.batch import BatchSchedule
+from orchestrator.errors import SpecError
+from orchestrator.planning.batch import BatchSchedule, Progress
+from orchestrator.planning.hyperparameters import HyperparameterSchedule
+from orchestrator.spec.job import JobSpec
 
 
 def test_a_constant_batch(make_job: Any) -> None:
@@ -35,6 +39,56 @@ def test_every_length_becomes_whole_steps(make_job: Any, length: dict[str, int],
     schedule = BatchSchedule.of(make_job(schedule={"train_iters": None, **length}))
     assert schedule.train_iters == iterations
     assert schedule.train_samples == iterations * 8
+
+
+@given(
+    samples=st.integers(40, 400),
+    rampup=st.sampled_from((None, (8, 8, 80), (8, 16, 64), (16, 8, 83), (24, 8, 300))),
+    stops=st.integers(0, 6),
+)
+def test_steps_are_those_of_megatron_lm_where_the_last_batch_is_dropped(
+    make_job: Any, samples: int, rampup: tuple[int, int, int] | None, stops: int
+) -> None:
+    batch = {"global_batch_size": 40, "rampup_batch_size": rampup and list(rampup)}
+    length = {"train_iters": None, "train_samples": samples, "drop_last": True}
+    job = make_job(batch=batch, schedule=length)
+    schedule = BatchSchedule.of(job)
+    iterations, consumed = _steps_in_megatron(samples, 40, rampup)
+    assert (schedule.train_iters, schedule.train_samples) == (iterations, consumed)
+    assert (schedule.written_samples, schedule.drawn_samples) == (samples, max(samples, consumed))
+    stops = min(stops, iterations)
+    done = Progress(stops, schedule.samples_at(stops))
+    assert BatchSchedule.of(job, done).train_iters == iterations, "and where it goes on"
+
+
+def _steps_in_megatron(samples: int, full: int, rampup: tuple[int, int, int] | None) -> tuple[int, int]:
+    """`update_train_iters` of core_v0.16.1, and the samples that these steps take."""
+    if rampup is None:
+        return samples // full, samples // full * full
+    calculator = RampupBatchsizeNumMicroBatchesCalculator(full, 1, 1, False, 1, *rampup)
+    iterations = consumed = 0
+    while consumed <= rampup[2] and consumed <= samples:
+        calculator.update(consumed, False)
+        consumed += calculator.get_current_global_batch_size()
+        iterations += 1
+    more = max(0, samples - consumed) // full
+    return iterations + more, consumed + more * full
+
+
+def test_rates_keep_to_the_length_as_it_is_written(make_job: Any) -> None:
+    increasing = {"weight_decay_incr_style": "linear", "start_weight_decay": 0.0, "end_weight_decay": 0.1}
+    length = {"train_iters": None, "train_samples": 57}
+    rounded_up = HyperparameterSchedule.of(make_job(schedule=length, optimizer=increasing))
+    assert (rounded_up.rates.decay_samples, rounded_up.weight_decay.samples) == (64, 64)
+    dropped = HyperparameterSchedule.of(make_job(schedule={**length, "drop_last": True}, optimizer=increasing))
+    assert (dropped.rates.decay_samples, dropped.weight_decay.samples) == (57, 57)
+
+
+def test_a_length_that_is_rounded_down_to_nothing_is_refused(make_job: Any) -> None:
+    job = make_job(schedule={"train_iters": None, "train_samples": 7, "drop_last": True})
+    with pytest.raises(SpecError) as refused:
+        JobSpec.model_validate(job.model_dump())
+    assert [problem.paths[0] for problem in refused.value.problems] == ["schedule.train_samples"]
 
 
 def test_rampup_by_hand(make_job: Any) -> None:
