@@ -11,33 +11,41 @@ _FRESH = ("finetune", "no-load-optim", "no-load-rng")
 """Flags that leave the optimizer or the random state of a checkpoint out."""
 _OVERRIDE, _FROM_CHECKPOINT = "override-opt-param-scheduler", "use-checkpoint-opt-param-scheduler"
 _IMPORT = "make a run of it, `orchestrator checkpoint import DIR --name NAME`, and write that name"
+_GO_ON = (
+    "the script goes on from this checkpoint: for that write null, and then `orchestrator checkpoint import DIR --job "
+    "JOB.yaml` and `orchestrator resume`. To begin anew with its weights make a run of them, `orchestrator checkpoint "
+    "import DIR --name NAME`, and write that name"
+)
 
 
 def read_initial_weights(given: Gathering) -> None:
     is_own = given.has("load") and given.has("save") and given.flags["load"].words == given.flags["save"].words
     is_new = given.has("finetune") or (given.has("no-load-optim") and not is_own)
     begins = given.has("load") and is_new
+    goes_on = given.has("load") and not is_new and not is_own
     if begins:
-        _begin_with(given, "load")
+        _begin_with(given, "load", _IMPORT)
+    elif goes_on:
+        _begin_with(given, "load", _GO_ON)
     elif is_own:
         given.no_effect("load", "a run goes on from its last checkpoint by itself")
-    elif given.has("load"):
-        given.not_supported("load", "make a run of that checkpoint: orchestrator checkpoint import DIR --job JOB.yaml")
-    if begins:
+    if begins or goes_on:
         given.no_effect("pretrained-checkpoint", "Megatron-LM takes it where --load has no checkpoint")
     elif given.has("pretrained-checkpoint"):
-        _begin_with(given, "pretrained-checkpoint")
-    _read_fresh(given)
+        _begin_with(given, "pretrained-checkpoint", _IMPORT)
+    _read_fresh(given, goes_on=goes_on)
     _read_scheduler(given, is_loaded=given.has("load") and not begins, is_own=is_own)
 
 
-def _begin_with(given: Gathering, name: str) -> None:
-    given.settle(name, "not_known", PRETRAINED, reason=_IMPORT)
-    given.require(PRETRAINED, f"{given.flags[name].shown} ({_IMPORT})")
+def _begin_with(given: Gathering, name: str, reason: str) -> None:
+    given.settle(name, "not_known", PRETRAINED, reason=reason)
+    given.require(PRETRAINED, f"{given.flags[name].shown} ({reason})")
 
 
-def _read_fresh(given: Gathering) -> None:
-    if given.is_open(PRETRAINED):
+def _read_fresh(given: Gathering, *, goes_on: bool) -> None:
+    if goes_on:
+        given.no_effect("no-load-rng", "an import takes no random state")
+    elif given.is_open(PRETRAINED):
         given.no_effect(_FRESH, f"{PRETRAINED} takes the weights, and nothing else")
     elif not given.has("load"):
         given.no_effect(_FRESH, "nothing is loaded")

@@ -273,7 +273,6 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
         ("--position-embedding-type mrope", "rope"),
         ("--quick-geglu", "model"),
         ("--use-torch-fsdp2", "FSDP"),
-        ("--load elsewhere", "checkpoint import"),
         ("--check-for-spiky-loss", "not looked for"),
         ("--log-straggler", "health_check"),
         ("--inprocess-restart", "launch.on_failure"),

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.errors import SpecError
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.overriding import override
 from orchestrator.migration.to_megatron import to_megatron
+from orchestrator.migration.writing import job_text
+from orchestrator.spec.loading import load_text
 
 Flags = Callable[..., Any]
 PRETRAINED = "checkpoint.pretrained"
@@ -25,6 +28,10 @@ OVERRIDE, FROM_CHECKPOINT = "--override-opt_param-scheduler", "--use-checkpoint-
         ("--load X --save Y --no-load-optim --no-load-rng", "--load"),
         ("--pretrained-checkpoint X --load Y --save Y", "--pretrained-checkpoint"),
         ("--pretrained-checkpoint X", "--pretrained-checkpoint"),
+        ("--load X --save Y", "--load"),
+        ("--load X", "--load"),
+        ("--load $X --save Y --no-load-rng", "--load"),
+        ("--load X --save Y --pretrained-checkpoint Z", "--load"),
     ],
 )
 def test_a_script_that_begins_with_weights_is_no_job_that_begins_at_random(flags: Flags, words: str, flag: str) -> None:
@@ -42,7 +49,6 @@ def test_a_script_that_begins_with_weights_is_no_job_that_begins_at_random(flags
     [
         ("--finetune", "--finetune", "no_effect"),
         ("--load X --save X", "--load", "no_effect"),
-        ("--load X --save Y", "--load", "not_supported"),
         ("--load X --save X --no-load-optim", "--no-load-optim", "not_supported"),
         ("--no-load-rng", "--no-load-rng", "no_effect"),
     ],
@@ -51,6 +57,17 @@ def test_a_script_that_goes_on_or_begins_anew(flags: Flags, words: str, flag: st
     migrated = flags(*words.split())
     assert migrated.outcome(flag) == outcome
     assert PRETRAINED not in migrated.migration.missing
+
+
+def test_a_script_that_goes_on_from_another_folder(flags: Flags) -> None:
+    """Nothing is in its place until a person chooses: to go on, with the job as it is, or to begin with the weights."""
+    migrated = flags("--load", "X", "--save", "Y", "--no-load-rng")
+    assert migrated.outcome("--no-load-rng") == "no_effect"
+    with pytest.raises(SpecError):
+        assert migrated.job
+    override(migrated.migration, f"{PRETRAINED}=null")
+    assert migrated.migration.missing == {}
+    assert load_text(job_text(migrated.migration)).job.checkpoint.pretrained is None
 
 
 def test_of_a_task_too(script_text: Callable[[str], str]) -> None:
