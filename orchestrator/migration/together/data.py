@@ -6,6 +6,7 @@ import re
 from pathlib import PurePath
 from typing import Any
 
+from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS
 from orchestrator.migration.gathering import MEGATRON, Gathering
 from orchestrator.migration.programs import T5
 from orchestrator.migration.together.base import Together
@@ -17,8 +18,8 @@ TYPE, PATH, MERGES = "data.tokenizer.type", "data.tokenizer.path", "data.tokeniz
 CASE = "data.tokenizer.lower_case"
 VOCABULARY, RANDOM = "model.vocab_size", "data.random_tokens"
 TRAINING_ALONE = "1,0,0"
-_BYTES = 256
-"""The byte-level tokenizer's ids before its end of document; to Megatron-LM a NullTokenizer of that size."""
+_BYTES, _BYTE_LEVEL = BYTE_LEVEL_EOD, BYTE_LEVEL_EOD + 1 + len(BYTE_LEVEL_TOKENS)
+"""The byte-level tokenizer's ids before its end of document, to Megatron-LM a NullTokenizer of that size, and all."""
 _UNREAD = "this tokenizer does not read it"
 _TYPES = {
     "GPT2BPETokenizer": "gpt2_bpe",
@@ -211,7 +212,7 @@ def _read_vocabulary(given: Gathering, kind: str | None, is_random: bool) -> Non
     elif given.has(name) and size is None:
         given.write_it(name, VOCABULARY)
     elif size is not None and name == "vocab-size" and size == _BYTES and not is_random:
-        given.settle(name, "default", VOCABULARY, size + 1)
+        _read_bytes(given)
     elif size is not None and name == "vocab-size" and kind == "NullTokenizer":
         given.carry(name, VOCABULARY, size + 1, f"--vocab-size {size}, and an end of document")
     elif size is not None:
@@ -227,6 +228,35 @@ def _read_vocabulary(given: Gathering, kind: str | None, is_random: bool) -> Non
         given.require(VOCABULARY, "random tokens need it; GPT-2's vocabulary has 50257")
 
 
+def _read_bytes(given: Gathering) -> None:
+    """The tokens of bytes: the byte-level tokenizer has a few more, which padding may make up for."""
+    name, own = "vocab-size", _BYTE_LEVEL
+    unit, tp, more = (
+        given.get(path)
+        for path in (
+            "model.make_vocab_size_divisible_by",
+            "parallelism.tensor_model_parallel_size",
+            "data.tokenizer.vocab_extra_ids",
+        )
+    )
+    if all(isinstance(each, int) for each in (unit, tp, more)):
+        own, multiple = own + more, max(unit * tp, 1)
+        if _padded(_BYTES + 1, multiple) == _padded(own, multiple):
+            reason = f"byte_level has {own}, and both are padded to {_padded(own, multiple)}"
+            given.settle(name, "default", VOCABULARY, None, reason)
+            return
+    reason = (
+        f"the script's network has {_BYTES + 1} entries before they are padded, and byte_level's {own}, which is "
+        f"another network: write {own} to train that, or the tokenizer that made the data and {_BYTES + 1}"
+    )
+    given.settle(name, "not_known", VOCABULARY, None, reason)
+    given.require(VOCABULARY, f"{given.flags[name].shown} ({reason})")
+
+
+def _padded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
 def write_tokenizer(writer: FlagWriter) -> None:
     tokenizer, size = writer.job.data.tokenizer, writer.job.model.vocab_size
     if tokenizer.type == "byte_level":
@@ -235,7 +265,14 @@ def write_tokenizer(writer: FlagWriter) -> None:
             writer.add("DATA", "vocab-size", size - 1)
             return
         writer.add("DATA", "vocab-size", _BYTES)
-        if size is not None:
+        model, degrees = writer.job.model, writer.job.parallelism
+        multiple = model.make_vocab_size_divisible_by * degrees.tensor_model_parallel_size
+        rows = _padded(size or _BYTE_LEVEL + tokenizer.vocab_extra_ids, multiple)
+        if rows != _padded(_BYTES + 1, multiple):
+            writer.add("DATA", "padded-vocab-size", rows)
+            if size != rows:
+                writer.say_otherwise(VOCABULARY, f"--padded-vocab-size {rows}")
+        elif size is not None:
             writer.unsaid_value(VOCABULARY, f"it is that of the bytes: {_BYTES + 1}")
         return
     writer.add("DATA", "tokenizer-type", _WRITTEN_TYPES.get(tokenizer.type) or _wordpiece(writer))

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.elsewhere import NO_EFFECT, NOT_SUPPORTED, elsewhere
 from orchestrator.migration.from_megatron import migrate_script, migrate_words
+from orchestrator.migration.overriding import override
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.migration.together import TOGETHER
 from orchestrator.migration.writing import job_text
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.learning_rate import LearningRateSchedule
+from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
@@ -229,6 +231,40 @@ def test_parts_with_sources_of_their_own(flags: Flags) -> None:
     assert [entry.path for entry in (*job.data.validation, *job.data.test)] == ["c", "d"]
     assert job.data.split == "1,0,0"
     assert migrated.outcome("--split") == "no_effect"
+
+
+@pytest.mark.parametrize(
+    ("more", "is_another"),
+    [
+        ("", False),
+        ("--make-vocab-size-divisible-by 64", False),
+        ("--make-vocab-size-divisible-by 1", True),
+        ("--make-vocab-size-divisible-by 1 --tensor-model-parallel-size 2", True),
+        ("--make-vocab-size-divisible-by 1 --padded-vocab-size 264", False),
+        ("--make-vocab-size-divisible-by $N", True),
+    ],
+)
+def test_bytes_of_a_null_tokenizer_have_no_other_network_here(flags: Flags, more: str, is_another: bool) -> None:
+    """Its 257 entries are byte_level's 261 only where both are padded to the same number."""
+    migrated = flags("--tokenizer-type", "NullTokenizer", "--vocab-size", "256", *more.split())
+    assert ("model.vocab_size" in migrated.migration.missing) is is_another
+    override(migrated.migration, "model.vocab_size=300")
+    assert "model.vocab_size" not in migrated.migration.missing
+
+
+@pytest.mark.parametrize("size", [None, 261, 300, 1000])
+@pytest.mark.parametrize("multiple", [1, 128])
+def test_a_job_of_bytes_has_as_many_rows_when_it_is_rendered(flags: Flags, multiple: int, size: int | None) -> None:
+    byte_level = ("--tokenizer-type", "NullTokenizer", "--vocab-size", "256", "--padded-vocab-size", "261")
+    migration = flags(*byte_level, "--make-vocab-size-divisible-by", str(multiple)).migration
+    override(migration, f"model.vocab_size={'null' if size is None else size}")
+    job = load_text(job_text(migration)).job
+    words = to_megatron(job).words
+    assert words[words.index("--vocab-size") + 1] == "256", "whatever the rows, that id ends a document"
+    back = load_text(job_text(migrate_words(["torchrun", "pretrain_gpt.py", *words], "test"))).job
+    assert vocabulary(back).padded_size == vocabulary(job).padded_size
+    told = int(words[words.index("--padded-vocab-size") + 1]) if "--padded-vocab-size" in words else 384
+    assert told == vocabulary(job).padded_size
 
 
 @pytest.mark.parametrize(
