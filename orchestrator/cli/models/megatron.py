@@ -21,6 +21,7 @@ from orchestrator.exchange.megatron_names import find_sources, unread, wanted_te
 from orchestrator.exchange.megatron_sentences import architecture_of
 from orchestrator.exchange.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
 from orchestrator.launch.runs import create_run
+from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
 from orchestrator.spec.data import TokenizerSpec
@@ -178,6 +179,7 @@ def _check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None
     """
     if found["rows"] is None:
         raise UserError(f"{source} has no embedding.word_embeddings.weight")
+    _check_vocabulary(source, found["rows"], job)
     stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
     weights = {key: shape for key, shape in stored.items() if not key.startswith(_OPTIMIZER)}
     sources, missing = find_sources(wanted_tensors(job, found["rows"], with_optimizer=False), weights)
@@ -188,6 +190,22 @@ def _check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None
         raise UserError(
             f"{source} is another network than its arguments or the job describe: {'; '.join(parts)}. Give the job "
             "that it is of; parts that no job describes are not imported"
+        )
+
+
+def _check_vocabulary(source: Path, rows: int, job: JobSpec) -> None:
+    """See that each token of the job has a row: those behind the checkpoint's last would begin with zeros. How far
+    either is padded does not matter. Raises UserError.
+    """
+    try:
+        size = vocabulary(job).size
+    except UserError as error:
+        warn(f"whether {source} has a row for each token of the job is not known: {error}")
+        return
+    if size > rows:
+        raise UserError(
+            f"{source} has {rows} rows of tokens, and {job.name} has {size} tokens: those behind the last row would "
+            "have no weights. Use the tokenizer that it was trained with, or write its size as model.vocab_size"
         )
 
 

@@ -13,6 +13,7 @@ import torch
 from parity.kinds import KINDS, SAVED
 from parity.records import recorded, value_of, values_of, write_checkpoint
 
+from orchestrator.cli.main import main
 from orchestrator.cli.models import megatron
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
@@ -57,6 +58,27 @@ def test_weights_and_optimizer_are_all_there(kind: str, tmp_path: Path, capsys: 
     assert differences(job, found["arguments"], architecture_of(found["kinds"]) or "") == []
     megatron._check_weights(source, found, job)
     assert megatron._takes_optimizer(source, found, job), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("size", "multiple", "fits"), [(ROWS + 1, 1, False), (400, 128, False), (ROWS, 1, True), (ROWS, 128, True)]
+)
+def test_each_token_of_the_job_has_a_row(size: int, multiple: int, fits: bool, tmp_path: Path) -> None:
+    """However far the job's vocabulary is padded; a job with more tokens is refused before anything is written."""
+    source = write_checkpoint("gpt", tmp_path / "theirs")
+    sizes = {"vocab_size": size, "make_vocab_size_divisible_by": multiple}
+    job = job_of("gpt")
+    job = job.model_copy(update={"model": job.model.model_copy(update=sizes)})
+    checkpoint = source / f"iter_{SAVED:07d}"
+    if fits:
+        megatron._check_weights(checkpoint, found_in(checkpoint), job)
+        return
+    with pytest.raises(UserError, match=rf"\b{ROWS}\b.*\b{size}\b"):
+        megatron._check_weights(checkpoint, found_in(checkpoint), job)
+    (tmp_path / "job.yaml").write_text(job.model_dump_json())
+    words = ["checkpoint", "import", str(source), "--job", str(tmp_path / "job.yaml")]
+    assert main([*words, "--runs-dir", str(tmp_path / "runs")]) == 2
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("kind", ["gpt", "windowed", "scaled-rope", "experts-local"])
