@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,24 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
     return {
         field: value for field, value in fields.items() if known[field].is_required() or value != known[field].default
     }
+
+
+def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
+    """What to tell a person of values that config.json has apart and that are one field here: dropouts, which change no
+    weight and no answer, and the training that goes on.
+    """
+    fields = {key: field for field, key in family.sizes.items()}
+    for key, of in family.repeated.items():
+        if of not in fields or key in family.aliases:
+            continue  # of one meaning: where they contradict each other they are refused
+        default = family.defaults[of]
+        apart, taken = config.get(key, default), config.get(of, default)
+        if apart != taken:
+            field = f"model.{fields[of]}"
+            yield (
+                f"config.json: {key} is {short(apart)} and {of} is {short(taken)}, and both are {field} here, which is "
+                f"{short(_said(config, of, family))}: write another one there to train with it"
+            )
 
 
 def keys_read(family: Family) -> set[str]:

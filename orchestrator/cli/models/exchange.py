@@ -16,7 +16,7 @@ from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weigh
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.errors import UserError
-from orchestrator.exchange.configuration import read_config, to_dtype, to_model
+from orchestrator.exchange.configuration import merged_rates, read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_folder, family_of_job
 from orchestrator.exchange.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.exchange.table import Family
@@ -243,6 +243,8 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
             "name a tokenizer yourself"
         )
     model = to_model(config, family)
+    for message in merged_rates(config, family):
+        warn(message)
     if "vision" in model:
         refuse_other_pixels(source, VisionSpec.model_validate(model["vision"]).image_size)
         if note := image_token_note(source, config):

@@ -18,7 +18,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.cli.main import main
 from orchestrator.errors import UserError
 from orchestrator.exchange.config_keys import NEUTRAL, WITHOUT_EFFECT
-from orchestrator.exchange.configuration import keys_read, to_model
+from orchestrator.exchange.configuration import keys_read, merged_rates, to_model
 from orchestrator.exchange.families.choice import FAMILIES, family_of_folder, family_of_type
 from orchestrator.exchange.table import Family
 from orchestrator.exchange.vision import IGNORED, KEYS_READ
@@ -294,3 +294,26 @@ def test_the_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["checkpoint", "import", str(tmp_path), "--runs-dir", str(tmp_path / "runs")]) == 2
     assert "attention_sinks" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("said", [{}, {"embd_pdrop": 0.0}, {"resid_pdrop": 0.3}, {"embd_pdrop": 0.0, "resid_pdrop": 0}])
+def test_two_dropouts_become_one_aloud(said: dict[str, float]) -> None:
+    """Where transformers would train with two, whichever of them the file leaves out."""
+    config = {"vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, **said}
+    theirs = transformers.GPT2Config(**config)
+    family = family_of_type("gpt2")
+    notes = list(merged_rates(config, family))
+    assert bool(notes) is (theirs.embd_pdrop != theirs.resid_pdrop)
+    assert not notes or "model.hidden_dropout" in notes[0]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_nothing_is_said_of_published_files(name: str) -> None:
+    assert not list(merged_rates(PUBLISHED[name], family_of_type(PUBLISHED[name]["model_type"])))
+
+
+def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **PUBLISHED["gpt2"], "embd_pdrop": 0.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["checkpoint", "import", str(tmp_path), "--name", "no name", "--runs-dir", str(tmp_path / "runs")]) == 2
+    assert "embd_pdrop" in capsys.readouterr().err
