@@ -46,7 +46,7 @@ Inputs = Annotated[
     list[Path],
     typer.Argument(
         metavar="INPUT...",
-        help="Files (.jsonl, .json, .txt, .parquet; .gz and .zst too) and directories of source files.",
+        help="Files (.jsonl, .json, .txt, .parquet; .gz, .bz2, .xz and .zst too) and directories of source files.",
         show_default=False,
     ),
 ]

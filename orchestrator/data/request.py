@@ -6,15 +6,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.data.compression import ENDINGS
 from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
 _ENDINGS = ("py", "md", "rst", "txt", "c", "h", "cc", "cpp", "hpp", "java", "js", "ts", "go", "rs", "sh", "tex", "html")
 _CORPUS = ("jsonl", "ndjson", "txt")
-_COMPRESSED = tuple(f"{ending}.{packed}" for ending in _CORPUS for packed in ("gz", "zst"))
+_COMPRESSED = tuple(f"{ending}{packed}" for ending in _CORPUS for packed in ENDINGS)
 SOURCE_GLOBS = tuple(f"*.{ending}" for ending in (*_ENDINGS, "jsonl", "ndjson", "parquet", *_COMPRESSED))
 """Files of a directory that are read when no glob is given."""
-CHAT_GLOBS = tuple(f"*.{ending}{packed}" for ending in ("jsonl", "ndjson", "json") for packed in ("", ".gz", ".zst"))
+CHAT_GLOBS = tuple(f"*.{ending}{packed}" for ending in ("jsonl", "ndjson", "json") for packed in ("", *ENDINGS))
 """The same for conversations."""
 
 OnError = Literal["fail", "skip"]
@@ -26,7 +27,8 @@ class TextRequest:
     """Which text to read, and how."""
 
     inputs: tuple[Path, ...]
-    """Files (.jsonl, .json, .txt, .parquet, each but parquet also .gz or .zst) and directories of source files."""
+    """Files (.jsonl, .json, .txt, .parquet, each but parquet also .gz, .bz2, .xz or .zst) and directories of source
+    files."""
     json_keys: tuple[str, ...] = ("text",)
     """Fields of a JSON line, or columns of a parquet file, that hold text."""
     globs: tuple[str, ...] = ()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import gzip
-import io
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from orchestrator.data.compression import ENDINGS, decompressed
 from orchestrator.data.json_array import ArrayError, Element, elements
 from orchestrator.data.optional import optional_module
 from orchestrator.data.request import SOURCE_GLOBS, TextDocuments, TextRequest
@@ -24,14 +24,11 @@ CHUNK_BYTES = 1 << 19
 LONGEST_RECORD = 1 << 29
 """Bytes of a line, a paragraph, a file that is one document, or a value of a table, decompressed. More is no text of a
 person's but an accident, or meant to use up all memory."""
-_ZSTD_READ = 1 << 12
-"""Compressed bytes that are taken at a time: zstd makes up to 2^15 bytes of one."""
 _BLANKS = 1 << 20
 """Bytes that are looked through for the beginning of a file of JSON."""
 _PARQUET_ROWS = 256
 _PEEKED = 1 << 12
 _TOLD = 10
-_COMPRESSED = (".gz", ".zst")
 _JSON = (".jsonl", ".ndjson", ".json")
 
 
@@ -139,7 +136,7 @@ def left_out_warnings(left_out: Sequence[LeftOut]) -> list[str]:
 
 def _input_file(path: Path, txt_documents: TextDocuments) -> InputFile:
     name = path.name.lower()
-    for ending in _COMPRESSED:
+    for ending in ENDINGS:
         name = name.removesuffix(ending)
     kind: Kind = "file"
     if name.endswith(_JSON):
@@ -156,7 +153,7 @@ def _is_array(file: InputFile) -> bool:
     """Whether a file of JSON is one array of objects, which would otherwise have a line each."""
     head = b""
     with open(file.path, "rb") as raw:
-        stream = _decompressed(file.path, raw)
+        stream = decompressed(file.path, raw)
         for _ in range(_BLANKS // _PEEKED):
             block = stream.read(_PEEKED)
             head = (head + block).lstrip()
@@ -214,7 +211,7 @@ def _steps(file: InputFile, keys: Sequence[str], offset: int, record: int, size:
         return
     is_array = file.kind == "json" and _is_array(file)
     with open(file.path, "rb") as raw:
-        stream = _decompressed(file.path, raw)
+        stream = decompressed(file.path, raw)
         _skip(stream, offset)
         if is_array:
             yield from _read_array(file, raw, stream, offset, record, size)
@@ -299,14 +296,6 @@ def _line(file: InputFile, stream: IO[bytes], number: int, most: int) -> bytes:
     return found
 
 
-def _decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
-    if path.suffix.lower() == ".gz":
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
-    if path.suffix.lower() == ".zst":
-        return io.BufferedReader(ZstdStream(raw, path))
-    return raw
-
-
 def _skip(stream: IO[bytes], offset: int) -> None:
     """Go on from an offset of the text; what is compressed is read up to there."""
     if stream.seekable():
@@ -317,44 +306,6 @@ def _skip(stream: IO[bytes], offset: int) -> None:
         if not read:
             raise EOFError("it is shorter than it was")
         offset -= read
-
-
-class ZstdStream(io.RawIOBase):
-    """Decompressed bytes of a .zst file. The library's own reader takes a file that was cut off for a whole one."""
-
-    def __init__(self, raw: IO[bytes], path: Path) -> None:
-        self._library = optional_module("zstandard", f"reading {path}")
-        self._raw = raw
-        self._frame = self._new_frame()
-        self._begun = False
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer; 0 at the end. Raises EOFError when the last frame is cut off, OSError when it is damaged."""
-        while not self._ready:
-            data = self._frame.unused_data if self._frame.eof else b""
-            if self._frame.eof:
-                self._frame, self._begun = self._new_frame(), False
-            data = data or self._raw.read(_ZSTD_READ)
-            if not data:
-                if self._begun:
-                    raise EOFError("it ends before its data does")
-                return 0
-            self._begun = True
-            try:
-                self._ready = memoryview(self._frame.decompress(data))
-            except self._library.ZstdError as error:
-                raise OSError(f"it is damaged: {error}") from error
-        size = min(len(buffer), len(self._ready))
-        buffer[:size] = self._ready[:size]
-        self._ready = self._ready[size:]
-        return size
-
-    def _new_frame(self) -> Any:
-        return self._library.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
 
 
 def _read_rows(file: InputFile, keys: Sequence[str], record: int) -> Iterator[_Step]:

@@ -3,8 +3,10 @@ traceback."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import re
 import signal
@@ -32,6 +34,8 @@ LONG = b'{"text": "' + b"x" * 70_000 + b'"}\n'
 FILES = {
     "a.jsonl": (GOOD + LONG, ":3: this line has more than"),
     "a.jsonl.gz": (GOOD + LONG, ":3: this line has more than"),
+    "a.jsonl.bz2": (GOOD + LONG, ":3: this line has more than"),
+    "a.jsonl.xz": (GOOD + LONG, ":3: this line has more than"),
     "a.jsonl.zst": (GOOD + LONG, ":3: this line has more than"),
     "blanks.jsonl": (b" " * 70_000, ":1: this line has more than"),
     "a.txt": (b"x" * 70_000, ": this document has more than"),
@@ -40,8 +44,10 @@ FILES = {
 
 
 def packed(name: str, content: bytes) -> bytes:
-    if name.endswith(".gz"):
-        return gzip.compress(content)
+    for ending, library in {".gz": gzip, ".bz2": bz2, ".xz": lzma}.items():
+        if name.endswith(ending):
+            made: bytes = library.compress(content)
+            return made
     return pytest.importorskip("zstandard").compress(content) if name.endswith(".zst") else content
 
 
@@ -86,7 +92,7 @@ def test_a_long_line_that_is_allowed_is_read(tokenize: Tokenize, tmp_path: Path,
     assert (tmp_path / "data.bin").stat().st_size == 2 * (60_000 + 2 + 3)
 
 
-@pytest.mark.parametrize("ending", ["gz", "zst"])
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zst"])
 def test_a_decompression_bomb_uses_little_memory(ending: str, tmp_path: Path) -> None:
     """40 GB in a file of some megabytes, under a limit that would not hold two of them."""
     path = tmp_path / f"bomb.jsonl.{ending}"
@@ -104,7 +110,7 @@ def test_a_decompression_bomb_uses_little_memory(ending: str, tmp_path: Path) ->
 
 
 def bomb(ending: str, gigabytes: int) -> Iterable[bytes]:
-    """So many gigabytes of one letter: one compressed piece, repeated, as both formats allow."""
+    """So many gigabytes of one letter: one compressed piece, repeated, as these formats allow."""
     piece = b"x" * (1 << 25)
     once = packed(f"x.{ending}", piece)
     return (once for _ in range(gigabytes << 5))

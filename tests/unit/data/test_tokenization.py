@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import bz2
 import errno
 import gzip
 import json
+import lzma
 import os
 from pathlib import Path
 from typing import Any
@@ -126,18 +128,13 @@ class TestInputs:
         assert (manifest.empty_documents, len(manifest.sources)) == (1, 4)
         assert texts_of(tokenize(root, name="py", globs=("*.py",), excludes=("a/*",))) == ["b.py", "test/t.py"]
 
-    @pytest.mark.parametrize("ending", ["jsonl", "json", "jsonl.gz", "jsonl.zst"])
+    @pytest.mark.parametrize("ending", ["jsonl", "json", "jsonl.gz", "jsonl.bz2", "jsonl.xz", "jsonl.zst"])
     def test_json_lines(self, tokenize: Any, tmp_path: Path, ending: str) -> None:
         texts = [f"text {i} é" for i in range(50)]
         plain = write_lines(tmp_path / "plain", texts).read_bytes()
         path = tmp_path / f"x.{ending}"
-        if ending.endswith("gz"):
-            half = len(plain) // 2
-            plain = gzip.compress(plain[:half]) + gzip.compress(plain[half:])
-        elif ending.endswith("zst"):
-            zstandard = pytest.importorskip("zstandard")
-            plain = zstandard.compress(plain[:100]) + zstandard.compress(plain[100:])
-        path.write_bytes(plain)
+        between = b"\0" * 8 if ending.endswith("xz") else b""  # as the format allows
+        path.write_bytes(packed(ending, plain[:100]) + between + packed(ending, plain[100:]) + between)
         assert texts_of(tokenize(path)) == texts
 
     def test_parquet(self, tokenize: Any, tmp_path: Path) -> None:
@@ -173,16 +170,12 @@ class TestInputs:
         request = TokenizeRequest(inputs=(tmp_path / "x.txt",), txt_documents="paragraph")
         assert all_documents(request, size) == all_documents(request, 10_000)
 
-    @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "jsonl.zst", "txt", "parquet"])
+    @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "jsonl.bz2", "jsonl.xz", "jsonl.zst", "txt", "parquet"])
     def test_reading_goes_on_from_any_position(self, tmp_path: Path, ending: str) -> None:
         path = tmp_path / f"x.{ending}"
         texts = [f"text {i}" for i in range(700)]
         plain = write_lines(tmp_path / "plain", texts).read_bytes()
-        if ending == "jsonl.gz":
-            plain = gzip.compress(plain)
-        elif ending == "jsonl.zst":
-            plain = pytest.importorskip("zstandard").compress(plain)
-        path.write_bytes(plain)
+        path.write_bytes(packed(ending, plain))
         if ending == "parquet":
             pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
             parquet.write_table(pyarrow.table({"text": texts}), path)
@@ -201,6 +194,18 @@ def all_documents(request: TokenizeRequest, chunk_bytes: int) -> list[object]:
 
     chunks = read_chunks(find_inputs(request).files, request.json_keys, Position(), chunk_bytes)
     return [d for chunk in chunks for block in chunk.blocks for d in read_documents(block, request.json_keys)]
+
+
+def packed(ending: str, content: bytes) -> bytes:
+    """As people's programs do."""
+    for name, library in {"gz": gzip, "bz2": bz2, "xz": lzma}.items():
+        if ending.endswith(name):
+            made: bytes = library.compress(content)
+            return made
+    if not ending.endswith("zst"):
+        return content
+    checked: bytes = pytest.importorskip("zstandard").ZstdCompressor(write_checksum=True).compress(content)
+    return checked
 
 
 class TestWrongInput:
@@ -274,21 +279,21 @@ class TestWrongInput:
         with pytest.raises(UserError, match=r"directory .*bare holds no file that matches \*\.rs"):
             tokenize(tmp_path / "bare", globs=("*.rs",))
 
-    @pytest.mark.parametrize("ending", ["gz", "zst"])
+    @pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zst"])
     def test_cut_off_compression(self, tokenize: Any, tmp_path: Path, ending: str) -> None:
         path = tmp_path / f"x.jsonl.{ending}"
         plain = write_lines(tmp_path / "plain", [os.urandom(30).hex() for _ in range(500)]).read_bytes()
-        if ending == "gz":
-            packed = gzip.compress(plain)
-        else:
-            packed = pytest.importorskip("zstandard").ZstdCompressor(write_checksum=True).compress(plain)
-        path.write_bytes(packed[: len(packed) // 2])
+        content = packed(ending, plain)
+        path.write_bytes(content[: len(content) // 2])
         with pytest.raises(UserError, match=rf"x\.jsonl\.{ending} is damaged or cut off"):
             tokenize(path)
         path.write_bytes(b"not compressed at all")
         with pytest.raises(UserError, match=rf"x\.jsonl\.{ending} "):
             tokenize(path)
-        path.write_bytes(packed[:50] + b"\0" * 50 + packed[100:])
+        path.write_bytes(content[:50] + b"\0" * 50 + content[100:])
+        with pytest.raises(UserError, match=rf"x\.jsonl\.{ending} "):
+            tokenize(path)
+        path.write_bytes(content + b"and what is no more of it")
         with pytest.raises(UserError, match=rf"x\.jsonl\.{ending} "):
             tokenize(path)
 
