@@ -108,7 +108,7 @@ class Problem:
     """One thing that is wrong with a spec.
 
     `paths` are dotted field paths ("parallelism.tensor_model_parallel_size"), the one to point at first. `hint` is the
-    way out; it may have several lines. `code` says which warning it is, for programs; an error has none.
+    way out; it may have several lines. `code` says which problem it is, for programs: every warning has one.
     """
 
     message: str

@@ -20,7 +20,7 @@ from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.preparing import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
-from orchestrator.launch.local import Watcher, command_elsewhere, for_the_others
+from orchestrator.launch.local import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.restarts import launch_with_restarts
 from orchestrator.launch.startable import begins_anew, check_startable, last_launch
@@ -108,7 +108,7 @@ def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_jso
 class _Aside(Watcher):
     """Under --json: standard output is for the one object at the end, and the other machines are started before."""
 
-    def say(self, message: str) -> None:
+    def say(self, message: str, severity: Severity | None = None) -> None:
         typer.echo(message, err=True)
 
 

@@ -14,7 +14,7 @@ from orchestrator.data.damage import refuse_damage
 from orchestrator.data.index import IndexHeader, bin_path, idx_path, partial_path, read_index
 from orchestrator.data.manifest import Manifest, manifest_path, read_manifest
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
-from orchestrator.data.vocabulary import content_hash
+from orchestrator.data.vocabulary import UNREADABLE_TOKENIZER, content_hash
 from orchestrator.errors import DataError, Problem, UserError
 from orchestrator.rundir import RunDir
 from orchestrator.spec.chat import BUILT_IN_TEMPLATES, TEMPLATES_SAID, ChatSpec
@@ -40,6 +40,8 @@ class Source:
     """Why nothing can be trained on it."""
     is_unfit: bool = False
     """Whether it is on this machine, and damaged or made with another tokenizer than the job's."""
+    code: str | None = None
+    """The trouble's, where others meet it too."""
 
     @property
     def is_to_be_made(self) -> bool:
@@ -65,6 +67,7 @@ def survey(
     sources = []
     unread = LOOKED_THROUGH
     for place, entry in _entries(data):
+        code = None
         try:
             header, trouble = _look(entry, may_be_made=asked or data.prepare == "auto")
             if header is not None and header.index_bytes <= unread:
@@ -77,8 +80,9 @@ def survey(
             trouble = _otherwise_made(entry, header, tokenizer_hash, sentences, data.chat, vision)
         elif header is None and trouble is None:
             trouble = tokenizer_trouble or _template_trouble(data)
+            code = UNREADABLE_TOKENIZER if tokenizer_trouble is not None else None
         is_here = header is not None or _is_here(entry)
-        sources.append(Source(place, entry, header, trouble, is_unfit=is_here and trouble is not None))
+        sources.append(Source(place, entry, header, trouble, is_unfit=is_here and trouble is not None, code=code))
     return sources
 
 
@@ -95,12 +99,13 @@ def data_problems(data: DataSpec, sources: list[Source], *, needed: bool) -> lis
     if needed and not data.random_tokens:
         _, trouble = _tokenizer(data.tokenizer)
         if trouble is not None:
-            problems.append(Problem(trouble, ("data.tokenizer.path", "data.tokenizer")))
+            problems.append(Problem(trouble, ("data.tokenizer.path", "data.tokenizer"), code=UNREADABLE_TOKENIZER))
     for source in sources:
         if source.trouble is None or not (needed or source.is_unfit):
             continue
         if all(problem.message != source.trouble for problem in problems):
-            problems.append(Problem(source.trouble, (source.place, source.place.partition("[")[0], "data.tokenizer")))
+            paths = (source.place, source.place.partition("[")[0], "data.tokenizer")
+            problems.append(Problem(source.trouble, paths, code=source.code))
     return problems
 
 

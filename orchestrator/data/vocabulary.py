@@ -12,6 +12,8 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
 
+UNREADABLE_TOKENIZER = "unreadable_tokenizer"
+"""The code of that problem, which both a plan and a look at the data meet."""
 BYTE_LEVEL_EOD = 256
 """byte_level: the id that ends a document; the ids below are bytes."""
 MASKED_LM_TOKENS = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}

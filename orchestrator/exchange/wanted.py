@@ -21,7 +21,7 @@ def exported_as(job: JobSpec) -> str:
     family, against = nearest_family(job.model)
     if not against:
         return f"{family.name} (Hugging Face)"
-    return f"no Hugging Face model; the nearest is {family.name}, but {'; '.join(against)}"
+    return f"no Hugging Face model; the nearest is {family.name}, but {'; '.join(each.text for each in against)}"
 
 
 def export_problems(job: JobSpec) -> Iterator[Problem]:
@@ -44,7 +44,7 @@ def export_warnings(job: JobSpec) -> Iterator[Problem]:
     against = [] if job.task is not None else nearest_family(job.model)[1]
     if not against and job.task is None:
         return
-    fields = tuple(text.partition(" ")[0] for text in against)  # each begins with its field
+    fields = tuple(f"model.{each.field}" for each in against)
     message = f"its checkpoints are exported as {exported_as(job)}"
     ways = [f"for one write other values of {', '.join(fields)} before it is trained"] if fields else []
     if job.model.architecture == "gpt":

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, Literal, TypeAlias
 
 from orchestrator.causes import Exit, exit_records
 from orchestrator.launch.exits import LogMarks, classify
@@ -33,13 +33,16 @@ _POLL_SECONDS = 0.1
 _ORPHAN_GRACE_SECONDS = 30.0
 
 
+Severity: TypeAlias = Literal["warning", "error"]
+
+
 class Watcher:
     """What is told of a running launch. The base class keeps quiet."""
 
     def poll(self) -> None:
         """Called several times per second."""
 
-    def say(self, message: str) -> None:
+    def say(self, message: str, severity: Severity | None = None) -> None:
         """Something that the person should know."""
 
     def close(self) -> None:
@@ -57,8 +60,8 @@ class Display(Watcher):
     def poll(self) -> None:
         self._show(self._watcher.poll)
 
-    def say(self, message: str) -> None:
-        self._show(lambda: self._watcher.say(message))
+    def say(self, message: str, severity: Severity | None = None) -> None:
+        self._show(lambda: self._watcher.say(message, severity))
 
     def close(self) -> None:
         self._show(self._watcher.close)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from orchestrator.events import readable
 from orchestrator.launch.choices import choices_line, newest_choices
-from orchestrator.launch.local import Watcher
+from orchestrator.launch.local import Severity, Watcher
 from orchestrator.planning.figures import disk_size
 from orchestrator.planning.hardware import computing_unit
 from orchestrator.rundir import RunDir
@@ -25,6 +25,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 _RATE_WINDOW = 20
 _BAR, _WIDE = 20, 100
 """Columns of the progress bar, and of a terminal that has room for it; in others it has half of them."""
+_COLOURS: dict[Severity, str] = {"warning": "yellow", "error": "red"}
 
 
 _OF_EVALUATION = (
@@ -117,8 +118,23 @@ def duration(seconds: float) -> str:
     return f"{days}d {clock}" if days else clock
 
 
+SEVERITIES: dict[str, Severity] = {
+    "checkpoint_failed": "warning",
+    "checkpoint_skipped": "warning",
+    "export_failed": "warning",
+    "hang": "error",
+    "step_skipped": "warning",
+}
+"""Events that are more than news."""
+
+
 def event_line(event: dict[str, Any]) -> str | None:
     """An event in words; None for those that a person need not see."""
+    text, severity = _event_text(event), SEVERITIES.get(event["event"])
+    return text if text is None or severity is None else f"{severity}: {text}"
+
+
+def _event_text(event: dict[str, Any]) -> str | None:
     iteration = event.get("iteration")
     match event["event"]:
         case "started":
@@ -135,20 +151,20 @@ def event_line(event: dict[str, Any]) -> str | None:
             size = float(event.get("bytes") or 0)
             return f"saved a checkpoint at iteration {iteration} ({disk_size(size)} in {event.get('seconds', 0):.1f} s)"
         case "checkpoint_failed":
-            return f"warning: the checkpoint of iteration {iteration} could not be saved: {event.get('message')}"
+            return f"the checkpoint of iteration {iteration} could not be saved: {event.get('message')}"
         case "exported":
             size = float(event.get("bytes") or 0)
             return f"exported iteration {iteration} to {event.get('path')} ({disk_size(size)})"
         case "export_failed":
-            return f"warning: iteration {iteration} was not exported: {event.get('message')}"
+            return f"iteration {iteration} was not exported: {event.get('message')}"
         case "checkpoint_skipped":
-            return f"warning: skipped a checkpoint: {event.get('message')}"
+            return f"skipped a checkpoint: {event.get('message')}"
         case "step_skipped":
-            return f"warning: skipped step {iteration}: {event.get('reason')}"
+            return f"skipped step {iteration}: {event.get('reason')}"
         case "stop_requested":
             return f"stopping at iteration {iteration} ({event.get('by')})"
         case "hang":
-            return f"error: no progress for {event.get('seconds', 0):.0f} s at iteration {iteration}"
+            return f"no progress for {event.get('seconds', 0):.0f} s at iteration {iteration}"
     return None
 
 
@@ -172,7 +188,7 @@ class Follower(Watcher):
                 self.start()
             line = event_line(event)
             if line is not None:
-                self.say(line)
+                self.say(line, SEVERITIES.get(event["event"]))
         for metric in self._metrics.poll():
             self.snapshot.take(metric)
             self.show(metric)
@@ -195,7 +211,7 @@ class LineWatcher(Follower):
         self._pause = seconds_between_lines
         self._last = -self._pause
 
-    def say(self, message: str) -> None:
+    def say(self, message: str, severity: Severity | None = None) -> None:
         print(message, file=self._out, flush=True)
 
     def show(self, metric: Metric) -> None:
@@ -260,10 +276,10 @@ class TerminalWatcher(Follower):
         self._progress.start()  # no sooner: a start that is refused leaves the terminal as it was
         super().poll()
 
-    def say(self, message: str) -> None:
-        style = "yellow" if message.startswith("warning") else "red" if message.startswith("error") else None
+    def say(self, message: str, severity: Severity | None = None) -> None:
+        style = "" if severity is None else _COLOURS[severity]
         # The terminal wraps what is too wide for it, so that a command can be copied from there as the one line it is.
-        self._progress.console.print(Text(message, style=style or ""), soft_wrap=True)
+        self._progress.console.print(Text(message, style=style), soft_wrap=True)
 
     def start(self) -> None:
         self._progress.update(self._task, description="training", completed=self.snapshot.iteration)

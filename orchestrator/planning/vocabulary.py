@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.data.vocabulary import MASKED_LM_TOKENS, missing_masked_lm_tokens, vocabulary_size
+from orchestrator.data.vocabulary import (
+    MASKED_LM_TOKENS,
+    UNREADABLE_TOKENIZER,
+    missing_masked_lm_tokens,
+    vocabulary_size,
+)
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.spec.job import JobSpec
 
@@ -60,7 +65,8 @@ def _tokenizer_size(job: JobSpec) -> int:
         return vocabulary_size(job.data.tokenizer)
     except UserError as error:
         hint = None if job.model.vocab_size else "without its files, write the number of tokens as model.vocab_size"
-        raise SpecError(problems=[Problem(str(error), ("data.tokenizer", "model.vocab_size"), hint)]) from error
+        paths = ("data.tokenizer", "model.vocab_size")
+        raise SpecError(problems=[Problem(str(error), paths, hint, code=UNREADABLE_TOKENIZER)]) from error
 
 
 def _check_masked_lm_tokens(job: JobSpec) -> None:

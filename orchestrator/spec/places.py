@@ -12,14 +12,6 @@ from orchestrator.spec.written import Written
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
-_OF_THE_FIRST = re.compile(
-    "(are|does|exports|has|is|joins|keeps|leaves|names|needs|pads|recomputes|says|splits|stands|starts) "
-)
-"""How messages begin whose subject is the first field. Where another is pointed at, they need its name."""
-_THE_FIRST_OUT = "leave it out"
-"""So do hints that offer this: `it` is the field that is pointed at."""
-
-
 @dataclass(frozen=True)
 class Places:
     """The places of a composed job."""
@@ -34,18 +26,16 @@ class Places:
         return found.location if found else None
 
     def placed(self, problem: Problem) -> Problem:
-        """The problem with its place: that of the first of its fields that a person wrote."""
+        """The problem with its place: that of one of its fields that a person wrote."""
         if problem.location is not None:
             return problem
-        paths, location = self._first_written(problem.paths)
-        message, hint = problem.message, problem.hint or ""
-        if paths[:1] != problem.paths[:1]:
-            first = problem.paths[0]
-            message = f"{first} {message}" if _OF_THE_FIRST.match(message) else message
-            hint = hint.replace(_THE_FIRST_OUT, f"leave {first} out")
-        hints = [hint] if hint else []
+        location, whole = self._last_written(problem.paths)
+        paths = problem.paths
+        if paths[0].startswith(f"{whole}["):  # an item of a flat list, whose numbers a person does not see
+            paths = (whole, *(path for path in paths if path != whole))
+        hints = [problem.hint] if problem.hint else []
         hints += [note for path in problem.paths if (note := self._elsewhere(path, location))]
-        return replace(problem, message=message, paths=paths, location=location, hint="\n".join(hints) or None)
+        return replace(problem, paths=paths, location=location, hint="\n".join(hints) or None)
 
     def ordered(self, problems: list[Problem]) -> list[Problem]:
         """Each problem once, in the order of places."""
@@ -74,28 +64,25 @@ class Places:
                 return None
         return written
 
-    def _first_written(self, paths: tuple[str, ...]) -> tuple[tuple[str, ...], Location]:
-        """(the paths, that of the place first; the place).
-
-        The place is in what a person wrote last: that is what made the contradiction. Where a person wrote none of
-        the fields, it is the name of the preset, or the section.
+    def _last_written(self, paths: tuple[str, ...]) -> tuple[Location, str]:
+        """(the place, the path of the field there). It is what a person wrote last: that made the contradiction. Where
+        a person wrote none of the fields, it is the name of the preset, or the section.
         """
         located = {path: location for path in paths if (location := self.location(path))}
         written = {path: location for path, location in located.items() if location.source in self.sources}
         if written:
             last = max(self.sources.index(location.source) for location in written.values())
-            path = next(path for path, location in written.items() if location.source == self.sources[last])
-            return (path, *(other for other in paths if other != path)), written[path]
+            return next((each, path) for path, each in written.items() if each.source == self.sources[last])
         if located and (location := self.location("model.preset")):
-            return paths, location
+            return location, "model.preset"
         for path in paths:
             while "." in path or "[" in path:
                 path = path[: max(path.rfind("."), path.rfind("["))]
                 if location := self.location(path):
-                    return paths, location
+                    return location, path
         # What --set changed has nothing to do with what is in no file.
         files = [source for source in self.sources if not source.startswith("--set ")]
-        return paths, Location((files or self.sources)[-1])
+        return Location((files or self.sources)[-1]), ""
 
     def _elsewhere(self, path: str, location: Location) -> str | None:
         """A note on a field that takes part in the problem and is written in another source."""

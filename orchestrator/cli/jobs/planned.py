@@ -16,6 +16,7 @@ from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.named import GPU_OPTION, Named, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.reading import task_problems
+from orchestrator.data.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.wanted import export_problems, export_warnings, exported_as
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
@@ -139,11 +140,11 @@ def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> 
         problems = [*error.problems, *problems]
     data = loaded.job.data
     data_sets = list(plan.data_sets) if plan is not None else survey_job(loaded.job)
-    said = {problem.message for problem in problems}
     found = data_problems(data, data_sets, needed=starting)
     if starting and not data.random_tokens:
         found += task_problems(loaded.job.task)
-    problems += [each for each in found if each.message not in said]
+    told = {problem.code for problem in problems} & {UNREADABLE_TOKENIZER}
+    problems += [each for each in found if each.code not in told]
     problems += export_problems(loaded.job)
     problems += _template_problems(loaded.job, cluster)
     return plan, problems

@@ -19,6 +19,7 @@ from orchestrator.cli.running import aligned
 from orchestrator.review.sweep_analysis import Point, importance
 from orchestrator.rundir import named_in_command
 from orchestrator.spec.field_names import short_name
+from orchestrator.spec.rules.topology import SEQUENCE_PARALLEL_WITHOUT_TP
 from orchestrator.spec.words import shorten
 from orchestrator.sweeps.cells import Cell, Cells, Pruned
 from orchestrator.sweeps.ledger import Planned, SweepDir
@@ -41,7 +42,7 @@ def describe_cells(loaded: LoadedSweep, *, every: bool = False) -> str:
         lines.append(f"  {cells.repeated} combinations are the same job as another one")
     if cells.pruned:
         lines += [f"  {len(cells.pruned)} cells cannot run and are left out:", describe_pruned(cells.pruned)]
-        if any("sequence parallelism needs TP > 1" in cell.reason for cell in cells.pruned):
+        if any(cell.problems[0].code == SEQUENCE_PARALLEL_WITHOUT_TP for cell in cells.pruned):
             lines.append("  to have those of TP = 1 too, sweep `sp: [false]` with the others, or `sp: [false, true]`")
     if every:
         lines += _every_cell(cells.cells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,26 +82,38 @@ def family_of_model(model: ModelSpec) -> Family:
     names = ", ".join(family.name for family in FAMILIES)
     raise UserError(
         f"no model of transformers that is known here ({names}) is this network; the nearest is {nearest.name}, but "
-        + "; ".join(against)
+        + "; ".join(each.text for each in against)
     )
 
 
-def nearest_family(model: ModelSpec) -> tuple[Family, list[str]]:
+@dataclass(frozen=True)
+class Mismatch:
+    """A field of a model that a family has otherwise."""
+
+    field: str
+    text: str
+    """What both have, in words."""
+
+
+_KINDS = ("architecture", "num_experts", "vision")
+"""Fields that tell one kind of network from another."""
+
+
+def nearest_family(model: ModelSpec) -> tuple[Family, list[Mismatch]]:
     """The first family that a model is of, or comes nearest to, and what stands against it."""
     against = {family.name: mismatches(model, family) for family in FAMILIES}
     nearest = min(FAMILIES, key=lambda family: _distance(against[family.name]))
     return nearest, against[nearest.name]
 
 
-def _distance(against: list[str]) -> tuple[bool, int]:
+def _distance(against: list[Mismatch]) -> tuple[bool, int]:
     """Another kind of network is further than any number of other values."""
-    kinds = ("model.architecture ", "model.num_experts ", "model.vision ")
-    return any(text.startswith(kinds) for text in against), len(against)
+    return any(each.field in _KINDS for each in against), len(against)
 
 
-def mismatches(model: ModelSpec, family: Family) -> list[str]:
-    """What of a model a family does not have, in words."""
-    found = []
+def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
+    """What of a model a family does not have."""
+    found: dict[str, str] = {}
     for field, wanted in family.fixed.items():
         value = getattr(model, field)
         if field == "num_query_groups" and model.query_groups == model.num_attention_heads:
@@ -110,16 +123,16 @@ def mismatches(model: ModelSpec, family: Family) -> list[str]:
         if field == "moe_layer_freq" and all(model.moe_layers):
             continue
         if value not in wanted.values if isinstance(wanted, OneOf) else value != wanted:
-            found.append(f"model.{field} is {_text(value)}, and {family.name} has {_text(wanted)}")
+            found[field] = f"is {_text(value)}, and {family.name} has {_text(wanted)}"
     if "num_experts" in family.sizes and model.num_experts is None:
-        found.append(f"model.num_experts is none, and {family.name} has some")
+        found["num_experts"] = f"is none, and {family.name} has some"
     if "num_tokentypes" in family.sizes and not model.tokentypes:
-        found.append(f"model.num_tokentypes is none, and {family.name} has some")
+        found["num_tokentypes"] = f"is none, and {family.name} has some"
     if family.decoder is not None and model.vision is None:
-        found.append(f"model.vision is none, and {family.name} has one")
+        found["vision"] = f"is none, and {family.name} has one"
     if model.activation not in family.activations:
-        found.append(f"model.activation is {model.activation}, and {family.name} has {' or '.join(family.activations)}")
-    return found
+        found["activation"] = f"is {model.activation}, and {family.name} has {' or '.join(family.activations)}"
+    return [Mismatch(field, f"model.{field} {text}") for field, text in found.items()]
 
 
 def _text(value: Any) -> str:

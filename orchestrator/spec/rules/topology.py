@@ -57,13 +57,17 @@ def _degrees(job: JobSections) -> tuple[int, int, int]:
     )
 
 
+SEQUENCE_PARALLEL_WITHOUT_TP = "sequence_parallel_without_tp"
+
+
 def sequence_parallel(job: JobSections) -> Iterator[Problem]:
     """SP shards over the tensor-parallel ranks, so it needs TP > 1, and its degree is TP."""
     written, tp = job.parallelism.sequence_parallel, job.parallelism.tensor_model_parallel_size
     paths = ("parallelism.sequence_parallel", TP)
     if written is True and tp == 1:
         hint = "write sequence_parallel: false, or a tensor_model_parallel_size of 2 or more"
-        yield Problem("sequence parallelism needs TP > 1, and TP = 1", paths, hint)
+        message = "sequence parallelism needs TP > 1, and TP = 1"
+        yield Problem(message, paths, hint, code=SEQUENCE_PARALLEL_WITHOUT_TP)
     elif not isinstance(written, bool) and written != tp:
         message = f"the degree of sequence parallelism is TP: SP = {written}, TP = {tp}"
         yield Problem(message, paths, f"write {'true' if tp > 1 else 'false'}")

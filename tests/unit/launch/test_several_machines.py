@@ -15,7 +15,7 @@ from support.ranks import free_port
 
 from orchestrator.cli import running
 from orchestrator.errors import UserError
-from orchestrator.launch.local import Watcher, launch
+from orchestrator.launch.local import Severity, Watcher, launch
 from orchestrator.launch.processes import LAUNCH_VARIABLE
 from orchestrator.launch.render import render
 from orchestrator.launch.runs import all_runs
@@ -121,7 +121,7 @@ def test_the_others_are_started_as_the_first_says(
     others: list[subprocess.Popen[bytes]] = []
 
     class StartTheOther(Watcher):
-        def say(self, message: str) -> None:
+        def say(self, message: str, severity: Severity | None = None) -> None:
             command = message.splitlines()[-1].strip()
             elsewhere = {name: value for name, value in os.environ.items() if not name.startswith("MASTER_")}
             with open(run.logs / "other.log", "wb") as log:

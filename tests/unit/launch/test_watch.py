@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.launch.choices import FIELDS, newest_choices
-from orchestrator.launch.local import Watcher, launch
+from orchestrator.launch.local import Severity, Watcher, launch
 from orchestrator.launch.logs import LineTail, LogFollower
 from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, event_line, watcher_for
 from orchestrator.rundir import RunDir, append_line
@@ -101,7 +101,7 @@ def test_what_ends_a_run_at_once_is_said_and_does_so(
             if self.signals and any(event["event"] == "started" for event in run.events()):
                 os.kill(os.getpid(), self.signals.pop(0))  # one at a look
 
-        def say(self, message: str) -> None:
+        def say(self, message: str, severity: Severity | None = None) -> None:
             self.said.append((len(self.signals), message))
 
     run, watcher = make_run(job := make_job(launch__env={"FAKE_STEP_SECONDS": "600"})), Impatient()
