@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.batch.aftermath import conclude, is_stale, say
+from orchestrator.batch.requeue_decision import conclude, is_stale, say
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import SUPERVISOR_VARIABLE
 from orchestrator.causes import Exit

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.batch.aftermath import account_for_previous, conclude, is_stale, left_to_caller, say
+from orchestrator.batch.requeue_decision import account_for_previous, conclude, is_stale, left_to_caller, say
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unhealthy, verdict
 from orchestrator.causes import Exit

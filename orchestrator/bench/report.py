@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from orchestrator.bench.measuring import Measurement
 from orchestrator.errors import UserError
+from orchestrator.planning.effective_job import as_started
 from orchestrator.planning.graphs import on_device
 from orchestrator.planning.hardware import Device, device_named
 from orchestrator.planning.memory import Memory, estimate_memory
-from orchestrator.planning.started import as_started
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.planning.time.roofline import roofline
 

@@ -53,7 +53,7 @@ def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:
         return 0
     options = ["--json"] if as_json else []
     command = module_command("orchestrator.data", "prepare", *options, *what, python=job.launch.python)
-    tether = module_command("orchestrator.launch.tether", str(os.getpid()))
+    tether = module_command("orchestrator.launch.parent_death_signal", str(os.getpid()))
     process = subprocess.Popen([*tether, *command], stdout=subprocess.PIPE if as_json else None, text=True)
     said = ""
     while True:

@@ -23,7 +23,7 @@ from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.restarts import launch_with_restarts
-from orchestrator.launch.startable import begins_anew, check_startable, last_launch
+from orchestrator.launch.start_checks import begins_anew, check_startable, last_launch
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder

@@ -7,7 +7,7 @@ import re
 from orchestrator.cluster.discovery import Discovered, Partition
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.docstrings import docstrings
-from orchestrator.spec.words import as_yaml, duration
+from orchestrator.spec.formatting import as_yaml, duration
 
 DAY = 86400
 WIDTH = 120

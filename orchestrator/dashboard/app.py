@@ -32,9 +32,9 @@ from orchestrator.dashboard.rendering import environment
 from orchestrator.dashboard.security import Next, guarded
 from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.errors import UserError
-from orchestrator.review.beside import Beside
 from orchestrator.review.index import RunIndex
-from orchestrator.spec.words import few, shorten
+from orchestrator.review.series_cache import Beside
+from orchestrator.spec.formatting import few, shorten
 
 _SECONDS_BEFORE_ZIPPING = 2.0
 """The first page goes before."""

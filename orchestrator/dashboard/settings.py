@@ -9,8 +9,8 @@ from typing import cast
 
 from fastapi import Request
 
-from orchestrator.review.beside import Beside
 from orchestrator.review.index import RunIndex
+from orchestrator.review.series_cache import Beside
 from orchestrator.review.usage import UsageLog
 
 

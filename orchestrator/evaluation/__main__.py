@@ -16,9 +16,9 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.evaluation.base import Setting, Task
 from orchestrator.evaluation.journal import Journal
+from orchestrator.evaluation.rank_calls import Together, follow
+from orchestrator.evaluation.task_batches import Progress, Working
 from orchestrator.evaluation.tasks.choice import make_task
-from orchestrator.evaluation.together import Together, follow
-from orchestrator.evaluation.working import Progress, Working
 from orchestrator.inference import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.portable import open_weights

@@ -17,14 +17,14 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 import torch  # isort: skip
 
 from orchestrator.errors import OrchestratorError, is_full_disk
-from orchestrator.exchange.beside import live_beside
-from orchestrator.exchange.drafts import draft_of
+from orchestrator.exchange.background_process import live_beside
 from orchestrator.exchange.exporting import export, require_whole
 from orchestrator.exchange.families.choice import family_of_folder
 from orchestrator.exchange.importing import import_weights
 from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
 from orchestrator.exchange.peft import export_adapter
 from orchestrator.exchange.reshaping import contents, reshape
+from orchestrator.exchange.staging import draft_of
 from orchestrator.exchange.threads import default_threads
 from orchestrator.portable import job_of
 from orchestrator.spec.loading import load_resolved

@@ -18,13 +18,13 @@ from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.exchange.adapters import adapted, adapter_of
 from orchestrator.exchange.configuration import to_config
-from orchestrator.exchange.drafts import drafted, require_free, require_room
 from orchestrator.exchange.families.choice import family_of_job
 from orchestrator.exchange.processor_files import image_token, write_processor
 from orchestrator.exchange.progress import progress
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.shards import Entry, ShardFiles, in_shards
+from orchestrator.exchange.staging import drafted, require_free, require_room
 from orchestrator.exchange.table import Family, Weight
 from orchestrator.exchange.threads import in_threads
 from orchestrator.exchange.tokenizer_files import SpecialIds, write_tokenizer

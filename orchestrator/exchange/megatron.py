@@ -24,7 +24,6 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 from orchestrator.checkpoints import CONTENT, MEGATRON_TRACKER, file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
 from orchestrator.exchange import megatron_sentences as sentences
-from orchestrator.exchange.drafts import drafted, require_free
 from orchestrator.exchange.megatron_arguments import scheduler_state, to_arguments
 from orchestrator.exchange.megatron_names import (
     Source,
@@ -39,6 +38,7 @@ from orchestrator.exchange.megatron_optimizer import given_state, is_resumable, 
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.renaming import RenamedWeights
 from orchestrator.exchange.reshaping import contents, copy_tensors
+from orchestrator.exchange.staging import drafted, require_free
 from orchestrator.exchange.table import DECODER
 from orchestrator.exchange.torch_format.names import WHOLE, is_of_ranks
 from orchestrator.exchange.torch_format.weights import RankWeights

@@ -21,7 +21,7 @@ from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import RUNTIME_MODULE, render
-from orchestrator.launch.startable import check_startable
+from orchestrator.launch.start_checks import check_startable
 from orchestrator.launch.stopping import StopSignals, caught_signals, ended_by_force, request_stop, stop_at_once
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, event, write_atomically
@@ -158,7 +158,7 @@ def command_elsewhere(run: RunDir, launch_id: str) -> str:
 
 def _start(run: RunDir, launch_id: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        module_command("orchestrator.launch.tether", str(os.getpid()), "bash", str(run.launch_script)),
+        module_command("orchestrator.launch.parent_death_signal", str(os.getpid()), "bash", str(run.launch_script)),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -13,11 +13,11 @@ from orchestrator.causes import Exit, cause_of
 from orchestrator.launch.local import Display, Watcher, launch
 from orchestrator.launch.policy import BY_LAUNCHER, Decision, decide
 from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.startable import saved_nothing
+from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.stopping import StopSignals, caught_signals, request_stop
 from orchestrator.rundir import RunDir, event
+from orchestrator.spec.formatting import duration
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.words import duration
 
 _POLL_SECONDS = 0.1
 

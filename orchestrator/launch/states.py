@@ -13,7 +13,7 @@ from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import Commit, committed
 from orchestrator.errors import UserError
 from orchestrator.launch.cluster_states import SchedulersWord, ask_the_scheduler, state_on_cluster
-from orchestrator.launch.startable import imported_from, last_launch
+from orchestrator.launch.start_checks import imported_from, last_launch
 from orchestrator.launch.state_words import SECONDS_TO_TAKE_THE_LEASE, State, state_after, working_state, written_end
 from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder

@@ -9,7 +9,7 @@ from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
 from orchestrator.migration.together.training import name_of_file
-from orchestrator.spec.written import Written, parse_yaml
+from orchestrator.spec.yaml_reader import Written, parse_yaml
 
 _SECTION = "megatron_lm_config"
 _REQUIRED = {

@@ -12,7 +12,7 @@ from orchestrator.errors import SpecError
 from orchestrator.migration.report import LOUD, WRITE_IT, Migration, Source
 from orchestrator.spec.composing import apply_override, compose_text
 from orchestrator.spec.presets import preset_names, preset_text
-from orchestrator.spec.written import Written
+from orchestrator.spec.yaml_reader import Written
 
 PRESET, RANDOM, TOKENIZER = "model.preset", "data.random_tokens", "data.tokenizer.type"
 _ALTERNATIVES: tuple[tuple[str, ...], ...] = (

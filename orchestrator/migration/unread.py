@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.migration.gathering import Gathering
-from orchestrator.spec.words import as_yaml
+from orchestrator.spec.formatting import as_yaml
 
 RELEASE = "core_v0.16.1"
 

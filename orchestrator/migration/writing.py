@@ -8,9 +8,9 @@ from typing import Any
 from orchestrator.migration.defaults import REQUIRED, default_of
 from orchestrator.migration.report import HEADINGS, LOUD, Migration
 from orchestrator.spec.base import Section
+from orchestrator.spec.formatting import as_yaml, duration, shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.shape import fields_of
-from orchestrator.spec.words import as_yaml, duration, shorten
 
 _LONGEST_COMMENT = 100
 _DURATIONS = ("launch.time", "runtime.hang_timeout")

@@ -13,7 +13,7 @@ from orchestrator.errors import Problem
 from orchestrator.planning.figures import disk_size
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.surroundings import runs_dir_of
+from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 

@@ -17,10 +17,8 @@ from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
-from orchestrator.planning.offers.bubble import pipeline_idles
-from orchestrator.planning.offers.remedies import Remedy, remedies
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.surroundings import (
+from orchestrator.planning.preflight_checks import (
     cache_is_unwritable,
     kernels_are_missing,
     modules_are_hidden,
@@ -32,15 +30,17 @@ from orchestrator.planning.surroundings import (
     transformer_engine_is_missing,
     variables_are_unset,
 )
+from orchestrator.planning.suggestions.bubble import pipeline_idles
+from orchestrator.planning.suggestions.remedies import Remedy, remedies
 from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.planning.unusual_values import unusual_values
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.connections import CONNECTIONS, device_connections
+from orchestrator.spec.formatting import duration
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.starting import in_words, other_network
-from orchestrator.spec.words import duration
 
 LARGE_COMMUNICATION = 0.25
 """Share of a step that may go to communication that nothing hides."""

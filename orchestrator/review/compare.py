@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
-from orchestrator.review.discretion import Discretion
+from orchestrator.review.redaction import Discretion
 from orchestrator.review.series import Column, Series
 from orchestrator.review.summary import RunSummary
 from orchestrator.spec.field_names import short_name
-from orchestrator.spec.words import shorten
+from orchestrator.spec.formatting import shorten
 from orchestrator.tracking.latest import usual
 
 MOST_RUNS = 20

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.causes import cause_of
-from orchestrator.launch.startable import begins_anew
+from orchestrator.launch.start_checks import begins_anew
 from orchestrator.lease import read_holder
+from orchestrator.review.event_messages import Event, evidence_of, last, last_end
 from orchestrator.review.logs import closing_lines
-from orchestrator.review.story import Event, evidence_of, last, last_end
 from orchestrator.review.summary import PRETRAINED, RunSummary
 from orchestrator.rundir import RunDir, in_command
 from orchestrator.tracking.cursor import unsent_bytes

@@ -10,7 +10,7 @@ from typing import Literal
 
 from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
-from orchestrator.review.discretion import Discretion
+from orchestrator.review.redaction import Discretion
 from orchestrator.rundir import RunDir
 from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.loading import load_resolved

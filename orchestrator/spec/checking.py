@@ -8,10 +8,10 @@ from typing import Any
 from orchestrator.errors import Location, Problem
 from orchestrator.spec.base import Section
 from orchestrator.spec.document import JOB_SPEC, Document
+from orchestrator.spec.formatting import dotted
 from orchestrator.spec.shape import Shape, fields_of, sections
 from orchestrator.spec.suggestions import suggest
-from orchestrator.spec.words import dotted
-from orchestrator.spec.written import BROKEN, Written
+from orchestrator.spec.yaml_reader import BROKEN, Written
 
 Path = tuple[str | int, ...]
 

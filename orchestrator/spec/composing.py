@@ -15,11 +15,11 @@ from typing import Any
 from orchestrator.errors import Location, Problem
 from orchestrator.spec.document import JOB_SPEC, Document
 from orchestrator.spec.field_names import overridden
+from orchestrator.spec.formatting import dotted, shorten, show
 from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.shape import Shape, shape_at
 from orchestrator.spec.suggestions import closest
-from orchestrator.spec.words import dotted, shorten, show
-from orchestrator.spec.written import BROKEN, MAX_DEPTH, Written, parse_yaml, read_text
+from orchestrator.spec.yaml_reader import BROKEN, MAX_DEPTH, Written, parse_yaml, read_text
 
 MAX_EXTENDS = 16
 _LIST_ENTRY = re.compile(r"\s*([\w.]+)\[\d+\]")

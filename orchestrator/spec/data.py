@@ -8,8 +8,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from orchestrator.spec.base import Section
 from orchestrator.spec.chat import ChatSpec
+from orchestrator.spec.formatting import show
 from orchestrator.spec.values import Fraction, Positive, PositiveNumber, Seed, Size, Text, refuse_bool
-from orchestrator.spec.words import show
 
 
 def _one_as_list(value: Any) -> Any:

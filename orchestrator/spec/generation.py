@@ -9,10 +9,10 @@ from pydantic import AfterValidator, BeforeValidator, FailFast, Field, Validatio
 
 from orchestrator.errors import UserError
 from orchestrator.spec.base import Section
+from orchestrator.spec.formatting import few, shorten
 from orchestrator.spec.messages import in_words
 from orchestrator.spec.suggestions import alike, closest
 from orchestrator.spec.values import Positive, Seed, Size, refuse_bool
-from orchestrator.spec.words import few, shorten
 
 MAX_BEAMS = 256
 MAX_STOPS = 32

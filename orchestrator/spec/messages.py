@@ -8,11 +8,11 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import Problem
+from orchestrator.spec.formatting import any_of, dotted, show
 from orchestrator.spec.shape import JOB, Shape, fields_of
 from orchestrator.spec.suggestions import closest
 from orchestrator.spec.value_hints import foreign, kind_hint, rewritten
 from orchestrator.spec.values import MAX_COUNT, MAX_SIZE
-from orchestrator.spec.words import any_of, dotted, show
 
 Place = tuple[str | int, ...]
 

@@ -11,10 +11,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from orchestrator.errors import Problem
 from orchestrator.spec.base import Section
 from orchestrator.spec.docstrings import docstrings
+from orchestrator.spec.formatting import dotted
 from orchestrator.spec.messages import problems_of
 from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.shape import JOB, Shape, fields_of
-from orchestrator.spec.words import dotted
 
 
 class PartialSection:

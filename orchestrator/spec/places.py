@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import Location, Problem
-from orchestrator.spec.words import show
-from orchestrator.spec.written import Written
+from orchestrator.spec.formatting import show
+from orchestrator.spec.yaml_reader import Written
 
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")
 

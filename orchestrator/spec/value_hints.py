@@ -11,9 +11,9 @@ from pydantic.fields import FieldInfo
 from orchestrator.spec.base import Section
 from orchestrator.spec.chat import BUILT_IN_TEMPLATES
 from orchestrator.spec.foreign_names import FOREIGN_VALUES
+from orchestrator.spec.formatting import as_yaml
 from orchestrator.spec.presets import preset_names
 from orchestrator.spec.shape import Shape, shape_at
-from orchestrator.spec.words import as_yaml
 
 _SLURM_CLOCK = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{1,2}):(\d{1,2})|(\d{1,6})-(\d{1,2})", re.ASCII)
 _BYTES = re.compile(r"(\d{1,12})\s*([KMGT])(?:i?B)?", re.ASCII | re.IGNORECASE)

@@ -12,12 +12,12 @@ from typing import Any
 from orchestrator.errors import Problem
 from orchestrator.spec.checking import to_plain
 from orchestrator.spec.field_names import hint, resolve
+from orchestrator.spec.formatting import show
 from orchestrator.spec.partial import Examination, PartialSection
 from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.shape import JOB, sections, shape_at
 from orchestrator.spec.sweep import DistributionSpec, SweepSpec
-from orchestrator.spec.words import show
-from orchestrator.spec.written import Written
+from orchestrator.spec.yaml_reader import Written
 
 MAX_POINTS = 100_000
 """Combinations before filters: more is a slip, and would take minutes to look through."""

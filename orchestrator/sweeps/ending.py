@@ -18,7 +18,7 @@ from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import longest, start_telling
 from orchestrator.launch.notifications.ways import send
-from orchestrator.launch.startable import last_launch
+from orchestrator.launch.start_checks import last_launch
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -28,7 +28,7 @@ from orchestrator.cluster.commands import Answer, unreachable
 from orchestrator.cluster.refusals import refusal
 from orchestrator.errors import JobError, OrchestratorError
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
-from orchestrator.launch.startable import last_launch
+from orchestrator.launch.start_checks import last_launch
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.safe_path import module_command
@@ -82,7 +82,7 @@ class CellTask:
         run.logs.mkdir(exist_ok=True)
         before = _launches(run)
         is_starting = _is_local()
-        tether = module_command("orchestrator.launch.tether", str(os.getpid()))
+        tether = module_command("orchestrator.launch.parent_death_signal", str(os.getpid()))
         with run.open_to_append(run.launcher_log) as log:
             child = subprocess.Popen(
                 [*tether, *self.task.command],

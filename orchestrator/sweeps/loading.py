@@ -12,11 +12,11 @@ from orchestrator.spec.checking import to_plain
 from orchestrator.spec.composing import Composition, apply_override, compose_files, compose_text
 from orchestrator.spec.document import Document
 from orchestrator.spec.field_names import hint, resolve
+from orchestrator.spec.formatting import shorten
 from orchestrator.spec.partial import Examination, PartialSection
 from orchestrator.spec.places import Places
 from orchestrator.spec.sweep import SweepSpec
-from orchestrator.spec.words import shorten
-from orchestrator.spec.written import Written
+from orchestrator.spec.yaml_reader import Written
 from orchestrator.sweeps.axes import Axes, read_axes
 from orchestrator.sweeps.cells import DERIVED, Cells, Check, PlacedCondition, expand, known_part
 from orchestrator.sweeps.conditions import ConditionError, read_condition

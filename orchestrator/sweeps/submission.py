@@ -18,7 +18,7 @@ from orchestrator import errors
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.render import RUNTIME_MODULE, render_template, shell_quote
 from orchestrator.launch.sbatch import Place, render_sbatch, sbatch_options
-from orchestrator.launch.startable import saved_nothing
+from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.submission import place_of
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command

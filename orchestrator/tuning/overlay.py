@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator import __version__
+from orchestrator.spec.formatting import as_yaml
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.words import as_yaml
 from orchestrator.tuning.layout import KEYS, Layout, settings_of
 
 MARK = "# Written by `orchestrator tune`"

@@ -14,8 +14,8 @@ from orchestrator.planning.figures import memory_size
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.spec.job import JobSpec
+from orchestrator.tuning.bisection import first_within
 from orchestrator.tuning.estimates import Candidate, Estimates, front
-from orchestrator.tuning.first_within import first_within
 from orchestrator.tuning.layout import EVEN, SELECTIVE, Layout, Split, with_layout
 from orchestrator.tuning.space import Space
 

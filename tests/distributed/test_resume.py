@@ -20,7 +20,7 @@ from support.training import events, largest_difference, layout, logs, losses, m
 
 from orchestrator.checkpoints import COMMIT_FILE, committed
 from orchestrator.launch.processes import processes_of, ranks_of
-from orchestrator.launch.startable import last_launch
+from orchestrator.launch.start_checks import last_launch
 from orchestrator.launch.states import status_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -32,7 +32,7 @@ from orchestrator.errors import JobError, OrchestratorError, SpecError, UserErro
 from orchestrator.launch.local import Watcher
 from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.hardware import device_of
-from orchestrator.planning.surroundings import runs_dir_of
+from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import write_atomically
 from orchestrator.spec.job import JobSpec

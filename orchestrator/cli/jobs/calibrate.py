@@ -29,7 +29,7 @@ from orchestrator.planning.hardware.profiles import (
 )
 from orchestrator.planning.layers import has_engine
 from orchestrator.planning.time.fitting import fit
-from orchestrator.planning.time.measured import Reached, efficiency_of, table_of
+from orchestrator.planning.time.kernel_measurements import Reached, efficiency_of, table_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.rundir import default_runs_dir, write_atomically
 

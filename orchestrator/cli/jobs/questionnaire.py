@@ -24,7 +24,7 @@ from orchestrator.spec.field_names import overridden
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import has_vocabulary, preset_names, sees_images, sequence_length
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
-from orchestrator.spec.written import resolve_scalar
+from orchestrator.spec.yaml_reader import resolve_scalar
 
 TINY = "gpt-tiny"
 _TINY_BATCH = 16

@@ -15,12 +15,12 @@ from orchestrator.launch.render import render, render_template
 from orchestrator.launch.runs import next_run_dir
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.migration.writing_flags import Unsaid
-from orchestrator.planning.surroundings import runs_dir_of
+from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.base import Section
 from orchestrator.spec.connections import CONNECTIONS, device_connections
+from orchestrator.spec.formatting import as_yaml, shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.words import as_yaml, shorten
 
 MEGATRON_TEMPLATE = "megatron-lm.sh.j2"
 

@@ -26,20 +26,20 @@ from orchestrator.planning.layers import layers_there
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.memory import capacity
 from orchestrator.planning.memory.fit import TIGHT
-from orchestrator.planning.surroundings import runs_dir_of
+from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob
 from orchestrator.tuning.estimates import Candidate, Planned, front
+from orchestrator.tuning.gpu_counts import enough, spread
 from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
 from orchestrator.tuning.measuring import Measuring
 from orchestrator.tuning.overlay import MARK, WRITTEN, overlay_text
 from orchestrator.tuning.search import NEARLY, WHOLE, Found, search
 from orchestrator.tuning.space import Space
 from orchestrator.tuning.trial import Trial, Trials, trial_job
-from orchestrator.tuning.worlds import enough, spread
 
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="Tune for that many GPUs.")]
 Keep = Annotated[

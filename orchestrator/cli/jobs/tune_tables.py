@@ -15,8 +15,8 @@ from orchestrator.cli.jobs.planned import WAITING
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, computing_unit
 from orchestrator.planning.memory import capacity
+from orchestrator.spec.formatting import shorten
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.words import shorten
 from orchestrator.tuning.estimates import Candidate, Planned
 from orchestrator.tuning.layout import Layout, Split, settings_of
 from orchestrator.tuning.measuring import Ranked

@@ -213,7 +213,7 @@ def run_inference(
     launch_id = f"{what}-{uuid.uuid4().hex[:8]}"
     process = subprocess.Popen(
         # Tied to this process: one that is killed, and cannot end them, leaves no ranks behind.
-        module_command("orchestrator.launch.tether", str(os.getpid()), *command),
+        module_command("orchestrator.launch.parent_death_signal", str(os.getpid()), *command),
         stdin=None if reads_input else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

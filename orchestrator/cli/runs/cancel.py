@@ -14,7 +14,7 @@ from orchestrator.errors import JobError
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes import end_processes
 from orchestrator.launch.runs import find_run
-from orchestrator.launch.startable import last_launch
+from orchestrator.launch.start_checks import last_launch
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.stopping import ended_by_force, request_stop
 from orchestrator.rundir import RunDir, default_runs_dir

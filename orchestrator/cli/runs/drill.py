@@ -14,7 +14,7 @@ from orchestrator.cli.running import RunsDir, aligned, check_installed
 from orchestrator.errors import UserError
 from orchestrator.launch.drill import Drill, drill, shortened
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.surroundings import runs_dir_of
+from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.loading import load_job
 
 

@@ -12,7 +12,7 @@ from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.notifications.ways import tell
 from orchestrator.launch.runs import find_run
-from orchestrator.launch.startable import last_launch
+from orchestrator.launch.start_checks import last_launch
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 

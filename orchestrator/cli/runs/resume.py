@@ -31,7 +31,7 @@ from orchestrator.cli.runs.submitting import cluster_of, submit_and_tell
 from orchestrator.data.position import position_of, seen_again
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.runs import add_generation, find_run, written_with
-from orchestrator.launch.startable import check_startable, refuse_imported, refuse_without_checkpoint
+from orchestrator.launch.start_checks import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.states import status_of
 from orchestrator.launch.stopping import sigterm_as_ctrl_c
 from orchestrator.planning.batch import BatchSchedule

@@ -22,10 +22,10 @@ from orchestrator.cli.runs.continuing import AllowChanges, New, run_continued, t
 from orchestrator.cli.runs.submitting import describe_active
 from orchestrator.launch.continuation import Continuation, has_steps_left
 from orchestrator.launch.runs import attach_or_create, create_run, taken_back
-from orchestrator.launch.startable import check_startable, refuse_missing
+from orchestrator.launch.start_checks import check_startable, refuse_missing
 from orchestrator.launch.states import status_of
 from orchestrator.launch.stopping import sigterm_as_ctrl_c
-from orchestrator.planning.surroundings import runs_dir_of
+from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.loading import load_job
 
 

@@ -13,7 +13,7 @@ from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
 from orchestrator.launch.choices import choices_line, newest_choices
 from orchestrator.launch.runs import find_run
-from orchestrator.launch.startable import begins_anew
+from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import duration
 from orchestrator.results.record import newest_results

@@ -30,10 +30,10 @@ from orchestrator.launch.continuation import Continuation, has_steps_left
 from orchestrator.launch.preparation import render_preparation
 from orchestrator.launch.runs import attach_or_create, create_run, next_run_dir, taken_back
 from orchestrator.launch.sbatch import render_sbatch
-from orchestrator.launch.startable import refuse_without_checkpoint
+from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states import status_of
 from orchestrator.launch.submission import place_of
-from orchestrator.planning.surroundings import runs_dir_of
+from orchestrator.planning.preflight_checks import runs_dir_of
 
 
 def command(

@@ -17,7 +17,7 @@ from orchestrator.errors import OrchestratorError, PerhapsSubmitted, UserError
 from orchestrator.launch.preparation import data_options, submit_preparation, to_be_made
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.sbatch import sbatch_options
-from orchestrator.launch.startable import refuse_without_checkpoint
+from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.submission import place_of, submit_run
 from orchestrator.rundir import RunDir, in_command

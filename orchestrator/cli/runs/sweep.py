@@ -48,7 +48,7 @@ from orchestrator.cli.runs.sweeping import (
 from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import withdraw_generations
-from orchestrator.planning.surroundings import runs_dir_of
+from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.suggestions import closest

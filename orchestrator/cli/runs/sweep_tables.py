@@ -19,8 +19,8 @@ from orchestrator.cli.running import aligned
 from orchestrator.review.sweep_analysis import Point, importance
 from orchestrator.rundir import named_in_command
 from orchestrator.spec.field_names import short_name
+from orchestrator.spec.formatting import shorten
 from orchestrator.spec.rules.topology import SEQUENCE_PARALLEL_WITHOUT_TP
-from orchestrator.spec.words import shorten
 from orchestrator.sweeps.cells import Cell, Cells, Pruned
 from orchestrator.sweeps.ledger import Planned, SweepDir
 from orchestrator.sweeps.loading import LoadedSweep

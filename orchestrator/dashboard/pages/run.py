@@ -22,11 +22,11 @@ from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.axes import XAxis
 from orchestrator.review.charts import CHARTS, Figure, chart_of, charts_with, figure_of
 from orchestrator.review.damage import readable
+from orchestrator.review.event_messages import last
 from orchestrator.review.index import signature
 from orchestrator.review.marks import MEANT, SIGNS
-from orchestrator.review.measured import references_of
 from orchestrator.review.overview import overview_of, parts_of_time
-from orchestrator.review.story import last
+from orchestrator.review.plan_vs_actual import references_of
 from orchestrator.review.timeline import marks_of
 
 router = APIRouter(prefix=PREFIX)

@@ -18,13 +18,13 @@ from orchestrator.planning.drawing import timeline_svg
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, what_is_drawn
 from orchestrator.planning.topology import crossing
 from orchestrator.review.damage import readable
-from orchestrator.review.discretion import Discretion
-from orchestrator.review.measured import Planned, Row, planned_of, rows_of, timeline_of
 from orchestrator.review.page_size import fitting
+from orchestrator.review.plan_vs_actual import Planned, Row, planned_of, rows_of, timeline_of
+from orchestrator.review.redaction import Discretion
 from orchestrator.review.specs import Difference, Generation, differences, fields_of, generations_of, text_of
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
-from orchestrator.spec.words import shorten
+from orchestrator.spec.formatting import shorten
 
 router = APIRouter(prefix=PREFIX)
 

@@ -26,7 +26,7 @@ from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_charts import How, heat_map, loss_curves, parallel, scatter
 from orchestrator.review.sweeps import Cell, Reason, SweepView, importance_of, sweep_folders, view_of
 from orchestrator.spec.field_names import short_name
-from orchestrator.spec.words import shorten
+from orchestrator.spec.formatting import shorten
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.states import STARTED_BY_RETRY
 

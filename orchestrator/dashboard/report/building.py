@@ -25,7 +25,7 @@ from orchestrator.dashboard.report.runs import run_sections, steps
 from orchestrator.review.charts import CHARTS, figure_of
 from orchestrator.review.compare import MOST_RUNS, Comparison, Kind, Row, compare
 from orchestrator.review.damage import readable
-from orchestrator.review.discretion import Discretion
+from orchestrator.review.redaction import Discretion
 from orchestrator.review.series import GrowingSeries, Series
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.rundir import RunDir

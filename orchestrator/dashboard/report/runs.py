@@ -20,12 +20,12 @@ from orchestrator.review.blend import blend_use, consumption_figure
 from orchestrator.review.charts import charts_with, figure_of
 from orchestrator.review.compare import differences
 from orchestrator.review.damage import readable
-from orchestrator.review.discretion import Discretion
-from orchestrator.review.measured import Unit, planned_of, references_of, rows_of
+from orchestrator.review.event_messages import last, thinned
 from orchestrator.review.overview import overview_of, parts_of_time
+from orchestrator.review.plan_vs_actual import Unit, planned_of, references_of, rows_of
+from orchestrator.review.redaction import Discretion
 from orchestrator.review.series import Series
 from orchestrator.review.specs import fields_of
-from orchestrator.review.story import last, thinned
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.timeline import marks_of
 from orchestrator.rundir import RunDir

@@ -38,9 +38,9 @@ from orchestrator.inference.serving.protocol import (
     usage,
 )
 from orchestrator.inference.texts import Continuation, Piece
+from orchestrator.spec.formatting import shorten
 from orchestrator.spec.generation import Generation
 from orchestrator.spec.prompts import NO_TEXT, is_text
-from orchestrator.spec.words import shorten
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]+))(?::\d*)?")
 """A Host header in lower case: a name or an address, that of IPv6 in brackets, and perhaps a port."""

@@ -24,9 +24,9 @@ from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content
 from orchestrator.inference.texts import Continuation, finite
+from orchestrator.spec.formatting import few, shorten, show
 from orchestrator.spec.generation import MAX_STOPS, Generation, options_of, unknown_option
 from orchestrator.spec.values import refuse_bool
-from orchestrator.spec.words import few, shorten, show
 
 _MOST_CHOICES = 128
 _MOST_KEYS = 64

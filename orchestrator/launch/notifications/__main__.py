@@ -16,7 +16,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
 from orchestrator.launch.notifications.ways import tell
-from orchestrator.launch.startable import last_launch
+from orchestrator.launch.start_checks import last_launch
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -12,13 +12,13 @@ from typing import Any, Literal
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import committed
 from orchestrator.launch.notifications.occasions import withdrawal
-from orchestrator.launch.startable import begins_anew
+from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.state_words import state_after, written_end
 from orchestrator.launch.states import last_iteration, last_metrics
 from orchestrator.rundir import RunDir
+from orchestrator.spec.formatting import duration
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.notifications import Occasion
-from orchestrator.spec.words import duration
 from orchestrator.tracking.limits import truncated
 from orchestrator.tracking.redaction import Redactor
 

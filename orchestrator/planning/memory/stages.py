@@ -22,7 +22,7 @@ from orchestrator.planning.memory.layer import (
     rotary_width,
     saved_by_layer,
 )
-from orchestrator.planning.memory.outside import MIB, Outside, outside_the_allocator
+from orchestrator.planning.memory.non_torch_memory import MIB, Outside, outside_the_allocator
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters

@@ -8,7 +8,7 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
-from orchestrator.runtime.layers.marks import mark_sequence_parallel
+from orchestrator.runtime.layers.parameter_attributes import mark_sequence_parallel
 
 
 class Norm(torch.nn.Module):

@@ -24,7 +24,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch.nn import functional
 
-from orchestrator.runtime.layers.marks import mark_sequence_parallel
+from orchestrator.runtime.layers.parameter_attributes import mark_sequence_parallel
 from orchestrator.spec.lora import LoraSpec
 
 _SPLIT_OUTPUT = ("linear_qkv", "linear_fc1")

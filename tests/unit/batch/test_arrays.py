@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.batch import aftermath
-from orchestrator.batch.aftermath import conclude, left_to_caller
+from orchestrator.batch import requeue_decision
+from orchestrator.batch.requeue_decision import conclude, left_to_caller
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.causes import Exit
 from orchestrator.launch.policy import Decision
@@ -53,7 +53,7 @@ def test_it_is_written_down_whoever_does_it(
     offered: bool, cause: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(aftermath, "requeue_later", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(requeue_decision, "requeue_later", lambda *arguments: calls.append(arguments))
     if offered:
         monkeypatch.setenv(REQUEUE_CODE_VARIABLE, "75")
     slurm = SlurmJob("5_2", 0, "alps", ("n1",), 0.0, None)
@@ -70,7 +70,7 @@ def test_it_is_written_down_whoever_does_it(
 def test_a_run_that_goes_back_into_the_queue_is_over_at_no_moment(
     cause: str, is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aftermath, "requeue_later", lambda *arguments: None)
+    monkeypatch.setattr(requeue_decision, "requeue_later", lambda *arguments: None)
     run, slurm = RunDir(tmp_path), SlurmJob("5", 0, "alps", ("n1",), 0.0, None)
     run.append_event("submitted", job_id="5", cluster="alps")
     run.append_event("launched", launch_id=slurm.launch_id, job_id="5")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.batch import aftermath
+from orchestrator.batch import requeue_decision
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.causes import Exit
 from orchestrator.spec.loading import load_text
@@ -20,10 +20,10 @@ __all__ = ["empty_store", "store_in"]
 def test_the_end_is_sent_before_the_batch_script_ends(
     tmp_path: Path, store_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aftermath, "_SECONDS_TO_SEND_THE_END", 200.0)
+    monkeypatch.setattr(requeue_decision, "_SECONDS_TO_SEND_THE_END", 200.0)
     run, slurm = make_run(tmp_path), SlurmJob("5", 0, "alps", ("n1",), 0.0, None)
     run.append_event("launched", launch_id=slurm.launch_id, job_id="5")
     job = load_text(JOB).job.model_copy(update={"tracking": TrackingSpec()})
-    aftermath.conclude(run, job, slurm, Exit.of("cancelled", "ended at once", 3), -15)
+    requeue_decision.conclude(run, job, slurm, Exit.of("cancelled", "ended at once", 3), -15)
     stored = only_run(store_in)
     assert (stored.status, stored.tags["orchestrator.exit_cause"]) == ("KILLED", "cancelled")

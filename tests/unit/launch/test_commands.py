@@ -18,10 +18,10 @@ from orchestrator.cli import running
 from orchestrator.cli.models import generate
 from orchestrator.cli.runs import cancel
 from orchestrator.errors import UserError
-from orchestrator.launch import startable
+from orchestrator.launch import start_checks
 from orchestrator.launch.processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
-from orchestrator.launch.startable import refuse_missing
+from orchestrator.launch.start_checks import refuse_missing
 from orchestrator.launch.states import status_of
 from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
@@ -320,7 +320,7 @@ def test_what_this_machine_lacks_is_told_before_a_run_is_made(
 def test_cuda_without_a_gpu_is_told_before_a_run_is_made(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(startable, "gpus_counted", lambda: 0)
+    monkeypatch.setattr(start_checks, "gpus_counted", lambda: 0)
     monkeypatch.delenv("SLURM_GPUS_ON_NODE", raising=False)
     code, _, err = orchestrator("run", job_file, "--set", "runtime.device=cuda")
     assert code == 2

@@ -15,7 +15,7 @@ from support.gate import Gate
 from orchestrator.errors import RunIsHeld
 from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.restarts import launch_with_restarts
-from orchestrator.launch.startable import check_startable
+from orchestrator.launch.start_checks import check_startable
 from orchestrator.launch.states import status_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -31,7 +31,7 @@ from orchestrator.launch.runs import (
     taken_back,
 )
 from orchestrator.launch.stopping import Terminated, caught_signals, sigterm_as_ctrl_c
-from orchestrator.planning.surroundings import runs_dir_of
+from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.rundir import RunDir, default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

@@ -12,7 +12,7 @@ from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.overriding import override
 from orchestrator.migration.report import Migration
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.spec.words import as_yaml
+from orchestrator.spec.formatting import as_yaml
 
 Flags = Callable[..., Any]
 ROPE = "--position-embedding-type rope"

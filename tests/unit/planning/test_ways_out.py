@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.planning import graphs
 from orchestrator.planning.forecast import Forecast, forecast
-from orchestrator.planning.offers.remedies import Remedy
 from orchestrator.planning.plan import make_plan
+from orchestrator.planning.suggestions.remedies import Remedy
 from orchestrator.planning.verdict import ways_out
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text

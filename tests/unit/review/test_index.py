@@ -17,11 +17,11 @@ from support.training import tiny_job
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review import index as looking
-from orchestrator.review.beside import Beside
+from orchestrator.review.cache import Kept
 from orchestrator.review.charts import CHARTS
 from orchestrator.review.index import RunIndex
-from orchestrator.review.kept import Kept
 from orchestrator.review.series import Series
+from orchestrator.review.series_cache import Beside
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
 

@@ -16,7 +16,7 @@ from orchestrator.spec.messages import show
 from orchestrator.spec.partial import Examination
 from orchestrator.spec.rules import check
 from orchestrator.spec.shape import leaf_paths, sections
-from orchestrator.spec.written import parse_yaml, resolve_scalar
+from orchestrator.spec.yaml_reader import parse_yaml, resolve_scalar
 
 PATHS = [*leaf_paths(), *(".".join(path) for path in sections() if path)]
 SMALL: dict[str, Any] = {

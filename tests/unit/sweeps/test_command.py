@@ -15,7 +15,7 @@ import pytest
 from orchestrator.cli.runs import sweep_tables
 from orchestrator.cli.runs.sweep_tables import describe_cells
 from orchestrator.launch.runs import all_runs
-from orchestrator.launch.startable import saved_nothing
+from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import Planned, SweepDir, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep

@@ -17,7 +17,7 @@ from support.pace import at_the_promised_pace
 
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.memory.layer import Layers, rotates_projection
-from orchestrator.planning.memory.outside import outside_the_allocator
+from orchestrator.planning.memory.non_torch_memory import outside_the_allocator
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import STORED, JobSpec

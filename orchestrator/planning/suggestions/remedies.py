@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.planning.memory.stages import Memory, estimate_memory
-from orchestrator.planning.offers.axes import Change, apply, axes_of
-from orchestrator.planning.offers.changes import overrides
+from orchestrator.planning.suggestions.axes import Change, apply, axes_of
+from orchestrator.planning.suggestions.changes import overrides
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import refusals

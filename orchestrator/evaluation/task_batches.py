@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.evaluation.base import Answer, Examples, Prompt, Score, Scored
 from orchestrator.evaluation.journal import Journal
-from orchestrator.evaluation.together import Together
+from orchestrator.evaluation.rank_calls import Together
 
 Progress = Callable[[int, int], None]
 """Hears how many are done, of how many."""

@@ -18,7 +18,7 @@ from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.process import Process
-from orchestrator.review import beside
+from orchestrator.review import series_cache
 from orchestrator.review.index import Behind
 from orchestrator.review.log_search import Found
 from orchestrator.rundir import RunDir
@@ -89,8 +89,8 @@ def test_measurements_that_cannot_be_read_are_no_error_of_the_server(asked: Aske
 
 def test_where_the_time_went_is_found_out_once_for_all_visitors(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[RunDir] = []
-    plain = beside.goodput_of
-    monkeypatch.setattr(beside, "goodput_of", lambda run, now: (read.append(run), plain(run, now))[1])
+    plain = series_cache.goodput_of
+    monkeypatch.setattr(series_cache, "goodput_of", lambda run, now: (read.append(run), plain(run, now))[1])
     for _ in range(3):
         assert asked.visitor.get(f"{asked.address}/time").status_code == 200
     assert len(read) == 1
@@ -98,7 +98,7 @@ def test_where_the_time_went_is_found_out_once_for_all_visitors(asked: Asked, mo
     asked.visitor.get(f"{asked.address}/time")
     assert len(read) == 2
     start = launched(asked.run)
-    monkeypatch.setattr("orchestrator.review.beside.time.time", lambda: start + 31.0)
+    monkeypatch.setattr("orchestrator.review.series_cache.time.time", lambda: start + 31.0)
     for count in (1, 2, 3):
         asked.measure(12 + count, 12 + count)
         assert asked.visitor.get(f"{asked.address}/time").status_code == 200

@@ -15,7 +15,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.policy import Decision, decide
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
-from orchestrator.launch.startable import last_launch
+from orchestrator.launch.start_checks import last_launch
 from orchestrator.lease import supersedes
 from orchestrator.rundir import RunDir, event
 from orchestrator.spec.job import JobSpec

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.planning.forecast import forecast
-from orchestrator.planning.offers.bubble import LARGE_BUBBLE, pipeline_idles
 from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.planning.suggestions.bubble import LARGE_BUBBLE, pipeline_idles
 from orchestrator.spec.loading import load_text
 
 LLAMA = """\

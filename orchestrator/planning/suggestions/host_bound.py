@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.planning.forecast import Forecast
-from orchestrator.planning.offers.trying import Trial, tried
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.suggestions.trying import Trial, tried
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.base import divisors
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.checkpoints import COMMIT_FILE
-from orchestrator.runtime.saving.drafts import Removals, drafts_beside
+from orchestrator.runtime.saving.staging import Removals, drafts_beside
 
 
 def test_a_removed_checkpoint_is_none_at_once_and_gone_after_the_wait(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.checkpoints import file_record, write_commit
 from orchestrator.results.record import Measure, Result, result_path, write_result
-from orchestrator.review.saved import checkpoints_of, measured_in
+from orchestrator.review.checkpoint_history import checkpoints_of, measured_in
 from orchestrator.rundir import RunDir
 
 

@@ -9,8 +9,8 @@ from orchestrator.errors import Problem
 from orchestrator.planning.balance import WORTH
 from orchestrator.planning.figures import time_span
 from orchestrator.planning.forecast import Forecast
-from orchestrator.planning.offers.trying import Trial, tried
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.suggestions.trying import Trial, tried
 from orchestrator.planning.time import StepTime
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Mapping
 
 from orchestrator.review.axes import XAxis
+from orchestrator.review.cache import Kept
 from orchestrator.review.charts import Chart, Curve, Range, curves_of
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
-from orchestrator.review.kept import Kept
 from orchestrator.review.series import Series
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir

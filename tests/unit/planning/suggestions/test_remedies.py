@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.planning.memory import Memory, estimate_memory
-from orchestrator.planning.offers.remedies import Remedy, remedies
+from orchestrator.planning.suggestions.remedies import Remedy, remedies
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job

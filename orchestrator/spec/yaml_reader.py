@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import yaml
 
 from orchestrator.errors import Location, Problem
+from orchestrator.spec.formatting import dotted
 from orchestrator.spec.syntax_hints import NO_BREAK_SPACE, hint_for
-from orchestrator.spec.words import dotted
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 32

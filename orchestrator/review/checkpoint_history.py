@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeGuard
 from orchestrator.checkpoints import Commit, read_commit, verify
 from orchestrator.results.record import Result, results_of
 from orchestrator.review.damage import readable
-from orchestrator.review.story import Event
+from orchestrator.review.event_messages import Event
 from orchestrator.rundir import RunDir
 
 Condition = Literal["whole", "damaged", "unfinished", "failed", "removed"]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.errors import JobError, UserError
-from orchestrator.exchange.drafts import drafted, require_room
+from orchestrator.exchange.staging import drafted, require_room
 
 
 def test_it_appears_when_it_is_whole(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_one_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    program = "from orchestrator.exchange.drafts import drafted\nimport os, pathlib, sys\n"
+    program = "from orchestrator.exchange.staging import drafted\nimport os, pathlib, sys\n"
     program += "with drafted(pathlib.Path(sys.argv[1])) as draft:\n    (draft / 'old').touch()\n    os._exit(9)"
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "model")], check=False)
     assert [path.name for path in tmp_path.iterdir()] == [".model.export"]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from orchestrator.evaluation.base import Scored
 from orchestrator.evaluation.journal import Journal
-from orchestrator.evaluation.together import score
-from orchestrator.evaluation.working import Working, batches
+from orchestrator.evaluation.rank_calls import score
+from orchestrator.evaluation.task_batches import Working, batches
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=40)
 

@@ -11,14 +11,14 @@ from typing import Any, Literal
 from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.launch.choices import FIELDS
+from orchestrator.planning.effective_job import as_started
 from orchestrator.planning.forecast import Forecast, forecast, planned_timeline
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
-from orchestrator.planning.started import as_started
 from orchestrator.review.charts import Reference
+from orchestrator.review.event_messages import Event, last
 from orchestrator.review.series import Series
-from orchestrator.review.story import Event, last
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
-from orchestrator.planning.offers.changes import with_fields
+from orchestrator.planning.suggestions.changes import with_fields
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks

@@ -8,8 +8,8 @@ import pytest
 from support.layouts import GIB, Laws
 
 from orchestrator.errors import UserError
+from orchestrator.tuning.gpu_counts import enough, spread
 from orchestrator.tuning.space import Space
-from orchestrator.tuning.worlds import enough, spread
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(1, (1, 1)), (6, (1, 6)), (8, (1, 8)), (16, (2, 8)), (1024, (128, 8))])

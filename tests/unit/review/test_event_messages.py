@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import orchestrator
-from orchestrator.review import story
-from orchestrator.review.story import last_end, thinned, told
+from orchestrator.review import event_messages
+from orchestrator.review.event_messages import last_end, thinned, told
 
 
 def test_checkpoints_are_counted_where_nothing_else_happened() -> None:
@@ -116,7 +116,7 @@ def test_every_event_that_the_code_writes_has_a_sentence() -> None:
     written = re.compile(r"""(?:append_event|\.event|tell|_event)\(\s*"([a-z_]+)\"""")
     names = {name for path in package.rglob("*.py") for name in written.findall(path.read_text())}
     assert {"created", "started", "checkpoint_saved"} <= names
-    assert names - set(story._SENTENCES) == set()
+    assert names - set(event_messages._SENTENCES) == set()
 
 
 def test_the_end_of_a_run_that_was_started_again_is_not_the_last_one() -> None:

@@ -14,7 +14,7 @@ from orchestrator.launch.policy import BY_LAUNCHER
 from orchestrator.launch.render import refuse_missing_python, render
 from orchestrator.lease import held_message, read_holder
 from orchestrator.planning.hardware.here import gpus_counted
-from orchestrator.planning.surroundings import missing_train_step, unwritable_cache
+from orchestrator.planning.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec

@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.memory import Fit, capacity
-from orchestrator.planning.offers.changes import set_options, with_fields
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.suggestions.changes import set_options, with_fields
 from orchestrator.planning.time import StepTime
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import refusals

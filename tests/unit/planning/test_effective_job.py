@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.planning.effective_job import as_started
 from orchestrator.planning.hardware import device_named
-from orchestrator.planning.started import as_started
 from orchestrator.planning.time import estimate_time
 
 OVERLAPPING = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
