@@ -12,8 +12,16 @@ from orchestrator.data.request import TokenizeRequest
 
 def conversations(folder: Path, answers: dict[str, str]) -> str:
     """Prefix of 72 short conversations of bytes: what begins with a letter gets that letter's answer."""
+    write_conversations(folder / "chats.jsonl", answers)
+    request = TokenizeRequest(inputs=(folder / "chats.jsonl",), output_prefix=folder / "chats", chat=True, workers=1)
+    assert run("tokenize", request, as_json=True) == 0
+    return str(folder / "chats")
+
+
+def write_conversations(path: Path, answers: dict[str, str]) -> None:
+    """The file that these are made from."""
     draw = random.Random(5)
-    with open(folder / "chats.jsonl", "w") as file:
+    with open(path, "w") as file:
         for number in range(72):
             turns = []
             for _ in range(1 + number % 2):
@@ -21,9 +29,6 @@ def conversations(folder: Path, answers: dict[str, str]) -> str:
                 asked = letter + "?" * draw.randint(0, 12)
                 turns += [{"role": "user", "content": asked}, {"role": "assistant", "content": answers[letter]}]
             file.write(json.dumps({"messages": turns}) + "\n")
-    request = TokenizeRequest(inputs=(folder / "chats.jsonl",), output_prefix=folder / "chats", chat=True, workers=1)
-    assert run("tokenize", request, as_json=True) == 0
-    return str(folder / "chats")
 
 
 MEASURED = """
