@@ -67,6 +67,10 @@ test-slurm test-browser test-gpu: test-%:
 bench: $(INSTALLED) ## measure, and write the pages in docs/benchmarks
 	$(PY) -m pytest tests/benchmarks -s
 
+.PHONY: baseline
+baseline: $(INSTALLED) ## compare plans, scripts, losses and stored runs of 80 jobs with the recorded ones
+	PYTHONPATH=$(CURDIR)/tests $(PY) -m baseline.record --compare
+
 .PHONY: docs
 docs: $(INSTALLED) ## write docs/reference from the models and the commands
 	$(PY) scripts/reference.py

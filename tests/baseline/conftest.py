@@ -1,0 +1,7 @@
+"""Ranks that start fast."""
+
+from __future__ import annotations
+
+from support.fixtures import ranks
+
+__all__ = ["ranks"]
