@@ -2,7 +2,8 @@
 #
 # VENV=DIR   where the environment goes (.venv)
 # PYTHON=X   the Python to make it with (3.11 or 3.12; found by itself)
-# WORKERS=N  tests run side by side (4, on 2 cores: many wait for SLURM, browsers and servers)
+# WORKERS=N  tests run side by side (6, on 2 cores: many wait for SLURM, browsers and servers)
+# BASE=X     the commit that `make test-fast` compares with (origin/main)
 # PY=X       use this Python's environment as it is and install nothing, for example on a GPU host without network
 
 SHELL := bash
@@ -13,7 +14,7 @@ SHELL := bash
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
-WORKERS ?= 4
+WORKERS ?= 6
 ifeq ($(origin PY),undefined)
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
@@ -45,6 +46,13 @@ check: $(INSTALLED) ## format, lint, types, import contracts
 test: $(INSTALLED) install-slurm install-browser ## the whole test suite
 	$(PY) -m pytest --ignore=tests/benchmarks -m 'not alone' --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=10
 	$(PY) -m pytest -m alone $$(grep -rl --include='test_*.py' 'pytest.mark.alone' tests)
+
+.PHONY: test-fast
+test-fast: $(INSTALLED) ## the tests nearest to what differs from BASE, in under 4 minutes
+	@files=$$(PYTHONPATH=tests $(PY) -m support.affected $(BASE)); \
+	if [ -z "$$files" ]; then echo "Nothing that a test depends on has changed."; exit 0; fi; \
+	$(PY) -m pytest -m 'not (slow or distributed or slurm or browser or gpu or benchmark or alone)' --hypothesis-profile=fast \
+	--stop-after=150 --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder $$files
 
 .PHONY: install-slurm
 install-slurm: $(INSTALLED) ## the SLURM that the tests start, from the distribution's packages; nothing without root and apt-get

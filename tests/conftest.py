@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,15 @@ SLURM = Path(__file__).parent / "slurm"
 LONGEST = SLURM / "test_training.py"
 
 
+BEGUN = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--stop-after", type=float, metavar="SECONDS", help="skip the tests that have not begun by then")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[BEGUN] = time.monotonic()
     # Before any test module is imported: some libraries read their variables on import.
     home = tempfile.TemporaryDirectory(prefix="orchestrator-home-")
     config.add_cleanup(home.cleanup)
@@ -87,6 +96,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if needing_gpu and not _has_gpu():
         for item in needing_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seconds = item.config.getoption("--stop-after")
+    if seconds is not None and time.monotonic() - item.config.stash[BEGUN] > seconds:
+        pytest.skip(f"not begun within {seconds:.0f} s")
 
 
 class ByFile(LoadFileScheduling):
@@ -122,6 +137,7 @@ def _has_gpu() -> bool:
 settings.register_profile(
     "orchestrator", parent=settings(), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("fast", settings.get_profile("orchestrator"), max_examples=10)
 settings.register_profile("random", settings.get_profile("orchestrator"), derandomize=False, print_blob=True)
 settings.load_profile("orchestrator")
 draw_no_local_constants_where_derandomized()

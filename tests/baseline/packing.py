@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 RUNS = Path(__file__).parent / "runs"
-_CODE = Path(__file__).parents[2]
+CODE = Path(__file__).parents[2]
 _OLD = 1.6e9
 """When all files were last written: what a run holds is then long given up."""
 _HOST = re.compile(rf'("host": ?)"{re.escape(socket.gethostname())}"')
 _BOOT = re.compile(r'("boot": ?)"[^"]*"')
-_LEFT_OUT = ("code.diff", ".lock")
+_LEFT_OUT = ("code.diff", ".lock", ".pkl")
 
 
 def pack(folder: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _without_machine(text: str, folder: Path) -> str:
 
 def _places(folder: Path) -> list[tuple[str, str]]:
     """What stands for each place, the one inside another first."""
-    inside = [(str(folder), "<FOLDER>"), (sys.executable, "<PYTHON>"), (str(_CODE), "<CODE>")]
+    inside = [(str(folder), "<FOLDER>"), (sys.executable, "<PYTHON>"), (str(CODE), "<CODE>")]
     return [*inside, (sys.base_prefix, "<BASE>")]
 
 

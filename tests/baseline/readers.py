@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
+from baseline.packing import CODE
 from baseline.recording import answer
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
@@ -49,4 +50,8 @@ def events_page(visitor: TestClient, name: str, folder: Path) -> list[str]:
     page = visitor.get(f"/runs/{name}/events")
     assert page.status_code == 200
     cells = [html.unescape(" ".join(_TAG.sub("", cell).split())) for cell in _CELL.findall(page.text)]
-    return [cell.replace(str(folder), "FOLDER") for cell in cells if not _TIME.fullmatch(cell)]
+    return [_placeless(cell, folder) for cell in cells if not _TIME.fullmatch(cell)]
+
+
+def _placeless(text: str, folder: Path) -> str:
+    return text.replace(str(folder), "FOLDER").replace(str(CODE), "CODE")
