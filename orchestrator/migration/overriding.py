@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,11 @@ import yaml
 
 from orchestrator.errors import SpecError
 from orchestrator.migration.report import LOUD, WRITE_IT, Migration, Source
+from orchestrator.spec.checking import to_plain
 from orchestrator.spec.composing import apply_override, compose_text
+from orchestrator.spec.field_names import overridden
 from orchestrator.spec.presets import preset_names, preset_text
+from orchestrator.spec.shape import shape_at
 from orchestrator.spec.yaml_reader import Written
 
 PRESET, RANDOM, TOKENIZER = "model.preset", "data.random_tokens", "data.tokenizer.type"
@@ -27,16 +30,33 @@ _FILES = ("data.tokenizer.path", "data.tokenizer.merges")
 
 
 def override(migration: Migration, assignment: str) -> None:
-    """Put `KEY=VALUE` over what is migrated; the schema checks the value. Raises SpecError for what is none."""
+    """Put `KEY=VALUE` over what is migrated; the schema checks the value.
+
+    Raises SpecError for what is none, and for a key that is no field.
+    """
     composition = compose_text("{}", "--set")
     apply_override(composition, assignment)
-    if composition.problems:
-        raise SpecError(problems=composition.problems)
-    path = ".".join(part.strip() for part in assignment.partition("=")[0].split("."))
+    if problems := composition.problems or to_plain(composition.root, composition.document.shape).problems:
+        raise SpecError(problems=problems)
+    path = overridden(assignment)
     value: Any = composition.root
     for key in path.split("."):
         value = value.content[key]
-    plain = _plain(value)
+    for each, plain in _fields(path, _plain(value)):
+        _put(migration, each, plain)
+
+
+def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields that a value is of: a mapping goes over those of its section that it names, and leaves the others."""
+    shape = shape_at(tuple(path.split(".")))
+    if isinstance(value, dict) and value and shape is not None and shape.kind == "section":
+        for key, inner in value.items():
+            yield from _fields(f"{path}.{key}", inner)
+    else:
+        yield path, value
+
+
+def _put(migration: Migration, path: str, plain: Any) -> None:
     _supply(migration, path)
     if plain is not None:
         _supply_alternatives(migration, path, plain)

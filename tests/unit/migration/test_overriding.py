@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from orchestrator.errors import SpecError
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.overriding import override
 from orchestrator.migration.report import Migration
@@ -83,6 +84,66 @@ def test_a_preset_goes_over_what_no_flag_says() -> None:
     job = whole(with_values(f"{TRAINING} {FILES} --num-layers 4", "model.preset=llama3.2-1b"))
     assert (job.model.num_layers, job.model.hidden_size) == (4, 2048)
     assert (job.model.position_embedding_type, job.model.activation) == ("rope", "swiglu")
+
+
+@pytest.mark.parametrize(
+    ("words", "assignment", "path", "value"),
+    [
+        (f"{SIZES} {TRAINING} {FILES}", "lr=0.1", "optimizer.lr", 0.1),
+        (f"{SIZES} {TRAINING} {FILES}", "normalization=RMSNorm", "model.normalization", "RMSNorm"),
+        (f"{SIZES} {TRAINING} {FILES}", " train_iters = 5", "schedule.train_iters", 5),
+        (f"{SIZES} {TRAINING} {FILES} --lr $LR", "lr=0.1", "optimizer.lr", 0.1),
+        (f"{SIZES} {TRAINING} {FILES} --position-embedding-type mrope", "position_embedding_type=none", None, None),
+        (f"{SIZES} {TRAINING} {FILES} --train-iters $N", "train_tokens=1M", "schedule.train_tokens", 1_000_000),
+        (f"{SIZES} {TRAINING} {FILES} --num-layers $N", "preset=gpt2", "model.preset", "gpt2"),
+        (f"{SIZES} {TRAINING} {FILES} --tensor-model-parallel-size $TP", "tp=1", None, None),
+    ],
+)
+def test_short_names_are_those_of_every_set(words: str, assignment: str, path: str | None, value: object) -> None:
+    migration = with_values(words, assignment)
+    job = whole(migration).model_dump(mode="json")
+    if path is not None:
+        section, _, name = path.partition(".")
+        assert job[section][name] == value
+        assert path in migration.values
+
+
+def test_a_short_name_in_a_mapping_that_was_migrated() -> None:
+    words = f"{SIZES} {TRAINING} {FILES} --position-embedding-type rope --use-rope-scaling"
+    job = whole(with_values(words, "factor=4"))
+    assert job.model.rope_scaling is not None
+    assert (job.model.rope_scaling.factor, job.model.rope_scaling.high_freq_factor) == (4.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key"),
+    [
+        ("optimizer.lrr=2", "optimizer.lrr"),
+        ("schedule.train_iter=5", "schedule.train_iter"),
+        ("model.bogus=1", "model.bogus"),
+        ("bogus=1", "bogus"),
+        ("model.rope_scaling.factr=2", "model.rope_scaling.factr"),
+        ("model={num_layer: 2}", "model.num_layer"),
+    ],
+)
+def test_a_key_that_is_no_field_is_refused(assignment: str, key: str) -> None:
+    """As `validate --set` does."""
+    with pytest.raises(SpecError) as refused:
+        with_values(f"{SIZES} {TRAINING} {FILES}", assignment)
+    [problem] = refused.value.problems
+    assert problem.paths[0] == key
+    with pytest.raises(SpecError) as elsewhere:
+        load_text(job_text(with_values(f"{SIZES} {TRAINING} {FILES}")), overrides=(assignment,))
+    assert (problem.message, problem.hint) in [(each.message, each.hint) for each in elsewhere.value.problems]
+
+
+def test_a_mapping_goes_over_what_it_names_alone() -> None:
+    words = f"{SIZES} {TRAINING} {FILES} --adam-beta1 0.8 --position-embedding-type rope --use-rope-scaling"
+    job = whole(with_values(words, "optimizer={lr: 0.1}", "model={num_layers: 2, rope_scaling: {factor: 4}}"))
+    assert (job.optimizer.lr, job.optimizer.adam_beta1) == (0.1, 0.8)
+    assert (job.model.num_layers, job.model.hidden_size) == (2, 128)
+    assert job.model.rope_scaling is not None
+    assert (job.model.rope_scaling.factor, job.model.rope_scaling.high_freq_factor) == (4.0, 4.0)
 
 
 def test_a_task(script_text: Callable[[str], str]) -> None:
