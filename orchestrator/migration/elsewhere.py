@@ -1,11 +1,29 @@
-"""Megatron-LM's flags that no field of a job spec has: those without effect here, and those that nothing here does."""
+"""Megatron-LM's flags that no field of a job spec has: those without effect here, those that the job goes without, and
+those without which it would train something else.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
 from orchestrator.migration.performance import by_reason
+
+Effect = Literal["none", "aside", "training"]
+"""What becomes of a training without a flag: nothing; its speed, its memory, its logs or what it saves; another one."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What is known of a flag that no field has."""
+
+    reason: str
+    effect: Effect
+    path: str | None = None
+    """The field that a person has to write then, where one corresponds."""
+
 
 _LOGS = "metrics go to the run directory and from there to MLflow; `tracking` says where else (TensorBoard, W&B)"
 _NOT_MEASURED = "it is not measured in this version; the training is the same"
@@ -27,6 +45,13 @@ _INFERENCE = "it is for inference"
 _OTHER_MODEL = "it is for another kind of model"
 _FP8 = "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix products; no FP4"
 _EXPERTS = "this option of experts is not in this version"
+_VARIANT = "this variant of the model is not in this version"
+_ATTENTION = "this variant of attention is not in this version"
+_NO_MLA = "multi-latent attention is not in this version"
+_NO_MTP = "multi-token prediction is not in this version"
+_NO_FIM = "fill-in-the-middle data is not in this version"
+_NO_RL = "reinforcement learning is not in this version"
+_NO_TEACHER = "distillation and frozen layers are not in this version"
 _NO_DEEPSPEED = "DeepSpeed's engine is not here; parallelism.use_distributed_optimizer shards the optimizer"
 _OLD = "it has no effect in Megatron-LM either any more"
 
@@ -43,13 +68,21 @@ _NO_EFFECT: dict[str, str] = {
         timing-log-level= timing-log-option= no-barrier-with-level-1-timing""",
     _NOT_MEASURED: "log-params-norm log-num-zeros-in-grad log-energy log-max-attention-logit",
     "the program and its pattern of layers say it": "is-hybrid-model",
-    _KERNELS: "use-te attention-softmax-in-fp32 export-force-local-attention",
+    _KERNELS: """
+        use-flash-attn-v1 use-flash-attn-v2 use-flash-attn-triton use-flash-attn-builder
+        use-te attention-softmax-in-fp32 export-force-local-attention""",
     _COMMUNICATION: """
         distributed-timeout-seconds-after-init= use-contiguous-buffers-in-local-ddp
         no-contiguous-buffers-in-local-ddp DDP-impl=""",
     _CHECKPOINTS: """
         ckpt-format= dist-ckpt-format= use-dist-ckpt auto-detect-ckpt-format dist-ckpt-strictness=
-        load-model-opt-format exit-on-missing-checkpoint""",
+        load-model-opt-format""",
+    "`orchestrator resume` and checkpoint.pretrained end with an error where there is no checkpoint": """
+        exit-on-missing-checkpoint""",
+    "replicas begin with the same weights, as with it, and each draws its dropout from a seed of its own": """
+        data-parallel-random-init""",
+    "parallelism.pipeline_model_parallel_size says it": "no-pipeline-parallel",
+    "model.architecture is the model that it names": "model-provider=",
     _LAUNCH: "local-rank= rank= world-size= lazy-mpu-init=",
     "a step with a NaN or an infinity is skipped, and runtime.max_bad_steps of them in a row end the run": """
         check-for-nan-in-loss-and-grad""",
@@ -84,94 +117,127 @@ _NOT_SUPPORTED: dict[str, str] = {
     "validation takes the batches of the training, from its first interval on": """
         eval-global-batch-size= eval-micro-batch-size= start-eval-at-iter=""",
     "SIGTERM, SIGINT and SIGUSR1 end a run with a checkpoint; other signals do not": "exit-signal=",
-    _NO_MUP: "use-mup",
-    _EXPERTS: "enable-experimental-moe",
+    _EXPERTS: """
+        enable-experimental-moe moe-extended-tp moe-enable-routing-replay""",
     "all ranks that hold the same weights share their largest values": "tp-only-amax-red",
-    "write optimizer.apply_wd_to_qk_layernorm": "no-weight-decay-cond-type=",
     "sharded parameters (FSDP) are not in this version": """
         use-custom-fsdp no-strict-fsdp-dtensor-load""",
-    "this variant of the model is not in this version": """
-        apply-residual-connection-post-layernorm quick-geglu glu-linear-offset=
-        activation-func-clamp-value= softmax-type= multi-latent-attention rotary-interleaved no-rope-freq=
-        mrope-section=* rope-type=
-        embedding-init-method-std= init-method-xavier-uniform fp32-residual-connection
-        apply-query-key-layer-scaling fp16-lm-cross-entropy enable-gpt-oss
-        linear-attention-freq= use-legacy-models data-parallel-random-init attention-output-gate qk-clip""",
-    "the attention mask across documents is not in this version": "reset-attention-mask",
-    "of samplers this version has the one of `--dataloader-type single`": "dataloader-type= sample-rate=",
-    "fill-in-the-middle data is not in this version": "fim-data",
+    "it is less exact than what is done here": "fp16-lm-cross-entropy",
+    "Megatron-LM's own layers are not here: megatron-core's compute the same": "use-legacy-models",
+    "scores are scaled by the head's width alone, which is the same but for rounding": "apply-query-key-layer-scaling",
     "the data is written in data.blend: list its sources there": "data-args-path= per-split-data-args-path=",
     "write the sources and their weights in data.blend, data.validation and data.test; data.split cuts them": """
         train-weighted-split-paths=* train-weighted-split-paths-path= valid-weighted-split-paths=*
         valid-weighted-split-paths-path= test-weighted-split-paths=* test-weighted-split-paths-path=""",
-    "a norm behind the embedding (BLOOM's) is not in this version": "embed-layernorm",
-    "write model.make_vocab_size_divisible_by: this size divided by the tensor-parallel size pads to as much": """
-        pad-vocab-size-to=""",
-    "the batch grows linearly (batch.rampup_batch_size) or not at all": """
-        step-batch-size-schedule=* decrease-batch-size-if-needed""",
+    "the batch is as large as it is written": "decrease-batch-size-if-needed",
     "whole data sets are not evaluated: evaluation.eval_iters says how many batches": """
         full-validation multiple-validation-sets""",
-    "Megatron-LM takes sizes from the checkpoint: `orchestrator checkpoint import DIR -o JOB.yaml` writes them": """
-        use-checkpoint-args use-mp-args-from-checkpoint-args""",
+    "the layout is the job's; a checkpoint is read in any": "use-mp-args-from-checkpoint-args",
     "`orchestrator checkpoint import` makes a run of a checkpoint, and its --iteration says of which": "ckpt-step=",
-    "Megatron-LM converts a checkpoint with it and ends: `orchestrator checkpoint import` and `export` do so here": """
-        ckpt-convert-format= ckpt-convert-save= ckpt-convert-update-legacy-dist-opt-format""",
+    "it goes with --ckpt-convert-format": "ckpt-convert-save= ckpt-convert-update-legacy-dist-opt-format",
     "a checkpoint of fp32 weights is loaded as it is": "load-main-params-from-ckpt",
     "the optimizer and the random state are always saved": "no-save-optim no-save-rng",
-    "conversations are made into a data set first (`data tokenize --chat`) and read with data.chat": """
-        sft sft-tokenizer-prompt-format=""",
-    "reinforcement learning is not in this version": "perform-rl-step",
+    "it goes with --sft": "sft-tokenizer-prompt-format=",
     "checkpoints in memory or on local disks are not in this version": """
         non-persistent-save-interval= non-persistent-ckpt-type= non-persistent-global-ckpt-dir=
         non-persistent-local-ckpt-dir= non-persistent-local-ckpt-algo= replication replication-jump=
         replication-factor=""",
-    "settings are in the job spec": "yaml-cfg=",
-    "steps that are left out are not in this version": "iterations-to-skip=* phase-transition-iterations=",
-    "training always runs": "skip-train test-mode",
     "write launch.time and schedule: a run ends with its training, or at its time limit and then comes back": """
         exit-interval= exit-duration-in-mins=""",
+    "optimizer state is on the device of the weights": "cpu-optimizer cpu-torch-adam",
 }
+"""What the training does without: how fast it is, what is logged and kept, or what goes with another flag."""
 
-_FAMILIES_OF_FLAGS: tuple[tuple[str, str, bool], ...] = (
-    (r"moe-per-layer-logging", _NOT_MEASURED, True),
+
+_OTHER_TRAINING: dict[str, str] = {
+    _VARIANT: """
+        apply-residual-connection-post-layernorm quick-geglu glu-linear-offset= activation-func-clamp-value=
+        softmax-type= rotary-interleaved no-rope-freq= embedding-init-method-std= init-method-xavier-uniform
+        fp32-residual-connection enable-gpt-oss attention-output-gate qk-l2-norm""",
+    _NO_MLA: "multi-latent-attention",
+    _NO_MTP: "mtp-num-layers=",
+    _ATTENTION: "experimental-attention-variant= linear-attention-freq=",
+    _NO_MUP: "use-mup",
+    _EXPERTS: """
+        moe-router-enable-expert-bias moe-router-num-groups= moe-router-group-topk= moe-router-topk-scaling-factor=
+        moe-router-force-load-balancing moe-router-force-biased= moe-router-quantile-balancing-ema=
+        moe-input-jitter-eps= moe-token-drop-policy= moe-apply-probs-on-input moe-shared-expert-gate moe-latent-size=
+        moe-use-upcycling""",
+    "experts beside a dense MLP are not in this version": "mlp-type=",
+    "a norm behind the embedding (BLOOM's) is not in this version": "embed-layernorm",
+    "write model.make_vocab_size_divisible_by: this size divided by the tensor-parallel size pads to as much": """
+        pad-vocab-size-to=""",
+    "weights are not clipped by the size of their scores": "qk-clip",
+    "write optimizer.apply_wd_to_qk_layernorm: true": "no-weight-decay-cond-type=",
+    "the attention mask across documents is not in this version": """
+        reset-attention-mask dataloader-inter-document-masking""",
+    "of samplers this version has the one of `--dataloader-type single`": "dataloader-type= sample-rate=",
+    _NO_FIM: "fim-data",
+    _FP8: "kitchen-config-file= kitchen-recipe-number=",
+    "the batch grows linearly (batch.rampup_batch_size) or not at all": "step-batch-size-schedule=*",
+    "curricula and dropped layers or tokens are not in this version": """
+        curriculum-learning-legacy data-efficiency-curriculum-learning random-ltd""",
+    _NO_TEACHER: "freeze-all-layers logits-load-dir= kd mos",
+    "Megatron-LM takes sizes from the checkpoint: `orchestrator checkpoint import DIR -o JOB.yaml` writes them": """
+        use-checkpoint-args""",
+    "Megatron-LM converts a checkpoint with it and ends: `orchestrator checkpoint import` and `export` do so here": """
+        ckpt-convert-format=""",
+    "conversations are made into a data set first (`data tokenize --chat`) and read with data.chat": "sft",
+    _NO_RL: "perform-rl-step",
+    "Megatron-LM takes its settings from this file": "yaml-cfg=",
+    "steps that are left out are not in this version": "iterations-to-skip=* phase-transition-iterations=",
+    "training always runs": "skip-train test-mode",
+}
+"""Without these another network is trained, from other data or by another loss, or something else than a training is
+asked for.
+"""
+_FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
+    (r"(.*-)?inference(-.*)?|.*prefill.*|refit-method|max-tokens-to-oom", _INFERENCE, "none"),
+    (r"moe-per-layer-logging", _NOT_MEASURED, "none"),
+    (r"moe-routing-trace-.*", _NOT_MEASURED, "aside"),
+    (r"moe-router-bias-update-rate", "it goes with --moe-router-enable-expert-bias", "aside"),
+    (r"moe-upcycling-.*", "it goes with --moe-use-upcycling", "aside"),
     (r"moe-(?!(layer-freq|ffn-hidden-size|shared-expert-intermediate-size|aux-loss-coeff|z-loss-coeff|grouped-gemm|"
      r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type)|expert-capacity-factor|token-dispatcher-type|"
      r"per-layer-logging)$).*",
-     _EXPERTS, False),
+     _EXPERTS, "training"),
     (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
-     r"te-precision-config-file", _FP8, False),
-    (r"(muon|lion)-.*", "of optimizers this version has Adam and SGD", False),
-    (r"mtp-.*", "multi-token prediction is not in this version", False),
-    (r"fim-.*", "fill-in-the-middle data is not in this version", False),
-    (r"(rl|grpo|langrl)-.*", "reinforcement learning is not in this version", False),
+     r"te-precision-config-file", _FP8, "aside"),
+    (r"(muon|lion)-.*", "it goes with --optimizer muon or lion", "aside"),
+    (r"mtp-.*", "it goes with --mtp-num-layers", "aside"),
+    (r"fim-.*", "it goes with --fim-data", "aside"),
+    (r"(rl|grpo|langrl)-.*", "it goes with --perform-rl-step", "aside"),
+    (r"qk-clip-.*", "it goes with --qk-clip", "aside"),
+    (r"dsa-.*", "it goes with --experimental-attention-variant", "aside"),
     (r"(q-lora|kv-lora)-rank|qk-(pos-emb-)?head-dim|v-head-dim|mscale.*|rotary-scaling-factor|cache-mla-latents",
-     "multi-latent attention is not in this version", False),
+     "it goes with --multi-latent-attention", "aside"),
     (r"mamba-(?!(state-dim|head-dim|num-groups|num-heads)$).*|hybrid-(?!(override-pattern|attention-ratio|mlp-ratio)$).*|"
-     r"(retro|heterogeneous|dsa)-.*|.*-mamba-.*", "this kind of model is not in this version", False),
-    (r"(no-)?yarn-.*|qk-l2-norm", "this variant of the model is not in this version", False),
-    (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "sharded parameters (FSDP) are not in this version", False),
-    (r"logits-.*|freeze-.*", "distillation and frozen layers are not in this version", False),
+     r"(retro|heterogeneous)-.*|.*-mamba-.*", "this kind of model is not in this version", "training"),
+    (r"(no-)?yarn-.*|rope-type", "it goes with --multi-latent-attention", "aside"),
+    (r"mrope-section", "it goes with --position-embedding-type mrope", "aside"),
+    (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "sharded parameters (FSDP) are not in this version", "aside"),
+    (r"logits-.*", _NO_TEACHER, "aside"),
+    (r"freeze-.*", _NO_TEACHER, "training"),
     (r"(tokenizer|tiktoken)-(hf|metadata|special|sentencepiece|pattern|num).*",
-     "a tokenizer is what its files say, and has no options", False),
-    (r"deepspeed.*|zero-.*", _NO_DEEPSPEED, False),
-    (r"inprocess-.*", _NO_INPROCESS, False),
-    (r"fault-injector-.*", _NO_FAULTS, False),
-    (r"mup-.*", _NO_MUP, False),
-    (r"linear-(conv|key|value|num)-.*|experimental-attention-variant",
-     "this variant of attention is not in this version", False),
-    (r"otel-.*", _LOGS, True),
-    (r"ddp-.*", _COMMUNICATION, True),
-    (r"(.*-)?cuda-graphs?(-.*)?|flash-decode|symmetric-ar-type|disable-jit-fuser|enable-experimental", _KERNELS, True),
-    (r"inference-.*|.*-inference|.*prefill.*|refit-method|max-tokens-to-oom", _INFERENCE, True),
+     "a tokenizer is what its files say, and has no options", "aside"),
+    (r"deepspeed.*|zero-.*", _NO_DEEPSPEED, "aside"),
+    (r"inprocess-.*", _NO_INPROCESS, "aside"),
+    (r"fault-injector-.*", _NO_FAULTS, "aside"),
+    (r"mup-.*", "it goes with --use-mup", "aside"),
+    (r"linear-(conv|key|value|num)-.*", "it goes with --experimental-attention-variant", "aside"),
+    (r"otel-.*", _LOGS, "none"),
+    (r"ddp-.*", _COMMUNICATION, "none"),
+    (r"(.*-)?cuda-graphs?(-.*)?|flash-decode|symmetric-ar-type|disable-jit-fuser|enable-experimental",
+     _KERNELS, "none"),
     (r"(ict|biencoder|retriever|indexer|dino|swin|vision|img)-.*|mask-(type|factor)|bert-(load|embedder-type)",
-     _OTHER_MODEL, True),
+     _OTHER_MODEL, "none"),
     (r"patch-dim|head-lr-mult|iter-per-epoch",
-     _OTHER_MODEL, True),
+     _OTHER_MODEL, "none"),
     (r"(titles|block|evidence)-data-path|embedding-path|(data-per-)?class(es)?-fraction|num-(channels|classes)",
-     _OTHER_MODEL, True),
-    (r"no-data-sharding|query-in-block-prob|use-one-sent-docs", _OTHER_MODEL, True),
+     _OTHER_MODEL, "none"),
+    (r"no-data-sharding|query-in-block-prob|use-one-sent-docs", _OTHER_MODEL, "none"),
 )  # fmt: skip
-"""(pattern of names, reason, whether it is without effect)."""
+"""(pattern of names, reason, effect)."""
 
 
 def _by_name(groups: dict[str, str]) -> dict[str, str]:
@@ -180,16 +246,39 @@ def _by_name(groups: dict[str, str]) -> dict[str, str]:
 
 NO_EFFECT = _by_name(_NO_EFFECT) | _by_name(by_reason("on"))
 NOT_SUPPORTED = _by_name(_NOT_SUPPORTED) | _by_name(by_reason("refused"))
+OTHER_TRAINING = _by_name(_OTHER_TRAINING) | _by_name(by_reason("training"))
+OPENS: dict[str, str] = {
+    "quick-geglu": "model.activation",
+    "rotary-interleaved": "model.position_embedding_type",
+    "qk-l2-norm": "model.qk_layernorm",
+    "init-method-xavier-uniform": "model.init_method_std",
+    "pad-vocab-size-to": "model.make_vocab_size_divisible_by",
+    "no-weight-decay-cond-type": "optimizer.apply_wd_to_qk_layernorm",
+    "step-batch-size-schedule": "batch.rampup_batch_size",
+    "moe-latent-size": "model.moe_ffn_hidden_size",
+    "sliding-window": "model.sliding_window",
+    "glu-activation": "model.activation",
+    **dict.fromkeys(("fp4-format", "fp8-output-proj", "te-precision-config-file"), "precision.fp8"),
+    **dict.fromkeys(("kitchen-config-file", "kitchen-recipe-number"), "precision.fp8"),
+}
+"""Fields that stand open where a flag would change the training: `--set` says what to do without it."""
+_TABLES: tuple[tuple[dict[str, str], Effect], ...] = (
+    (NO_EFFECT, "none"),
+    (OTHER_TRAINING, "training"),
+    (NOT_SUPPORTED, "aside"),
+)
 WORDS: dict[str, int | None] = {
     name.rstrip("=*"): {"": 0, "=": 1, "=*": None}[name[len(name.rstrip("=*")) :]]
-    for names in chain(*(each.values() for each in (_NO_EFFECT, _NOT_SUPPORTED, by_reason("on"), by_reason("refused"))))
+    for names in chain(
+        *(each.values() for each in (_NO_EFFECT, _NOT_SUPPORTED, _OTHER_TRAINING)),
+        *(by_reason(answer).values() for answer in ("on", "refused", "training")),
+    )
     for name in names.split()
 }
 """How many words each of them takes; None for any number. What stands behind them belongs to no flag."""
 HINTS: dict[str, str] = {
     "pp-partition-method": "layers are dealt out evenly; parallelism.num_layers_in_first_pipeline_stage, "
     "num_layers_in_last_pipeline_stage or pipeline_model_parallel_layout say otherwise",
-    "model-provider": "the program's name says which model is trained: write model.architecture where it is another",
     "sliding-window": "write model.sliding_window, which counts the token itself; Megatron-LM's --window-size does not",
     "glu-activation": "write model.activation: swiglu or geglu",
 }
@@ -200,6 +289,11 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "rerun-mode": ("disabled",),
     "exit-signal": ("SIGTERM", "SIGINT", "SIGUSR1"),
     "softmax-type": ("vanilla",),
+    "mlp-type": ("standard",),
+    "mtp-num-layers": ("0",),
+    "glu-linear-offset": ("0.0", "0"),
+    "moe-router-topk-scaling-factor": ("1.0", "1"),
+    "moe-input-jitter-eps": ("0.0", "0"),
     "error-injection-rate": ("0",),
     "check-weight-hash-across-dp-replicas-interval": ("0",),
     "cp-comm-type": ("p2p",),
@@ -212,16 +306,15 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "sample-rate": ("1.0", "1"),
     "data-parallel-sharding-strategy": ("no_shard",),
 }
-"""Values of flags in NOT_SUPPORTED that ask for nothing."""
+"""Values of flags that are not supported which ask for nothing."""
 
 
-def elsewhere(name: str) -> tuple[str, bool] | None:
-    """(reason, whether it has no effect here) for a flag that no field has; None for a flag that nobody knows."""
-    if name in NO_EFFECT:
-        return NO_EFFECT[name], True
-    if name in NOT_SUPPORTED:
-        return NOT_SUPPORTED[name], False
-    for pattern, reason, is_without_effect in _FAMILIES_OF_FLAGS:
+def elsewhere(name: str) -> Elsewhere | None:
+    """What is known of a flag that no field has; None for a flag that nobody knows."""
+    for table, effect in _TABLES:
+        if name in table:
+            return Elsewhere(table[name], effect, OPENS.get(name))
+    for pattern, reason, effect in _FAMILIES_OF_FLAGS:
         if re.fullmatch(pattern, name):
-            return reason, is_without_effect
+            return Elsewhere(reason, effect, OPENS.get(name))
     return None

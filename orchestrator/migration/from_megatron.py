@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import PurePath
 
 from orchestrator.errors import UserError
 from orchestrator.migration.defaults import REQUIRED
-from orchestrator.migration.elsewhere import HARMLESS_VALUES, HINTS, WORDS, elsewhere
+from orchestrator.migration.elsewhere import HARMLESS_VALUES, HINTS, OPENS, WORDS, elsewhere
 from orchestrator.migration.environment import OWNED, read_environment
-from orchestrator.migration.flags import Flag
+from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.launchers import (
@@ -41,6 +40,7 @@ from orchestrator.migration.shell.values import Unknown, Value, known, shown, sp
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
 from orchestrator.migration.together import TOGETHER
+from orchestrator.migration.together.experts import EXPERTS
 from orchestrator.migration.together.training import name_of_file
 from orchestrator.migration.unread import unread_notes
 from orchestrator.spec.foreign_names import FOREIGN_NAMES
@@ -68,12 +68,14 @@ def migrate_script(
     arguments: Sequence[str] = (),
     given: dict[str, str] | None = None,
     which: int | None = None,
+    without: Sequence[str] = (),
     read_file: Callable[[str], str | None] = lambda path: None,
 ) -> Migration:
     """The job that a shell script (or a file of flags) trains.
 
     `arguments` are the script's own, `given` are variables by name (a number: an argument), `which` of several training
-    commands is meant, counted from 1. Nothing is run. Raises UserError where there is nothing to migrate.
+    commands is meant, counted from 1, `without` are flags to leave out on purpose. Nothing is run. Raises UserError
+    where there is nothing to migrate.
     """
     schedulers = [pbs_options(text), sbatch_options(text)]
     variables = _variables(arguments, given or {}, pbs_variables(schedulers[0]) | slurm_variables(schedulers[1]))
@@ -86,7 +88,7 @@ def migrate_script(
     assert command is not None, "only such commands are kept"
     where = f"{source}:{started.line}" if command.program else source
     started_by = [*schedulers, *launcher_options(command.launcher)]
-    migration = migrate_command(command, where, started_by)
+    migration = migrate_command(command, where, started_by, without)
     migration.values.setdefault("name", name_of_file(source) or "migrated")
     environment = started.environment | {name: value for each in started_by for name, value in each.exports}
     read_environment(migration, sorted(environment.items()), started.read)
@@ -94,13 +96,13 @@ def migrate_script(
     return migration
 
 
-def migrate_words(words: Sequence[str], source: str) -> Migration:
+def migrate_words(words: Sequence[str], source: str, *, without: Sequence[str] = ()) -> Migration:
     """The job of a training command, or of flags alone, whose words are known."""
     values: list[Value] = [(word,) for word in words]
     command = _wanted(values)
     if command is None:
         raise UserError(f"{source}: these are no flags of a training: {' '.join(words)[:200]}")
-    migration = migrate_command(command, source, launcher_options(command.launcher))
+    migration = migrate_command(command, source, launcher_options(command.launcher), without)
     migration.values.setdefault("name", "migrated")
     return migration
 
@@ -192,18 +194,19 @@ def _taken(variables: Variables) -> list[str]:
     return notes
 
 
-def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[Options]) -> Migration:
-    """The job of one training command."""
+def migrate_command(
+    command: TrainingCommand, source: str, started_by: Sequence[Options], without: Sequence[str] = ()
+) -> Migration:
+    """The job of one training command. Raises UserError for a flag to leave out that it does not have."""
     family = command.family or GPT
     migration = Migration(source)
     line = parse_flags(command.words, _WORDS.get)
+    left_out = [_left_out(line, name, source) for name in without]
     valued = [flag for name, flag in line.flags.items() if flag.words and _WORDS.get(name) == 0]
     flags, replaced = _renamed({name: flag for name, flag in line.flags.items() if flag not in valued})
     gathering = Gathering(flags, migration, family)
     if family.architecture not in (None, GPT.architecture):
-        gathering.default(
-            "model.architecture", family.architecture, f"{PurePath(command.program).name} trains a {family.name}"
-        )
+        gathering.default("model.architecture", family.architecture, f"a {family.name}, by {command.family_told_by}")
     for row in ROWS:
         _read_row(gathering, row)
     for together in TOGETHER:
@@ -218,6 +221,8 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
         Account("no_counterpart", flag.shown, reason="it takes no value, and Megatron-LM refuses one: leave it out")
         for flag in valued
     ]
+    migration.accounts += [Account("no_effect", flag.shown, reason="--without leaves it out") for flag in left_out]
+    migration.notes += [f"{flag.shown} is left out on purpose (--without)" for flag in left_out]
     again = "it is given again later, and the last one counts"
     migration.accounts += [Account("no_effect", flag.shown, reason=again) for flag in line.repeated]
     migration.accounts += [Account("no_effect", flag.shown, reason="another flag says it") for flag in replaced]
@@ -229,11 +234,18 @@ def migrate_command(command: TrainingCommand, source: str, started_by: Sequence[
         migration.notes.append(f"{command.program} is taken for GPT's: its name does not say what it trains")
     elif family.architecture is None:
         migration.refused = (
-            f"{PurePath(command.program).name} trains a {family.name} model, and this version has "
+            f"{command.family_told_by} trains a {family.name} model, and this version has "
             f"{' and '.join(each.name for each in (GPT, BERT, T5, MAMBA))} only: "
             "its flags are listed, and no job is written"
         )
     return migration
+
+
+def _left_out(line: CommandLine, name: str, source: str) -> Flag:
+    flag = line.flags.pop(name.lstrip("-").replace("_", "-"), None)
+    if flag is None:
+        raise UserError(f"--without {name}: {source} has no such flag")
+    return flag
 
 
 def _renamed(given: dict[str, Flag]) -> tuple[dict[str, Flag], list[Flag]]:
@@ -296,18 +308,25 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
         return
     found = elsewhere(name)
     if found is None:
-        given.settle(name, "no_counterpart", reason=HINTS.get(name) or f"not a flag that is known here: {_hint(name)}")
+        reason = HINTS.get(name) or f"not a flag that is known here: {_hint(name)}"
+        given.settle(name, "no_counterpart", OPENS.get(name), reason=reason)
+        if name in OPENS:
+            given.require(OPENS[name], f"{flag.shown} ({reason})")
         for word in flag.words[1:]:  # how many values it has is not known: a variable behind them may hold flags
             if unknowns(word) and known(word) is None:
                 _read_stray(given.migration, word)
         return
-    reason, is_without_effect = found
-    if is_without_effect or [shown(word) for word in flag.words] in [
-        [value] for value in HARMLESS_VALUES.get(name, ())
-    ]:
-        given.no_effect(name, reason if is_without_effect else "this value asks for nothing")
+    asks_for_nothing = [shown(word) for word in flag.words] in [[value] for value in HARMLESS_VALUES.get(name, ())]
+    if found.effect == "none" or asks_for_nothing:
+        given.no_effect(name, "this value asks for nothing" if asks_for_nothing else found.reason)
+    elif found.effect == "aside":
+        given.not_supported(name, found.reason)
+    elif name.startswith("moe-") and given.get(EXPERTS) is None:
+        given.no_effect(name, "Megatron-LM takes it with --num-experts only")
+    elif found.path is not None:
+        given.refuse_value(name, found.path, found.reason)
     else:
-        given.not_supported(name, reason)
+        given.another_training(name, found.reason)
 
 
 def _hint(name: str) -> str:

@@ -103,6 +103,10 @@ class Gathering:
         """A flag that asks for what this version does not do."""
         self.settle(name, "not_supported", path, reason=reason)
 
+    def another_training(self, name: str, reason: str) -> None:
+        """A flag without which something else is trained, and that no field has."""
+        self.settle(name, "changes_training", reason=reason)
+
     def refuse_value(self, name: str, path: str, reason: str) -> None:
         """A flag with a value that its field cannot have. Without it another thing would be computed, so a person has
         to choose, unless it is about speed alone.

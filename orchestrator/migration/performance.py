@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Answer = Literal["key", "on", "refused"]
+Answer = Literal["key", "on", "refused", "training"]
 ANSWERS: dict[Answer, str] = {
     "key": "a key of the spec",
     "on": "always on where it applies",
     "refused": "not in this version; training gives the same results without, but may be slower or need more memory",
+    "training": "not in this version, and another training without: `migrate` says so and gives exit code 2",
 }
 
 
@@ -123,7 +124,7 @@ _FLAGS: dict[Answer, dict[str, str]] = {
         "is paged": """
             moe-pad-expert-input-to-capacity moe-router-padding-for-fp8 moe-router-padding-for-quantization
             moe-paged-stash moe-paged-stash-page-size= moe-paged-stash-buffer-size-factor-cpu=
-            moe-paged-stash-buffer-size-factor-cuda= moe-expert-rank-capacity-factor=""",
+            moe-paged-stash-buffer-size-factor-cuda=""",
         "each expert has its own weight tensor, and a dense MLP is a plain GEMM": """
             moe-single-grouped-weight moe-single-grouped-bias moe-mlp-glu-interleave-size=
             moe-shared-expert-glu-interleave-size= use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert""",
@@ -156,9 +157,8 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             expert-tensor-parallel-num-weight-shards= tensor-parallel-num-weight-shards=""",
         "FP8 is limited to the layers' matrix products (delayed, tensorwise or blockwise scaling) with 16-bit "
         "weights; there is no FP4": """
-            reuse-grad-buf-for-mxfp8-param-ag fp8-output-proj fp8-quantizer-factory= fp4-format= fp4-recipe=
-            fp4-param-gather fp4-quantizer-factory= te-precision-config-file= kitchen-attention-backend=
-            use-kitchen-attention""",
+            reuse-grad-buf-for-mxfp8-param-ag fp8-quantizer-factory= fp4-recipe= fp4-param-gather
+            fp4-quantizer-factory= kitchen-attention-backend=""",
         "weights stay in bf16, with an additional copy in FP8": "fp8-param-gather",
         "Transformer Engine 2 ignores it: weight gradients are computed in FP8 too": """
             no-fp8-wgrad disable-fp8-wgrad""",
@@ -170,6 +170,11 @@ _FLAGS: dict[Answer, dict[str, str]] = {
             use-transformer-engine-op-fuser fused-residual-rmsnorm mla-down-proj-fusion""",
         "a micro-batch is not split into chunks within a layer": "mlp-chunks-for-training= disable-mamba-mem-eff-path",
         "experimental features of megatron-core are not used": "enable-experimental",
+    },
+    "training": {
+        "precision.fp8 has one recipe for the layers' matrix products; there is no FP4": """
+            fp4-format= fp8-output-proj te-precision-config-file= use-kitchen-attention""",
+        "tokens are dropped by model.moe_expert_capacity_factor alone": "moe-expert-rank-capacity-factor=",
     },
 }
 """Flags by answer and reason. The reason is the keys, or what happens instead."""

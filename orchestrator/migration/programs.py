@@ -62,6 +62,7 @@ _FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"gpt", GPT),
 )
 """(part of a program's name, family); the first that fits."""
+_PROVIDERS = {"gpt": GPT, "mamba": MAMBA, "hybrid": MAMBA}
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,38 @@ class TrainingCommand:
     words: tuple[Value, ...]
 
     @property
+    def provider(self) -> str | None:
+        """The model that forks and the programs beside pretraining choose by a flag."""
+        return _value_of(self.words, "model-provider")
+
+    @property
     def family(self) -> Family | None:
-        """By the program's name, and a BERT where there is a task; None where that does not tell."""
-        if _task(self.words) in TASKS:
+        """By --task, --model-provider, the program's name, or a pattern of layers; None where none of them tells."""
+        if _value_of(self.words, "task") in TASKS:
             return BERT
-        name = PurePath(self.program).name.lower()
-        found = next((family for pattern, family in _FAMILIES if re.search(rf"(?:^|[^a-z])(?:{pattern})", name)), None)
-        if found is None and _OF_HYBRIDS & {_text(word).lstrip("-").partition("=")[0] for word in self.words}:
+        if self.provider is not None:
+            return _PROVIDERS.get(self.provider) or Family(self.provider, None)
+        if (found := self._family_of_program) is None and self._is_hybrid:
             return MAMBA
         return found
+
+    @property
+    def family_told_by(self) -> str:
+        """What tells the family, in words."""
+        if self.provider is not None:
+            return f"--model-provider {self.provider}"
+        if self._family_of_program is None and self._is_hybrid:
+            return "its pattern of layers"
+        return PurePath(self.program).name
+
+    @property
+    def _family_of_program(self) -> Family | None:
+        name = PurePath(self.program).name.lower()
+        return next((family for pattern, family in _FAMILIES if re.search(rf"(?:^|[^a-z])(?:{pattern})", name)), None)
+
+    @property
+    def _is_hybrid(self) -> bool:
+        return bool(_OF_HYBRIDS & {_name_of(word) for word in self.words})
 
 
 def training_command(words: Sequence[Value]) -> TrainingCommand | None:
@@ -90,29 +114,34 @@ def training_command(words: Sequence[Value]) -> TrainingCommand | None:
         if not shown(word).endswith(".py"):
             continue
         behind = tuple(words[number + 1 :])
-        names = {name.lstrip("-").replace("_", "-").partition("=")[0] for name in map(_text, behind)}
+        names = {_name_of(word) for word in behind}
         name = PurePath(shown(word)).name
         pretrains = name.startswith("pretrain_")
-        if _OTHERWISE.search(name) or ("task" in names and not pretrains and _task(behind) not in TASKS):
+        if _OTHERWISE.search(name) or ("task" in names and not pretrains and _value_of(behind, "task") not in TASKS):
             continue
         if names & _TRAINS or (pretrains and any(each.startswith("--") for each in map(_text, behind))):
             return TrainingCommand(tuple(words[:number]), shown(word), behind)
     return None
 
 
-def _task(words: Sequence[Value]) -> str | None:
-    """The word behind --task, where it is given and known."""
-    texts = [_text(word) for word in words]
-    for number, text in enumerate(texts):
-        name, _, value = text.partition("=")
-        if name == "--task":
-            return value or next(iter(texts[number + 1 :]), None)
+def _value_of(words: Sequence[Value], wanted: str) -> str | None:
+    """The word behind a flag, where it is given and known."""
+    for number, word in enumerate(words):
+        if _name_of(word) == wanted:
+            value = _text(word).partition("=")[2]
+            return value or next(iter(map(_text, words[number + 1 :])), None)
     return None
 
 
 def trains(words: Sequence[Value]) -> bool:
     """Whether flags without a program are those of a training."""
-    return any(_text(word).lstrip("-").partition("=")[0] in _TRAINS for word in words)
+    return any(_name_of(word) in _TRAINS for word in words)
+
+
+def _name_of(word: Value) -> str:
+    """Of a flag; of another word something that no flag is called."""
+    text = _text(word)
+    return text.lstrip("-").partition("=")[0].replace("_", "-") if text.startswith("-") else ""
 
 
 def _text(word: Value) -> str:

@@ -7,17 +7,18 @@ from typing import Any, Literal
 
 from orchestrator.spec.values import TO_BE_WRITTEN
 
-Outcome = Literal["carried", "default", "no_effect", "not_supported", "no_counterpart", "not_known"]
+Outcome = Literal["carried", "default", "no_effect", "changes_training", "not_supported", "no_counterpart", "not_known"]
 
 HEADINGS: dict[Outcome, str] = {
     "carried": "carried over",
     "default": "equal to the default",
     "no_effect": "without effect here",
+    "changes_training": "ANOTHER TRAINING without these, which this version does not have",
     "not_supported": "NOT SUPPORTED by this version: the job goes without",
     "no_counterpart": "WITHOUT COUNTERPART",
     "not_known": "CANNOT BE KNOWN without running the script: write it",
 }
-LOUD: tuple[Outcome, ...] = ("not_supported", "no_counterpart", "not_known")
+LOUD: tuple[Outcome, ...] = ("changes_training", "not_supported", "no_counterpart", "not_known")
 """What a person has to look at: also at the top of the written job."""
 
 WRITE_IT = TO_BE_WRITTEN
@@ -71,6 +72,11 @@ class Migration:
     def is_open(self, path: str) -> bool:
         """Whether a person has to write a field."""
         return path in self.missing
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the job is all that was migrated: nothing has to be written, and it trains nothing else."""
+        return not self.missing and not self.of("changes_training")
 
     def of(self, outcome: Outcome) -> list[Account]:
         """The accounts with an outcome, in the order of the source."""

@@ -54,13 +54,21 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A value of the job spec; may be repeated."),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="FLAG",
+            help="A flag to leave out on purpose, though the job trains something else then; may be repeated.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a job spec from a Megatron-LM script, its flags, or Accelerate's YAML. Nothing of it is run.
 
     Every flag is accounted for: carried over, equal to the default, without effect here, or listed as what this
-    version does not do. Exit code 2 where something still has to be written.
+    version does not do. Exit code 2 where something still has to be written, or would be trained otherwise.
 
     \b
     Example:
@@ -70,7 +78,7 @@ def command(
       orchestrator migrate -- --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024
     """
     check_printed(output, as_json)
-    migration = _migrate(sources, _pairs(variables or []), which, preset)
+    migration = _migrate(sources, _pairs(variables or []), which, preset, without or [])
     _check_output(output, sources, force)
     for each in overrides or []:
         override(migration, each)
@@ -86,7 +94,7 @@ def command(
         _show(migration, output, problems, as_json, job)
         if schema is not None and not as_json:
             typer.echo(f"wrote {schema}, by which editors check {output}")
-    if problems or migration.missing:
+    if problems or not migration.is_complete:
         raise typer.Exit(2)
 
 
@@ -103,12 +111,14 @@ def _check_output(output: Path, sources: list[str], force: bool) -> None:
         raise UserError(f"{output} exists and is left as it is: choose another file with -o, or overwrite with --force")
 
 
-def _migrate(sources: list[str], given: dict[str, str], which: int | None, preset: str | None) -> Migration:
+def _migrate(
+    sources: list[str], given: dict[str, str], which: int | None, preset: str | None, without: list[str]
+) -> Migration:
     for_scripts = "--set-var and --command are for a script: nothing else has variables" if given or which else None
     if is_training(sources):
         if for_scripts:
             raise UserError(for_scripts)
-        return migrate_words(sources, _THE_LINE)
+        return migrate_words(sources, _THE_LINE, without=without)
     first, *arguments = sources
     if Path(first).is_dir():
         raise UserError(f"{first} is a folder; name the file in it that starts the training")
@@ -121,7 +131,11 @@ def _migrate(sources: list[str], given: dict[str, str], which: int | None, prese
                 "--preset is for a file that holds no model, and a script does: use --set model.preset=NAME"
             )
         read_file = partial(_sourced, Path(first).parent)
-        return migrate_script(text, first, arguments=arguments, given=given, which=which, read_file=read_file)
+        return migrate_script(
+            text, first, arguments=arguments, given=given, which=which, without=without, read_file=read_file
+        )
+    if without:
+        raise UserError("--without is for flags, and this file has none")
     if for_scripts or arguments:
         raise UserError(for_scripts or f"{first} takes no arguments, and {arguments[0]!r} is one")
     if preset is not None and preset not in preset_names():
@@ -167,7 +181,7 @@ def _show(
             {
                 "path": str(output) if output is not None else None,
                 "source": migration.source,
-                "valid": job is not None and not migration.missing,
+                "valid": job is not None and migration.is_complete,
                 "job": job,
                 "flags": [asdict(account) for account in migration.accounts],
                 "defaults": {
@@ -193,7 +207,15 @@ def _show(
         typer.echo(render_problem(problem), err=True)
     if migration.refused is not None:
         typer.echo(f"error: {migration.refused}", err=True)
-    elif problems or migration.missing:
+        return
+    if others := [account.flag for account in migration.of("changes_training")]:
+        leave_out = " ".join(f"--without {flag.split()[0].lstrip('-')}" for flag in others)
+        typer.echo(
+            f"error: this version does not have {', '.join(others)}, and without them something else is trained. Where "
+            f"that is meant: {leave_out}",
+            err=True,
+        )
+    if problems or not migration.is_complete:
         said, where = ("this", "in it") if output == PRINTED else (f"wrote {output}, which", "in the file")
         typer.echo(f"{said} is not a whole job yet: what is missing stands above and {where}", err=True)
     elif output != PRINTED:

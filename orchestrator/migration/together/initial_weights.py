@@ -65,7 +65,7 @@ def _read_scheduler(given: Gathering, *, is_loaded: bool, is_own: bool) -> None:
             "Megatron-LM takes the learning rate, its warm-up, its decay and its minimum from the checkpoint, and not "
             "from these flags: write the checkpoint's"
         )
-        given.not_supported(_FROM_CHECKPOINT, reason)
+        given.another_training(_FROM_CHECKPOINT, reason)
 
 
 def write_initial_weights(writer: FlagWriter) -> None:

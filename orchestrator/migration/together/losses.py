@@ -18,7 +18,7 @@ def read_loss(given: Gathering) -> None:
     if architecture == "bert":
         if given.has(_FLAG):
             reason = "Megatron-LM's BERT averages each micro-batch all the same; its gradients become DP times as large"
-            given.not_supported(_FLAG, reason, PER_TOKEN)
+            given.refuse_value(_FLAG, PER_TOKEN, reason)
         return
     counts_vary = architecture == "t5" or given.get("data.eod_mask_loss")
     if given.has(_FLAG):

@@ -52,7 +52,8 @@ def write_ffn(writer: FlagWriter) -> None:
 def read_positions(given: Gathering) -> None:
     if given.has("no-position-embedding"):
         if given.get("model.position_embedding_type") == "learned_absolute":
-            given.not_supported("no-position-embedding", "write --position-embedding-type none", POSITIONS)
+            kind = "model.position_embedding_type"
+            given.refuse_value("no-position-embedding", kind, "write none for no positions, or learned_absolute")
         else:
             given.no_effect("no-position-embedding", "--position-embedding-type says it")
     name = "max-position-embeddings"

@@ -56,7 +56,7 @@ def read_activation(given: Gathering) -> None:
         )
     if given.has(_BY_ENGINE) and _BY_ENGINE not in given.settled:
         reason = "Transformer Engine's GeLU is the approximation: write gelu_tanh if your release builds it"
-        given.not_supported(_BY_ENGINE, reason, ACTIVATION)
+        given.refuse_value(_BY_ENGINE, ACTIVATION, reason)
 
 
 def write_activation(writer: FlagWriter) -> None:
@@ -143,7 +143,7 @@ def read_layer_spec(given: Gathering) -> None:
     elif given.family is T5:
         given.no_effect("spec", "Megatron-LM's T5 has the layers that --transformer-impl names")
     else:
-        given.not_supported("spec", "layers of your own are not in this version")
+        given.another_training("spec", "layers of your own are not in this version")
 
 
 def write_layer_spec(writer: FlagWriter) -> None:
@@ -159,10 +159,10 @@ def read_pattern(given: Gathering) -> None:
     name = "hybrid-override-pattern"
     if not given.has(name):
         return
-    if given.family is not MAMBA:
-        given.no_effect(name, "it is for model.architecture: mamba")
-        return
     text = given.text(name)
+    if given.family is not MAMBA:
+        _read_pattern_of_another(given, name, text)
+        return
     if text is None:
         given.write_it(name, PATTERN)
         return
@@ -177,6 +177,22 @@ def read_pattern(given: Gathering) -> None:
         if given.has("num-layers"):
             given.overrule("num-layers", f"{given.flags[name].shown} says how many")
         given.put(NUM_LAYERS, len(pattern), f"{given.flags[name].shown} names so many")
+
+
+def _read_pattern_of_another(given: Gathering, name: str, text: str | None) -> None:
+    """core_v0.16.1's GPT takes no notice of it; releases with its newer name count the layers by it all the same."""
+    shown = given.flags[name].shown
+    layers = (text or "").partition("/")[0].replace("|", "")
+    if layers and shown.startswith("--hybrid-layer-pattern") and given.get(NUM_LAYERS) != len(layers):
+        if given.has("num-layers"):
+            given.overrule("num-layers", f"{shown} says how many")
+        given.carry(name, NUM_LAYERS, len(layers))
+    else:
+        given.no_effect(name, f"Megatron-LM's {given.family.name} has no such pattern")
+    given.migration.notes.append(
+        f"{shown}: its program trains a {given.family.name}, and no hybrid; for a hybrid, model.architecture=mamba and "
+        f"{PATTERN}={layers or 'PATTERN'} (--set)"
+    )
 
 
 def write_pattern(writer: FlagWriter) -> None:
@@ -203,7 +219,7 @@ def read_window(given: Gathering) -> None:
         return
     layers = given.number(skip)
     if layers is None:
-        given.not_supported(skip, "a list of layers is not in this version: write a number", SKIP)
+        given.refuse_value(skip, SKIP, "a list of layers is not in this version: write a number")
     else:
         given.carry(skip, SKIP, layers)
 

@@ -76,13 +76,20 @@ def test_what_is_missing_is_written_and_said(orchestrator: Any, tmp_path: Path) 
     path.write_text(f"torchrun pretrain_gpt.py {FLAGS} --num-layers $LAYERS --mtp-num-layers 1\n")
     migrated = orchestrator("migrate", path)
     assert migrated.code == 2
-    assert "NOT SUPPORTED" in migrated.out
+    assert "ANOTHER TRAINING" in migrated.out
     assert "--set-var LAYERS=VALUE" in migrated.out
     assert "model.num_layers" in migrated.err
     text = (tmp_path / "job.yaml").read_text()
     assert "--mtp-num-layers 1" in text.split("\nname:")[0]
     assert orchestrator("validate", "job.yaml").code == 2
-    assert orchestrator("migrate", path, "--force", "--set", "model.num_layers=2").code == 0
+    written = ("migrate", path, "--force", "--set", "model.num_layers=2")
+    other = orchestrator(*written)
+    assert other.code == 2
+    assert "--without mtp-num-layers" in other.err
+    assert orchestrator("validate", "job.yaml").code == 0, "it is written all the same"
+    assert orchestrator(*written, "--json").json["valid"] is False
+    meant = orchestrator(*written, "--without", "--mtp-num-layers")
+    assert meant.code == 0, meant.err
 
 
 def test_arguments_of_the_script(orchestrator: Any, tmp_path: Path) -> None:
@@ -136,6 +143,9 @@ def test_accelerate(orchestrator: Any, tmp_path: Path) -> None:
         (("train.sh", "--set-var", "TP"), "NAME=VALUE"),
         (("train.sh", "--set-var", "1000000=x"), "that many"),
         (("train.sh", "--set", "nonsense"), "KEY=VALUE"),
+        (("train.sh", "--set", "optimizer.lrr=2"), "optimizer.lr"),
+        (("train.sh", "--without", "swiglu"), "has no such flag"),
+        (("accelerate.yaml", "--without", "swiglu"), "has none"),
         (("train.sh", "--preset", "gpt2"), "a script does"),
         (("train.sh", "--command", "2"), "there is no 2"),
         (("plain.yaml",), "megatron_lm_config"),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UserError
-from orchestrator.migration.elsewhere import NO_EFFECT, NOT_SUPPORTED, elsewhere
+from orchestrator.migration.elsewhere import NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING, elsewhere
 from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.overriding import override
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
@@ -314,17 +314,12 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
         ("--inprocess-restart", "launch.on_failure"),
         ("--check-weight-hash-across-dp-replicas-interval 10", "not compared"),
         ("--rerun-mode validate_results", "not computed twice"),
-        ("--use-checkpoint-args", "checkpoint import"),
         ("--tokenizer-type TikTokenizer --tokenizer-model x", "tokenizers"),
-        ("--reset-attention-mask", "mask"),
-        ("--dataloader-type cyclic", "sampler"),
         ("--recompute-granularity selective --recompute-modules core_attn mla_up_proj", "core_attn"),
-        ("--multi-latent-attention", "model"),
-        ("--q-lora-rank 64", "latent"),
+        ("--q-lora-rank 64", "--multi-latent-attention"),
         ("--data-args-path file", "data.blend"),
         ("--train-weighted-split-paths-path file", "data.blend"),
         ('--valid-weighted-split-paths "VALID: 0.4 0.9:1 a, 0.6 0.9:1 b" "OTHER: 1 0:1 c"', "data.validation"),
-        ("--embed-layernorm", "BLOOM"),
         ("--pad-vocab-size-to 250880", "model.make_vocab_size_divisible_by"),
         ("--no-position-embedding", "none"),
         ("--attention-backend unfused", "auto, fused, flash"),
@@ -447,7 +442,7 @@ def test_what_stands_behind_a_flag_that_takes_no_more_is_not_lost_with_it(flags:
 def test_every_flag_is_accounted_for(flags: Flags) -> None:
     """One of every name that the tables know, each exactly once."""
     names = [*{row.flag for row in ROWS}, *(name for together in TOGETHER for name in together.flags)]
-    names += [*IMPLIED, *OLD_NAMES, *NO_EFFECT, *NOT_SUPPORTED]
+    names += [*IMPLIED, *OLD_NAMES, *NO_EFFECT, *NOT_SUPPORTED, *OTHER_TRAINING]
     words = [f"--{name}" for name in dict.fromkeys(names)]
     migration = flags(*words).migration
     told = [account.flag.split()[0] for account in migration.accounts]
@@ -492,8 +487,9 @@ def is_read_or_refused_with_places(text: str) -> bool:
 def test_the_tables_do_not_overlap() -> None:
     """A flag that a field has is not said to be without one; every field that is named exists."""
     ours = {row.flag for row in ROWS} | {name for together in TOGETHER for name in together.flags}
-    assert not ours & (NO_EFFECT.keys() | NOT_SUPPORTED.keys())
-    assert not NO_EFFECT.keys() & NOT_SUPPORTED.keys()
+    tables = (NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING)
+    assert not ours & {name for table in tables for name in table}
+    assert len({name for table in tables for name in table}) == sum(map(len, tables))
     assert {name for name in ours if elsewhere(name)} == set()
     paths = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
     known = set(leaf_paths())

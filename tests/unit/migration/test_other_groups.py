@@ -65,7 +65,6 @@ def test_what_others_call_by_another_name(flags: str, path: str, value: Any) -> 
         ("--openai-gelu --disable-bias-linear", "gelu", None),
         ("--openai-gelu --no-bias-gelu-fusion", "gelu", "--no-bias-gelu-fusion"),
         ("--openai-gelu --no-bias-gelu-fusion --use-legacy-models", "gelu_tanh", None),
-        ("--use-te-activation-func --disable-bias-linear", "gelu", None),
     ],
 )
 def test_gelu_with_a_bias_is_the_approximation(flags: str, activation: str, flag: str | None) -> None:

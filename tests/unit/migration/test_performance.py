@@ -30,6 +30,7 @@ HERE = Path(__file__).parent
 SCRIPT = Path(__file__).parents[3] / "scripts" / "megatron_flags.py"
 CONFIGURATIONS = (TransformerConfig, ModelParallelConfig, DistributedDataParallelConfig, OptimizerConfig)
 SPEED = {flag: group for group in GROUPS for flag in group.flags}
+EFFECTS = {"on": "none", "refused": "aside", "training": "training"}
 VERSIONS = {"0.16": ("16", "both"), "0.19": ("19", "both")}
 MIXTURE = {"num_experts": 4, "moe_router_topk": 2, "activation": "swiglu", "add_bias_linear": False}
 EVERYONES = ("--moe-permute-fusion", "--moe-router-fusion", "--cross-entropy-loss-fusion", "--manual-gc")
@@ -99,7 +100,9 @@ def test_what_is_a_key_is_read_into_one() -> None:
 def test_what_is_none_says_so() -> None:
     for flag, group in SPEED.items():
         if group.answer != "key":
-            assert elsewhere(flag) == (group.where, group.answer == "on"), flag
+            found = elsewhere(flag)
+            assert found is not None, flag
+            assert (found.reason, found.effect) == (group.where, EFFECTS[group.answer]), flag
 
 
 @pytest.mark.parametrize("flag", ["--moe-permute-fusion", "--moe-router-fusion", "--manual-gc", "--no-rope-fusion"])

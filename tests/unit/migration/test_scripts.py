@@ -151,7 +151,7 @@ def test_stages_in_letters() -> None:
 
 def test_layers_of_another_program() -> None:
     migration = migrate_script(f"torchrun pretrain_mamba.py {FLAGS} --spec my.layers stack", "mamba.sh")
-    assert [account.flag for account in migration.of("not_supported")] == ["--spec my.layers stack"]
+    assert [account.flag for account in migration.of("changes_training")] == ["--spec my.layers stack"]
 
 
 def test_t5(script_text: Text) -> None:

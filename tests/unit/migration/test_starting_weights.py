@@ -81,7 +81,7 @@ def test_of_a_task_too(script_text: Callable[[str], str]) -> None:
     [
         ("", "no_effect", "no_effect"),
         ("--load X --save X", "no_effect", "no_effect"),
-        ("--load X --save Y", "no_effect", "not_supported"),
+        ("--load X --save Y", "no_effect", "changes_training"),
         ("--load X --finetune", "no_effect", "no_effect"),
     ],
 )

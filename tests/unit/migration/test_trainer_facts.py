@@ -115,6 +115,46 @@ def test_a_pattern_tells_a_hybrid_where_the_program_does_not(program: str, is_hy
     assert (migrated.migration.values.get("model.architecture") == "mamba") is is_hybrid
 
 
+@pytest.mark.parametrize(
+    ("program", "words", "architecture"),
+    [
+        ("pretrain_gpt.py", "--model-provider mamba --hybrid-layer-pattern MM-", "mamba"),
+        ("train.py", "--model_provider=hybrid", "mamba"),
+        ("pretrain_mamba.py", "--model-provider gpt", None),
+        ("train.py", "--model-provider llava_vlm", "refused"),
+        ("pretrain_gpt.py", "--hybrid-override-pattern MM-", None),
+    ],
+)
+def test_the_model_that_a_flag_names(program: str, words: str, architecture: str | None) -> None:
+    """Forks and the programs beside pretraining choose it so; without, the program builds its own whatever a pattern
+    says.
+    """
+    migration = of(program, words).migration
+    assert (migration.refused is not None) is (architecture == "refused")
+    if architecture != "refused":
+        assert migration.values.get("model.architecture") == architecture
+
+
+def test_a_pattern_beside_a_gpt() -> None:
+    """core_v0.16.1's GPT has as many layers as --num-layers says; releases with the newer name count the pattern."""
+    old = of("pretrain_gpt.py", "--hybrid-override-pattern MM-")
+    assert old.outcome("--hybrid-override-pattern") == "no_effect"
+    assert old.job.model.num_layers == 4
+    new = of("pretrain_gpt.py", "--hybrid-layer-pattern MM-")
+    assert (new.outcome("--hybrid-layer-pattern"), new.outcome("--num-layers")) == ("carried", "no_effect")
+    assert new.job.model.num_layers == 3
+    for migrated in (old, new):
+        [note] = [each for each in migrated.migration.notes if "for a hybrid" in each]
+        assert "model.architecture=mamba" in note
+        assert "model.hybrid_override_pattern=MM-" in note
+
+
+def test_flags_alone_with_a_pattern_are_a_hybrids() -> None:
+    migration = migrate_words(["--num-layers", "3", "--hybrid-override-pattern", "MM-"], "the line")
+    assert migration.values["model.architecture"] == "mamba"
+    assert migration.sources["model.architecture"].comment == "a Mamba, by its pattern of layers"
+
+
 def test_patterns_that_say_more_than_layers() -> None:
     migrated = of("pretrain_mamba.py", "--hybrid-layer-pattern M-M*|M-M*")
     assert migrated.migration.values["model.hybrid_override_pattern"] == "M-M*M-M*"
@@ -131,7 +171,7 @@ def test_local_layers() -> None:
     words = to_megatron(bert.job).words
     assert words[words.index("--spec") + 1] == "local"
     assert of("pretrain_t5.py", "--spec local").outcome("--spec") == "no_effect"
-    assert of("pretrain_gpt.py", "--spec local").outcome("--spec") == "not_supported"
+    assert of("pretrain_gpt.py", "--spec local").outcome("--spec") == "changes_training"
 
 
 def test_begin_and_end_of_t5_by_the_legacy_tokenizer() -> None:
@@ -162,7 +202,7 @@ def test_under_deepspeed_the_loss_scale_is_its_own() -> None:
     [
         ("--sliding-window 64", "no_counterpart", "model.sliding_window"),
         ("--pp-partition-method uniform", "no_counterpart", "pipeline_model_parallel_layout"),
-        ("--model-provider mamba", "no_counterpart", "model.architecture"),
+        ("--model-provider gpt", "no_effect", "model.architecture"),
         ("--glu-activation geglu", "no_counterpart", "model.activation"),
         ("--tensor-parallel-degree 2", "no_counterpart", "parallelism.tensor_model_parallel_size"),
         ("--async-strategy nvrx", "no_effect", "checkpoint.async_save"),

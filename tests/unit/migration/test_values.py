@@ -107,7 +107,7 @@ def test_choices_of_flags_without_a_field_have_an_effect_nowhere_or_are_listed()
     silent = set()
     for flag, choices in recorded_choices():
         answer = elsewhere(flag)
-        if flag not in READ and answer is not None and answer[1]:
+        if flag not in READ and answer is not None and answer.effect == "none":
             silent.add(flag)
         for value in HARMLESS_VALUES.get(flag, ()):
             assert value in choices, flag

@@ -1,0 +1,101 @@
+"""Flags without which something else would be trained: the job is not complete until a person says that it is meant."""
+
+from __future__ import annotations
+
+import pytest
+from unit.migration.conftest import SMALLEST, Flags
+
+from orchestrator.errors import UserError
+from orchestrator.migration.elsewhere import OPENS, OTHER_TRAINING, WORDS, elsewhere
+from orchestrator.migration.from_megatron import migrate_words
+from orchestrator.migration.overriding import override
+from orchestrator.migration.report import Migration
+from orchestrator.spec.shape import leaf_paths, sections
+
+EXPERTS = "--num-experts 4"
+
+
+def migrated(words: str, *without: str) -> Migration:
+    needed = [word for pair in SMALLEST.items() for word in pair]
+    return migrate_words(["torchrun", "pretrain_gpt.py", *needed, *words.split()], "test", without=without)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--multi-latent-attention", "--apply-residual-connection-post-layernorm", "--softmax-type learnable"),
+        *("--mtp-num-layers 1", "--attention-output-gate", "--linear-attention-freq 2", "--fp32-residual-connection"),
+        *("--experimental-attention-variant dsa", "--no-rope-freq 4", "--embedding-init-method-std 0.1", "--use-mup"),
+        *("--glu-linear-offset 1.0", "--activation-func-clamp-value 7", "--heterogeneous-layers-config-path x"),
+        *("--reset-attention-mask", "--dataloader-type cyclic", "--fim-data", "--sft", "--perform-rl-step"),
+        *("--logits-load-dir x", "--freeze-all-layers", "--iterations-to-skip 3 4", "--yaml-cfg x"),
+        *("--use-checkpoint-args", "--skip-train", "--ckpt-convert-format torch", "--spec mine layers"),
+        *("--embed-layernorm", "--mlp-type residual", "--curriculum-learning-legacy", "--use-kitchen-attention"),
+        *(f"--moe-router-enable-expert-bias {EXPERTS}", f"--moe-router-topk-scaling-factor 2.5 {EXPERTS}"),
+        *(f"--moe-router-group-topk 2 {EXPERTS}", f"--moe-option-of-a-later-release {EXPERTS}"),
+    ],
+)
+def test_the_job_is_not_complete(flag: str) -> None:
+    migration = migrated(flag)
+    name = flag.split()[0]
+    assert [each.flag.split()[0] for each in migration.of("changes_training")] == [name]
+    assert not migration.is_complete
+    meant = migrated(flag, name)
+    assert meant.is_complete
+    assert [each.outcome for each in meant.accounts if each.flag.split()[0] == name] == ["no_effect"]
+    assert [note for note in meant.notes if note.startswith(name)], "it stands at the top of the job"
+
+
+@pytest.mark.parametrize(
+    ("flag", "assignment"),
+    [
+        ("--quick-geglu", "model.activation=swiglu"),
+        ("--rotary-interleaved --position-embedding-type rope", "model.position_embedding_type=rope"),
+        ("--no-position-embedding", "model.position_embedding_type=none"),
+        ("--qk-l2-norm", "qk_layernorm=true"),
+        ("--init-method-xavier-uniform", "init_method_std=0.01"),
+        ("--pad-vocab-size-to 51200", "model.make_vocab_size_divisible_by=51200"),
+        ("--no-weight-decay-cond-type apply_wd_to_qk_layernorm", "optimizer.apply_wd_to_qk_layernorm=true"),
+        ("--use-te-activation-func --disable-bias-linear", "model.activation=gelu_tanh"),
+        ("--window-size 10,0 --window-attn-skip-freq [1,0]", "model.window_attn_skip_freq=2"),
+        ("--step-batch-size-schedule 0:8 10:16", "batch.rampup_batch_size=null"),
+        ("--fp4-format e2m1", "precision.fp8=null"),
+        ("--sliding-window 64", "model.sliding_window=65"),
+        ("--glu-activation geglu", "model.activation=geglu"),
+    ],
+)
+def test_a_field_that_corresponds_stands_open(flag: str, assignment: str) -> None:
+    migration = migrated(flag)
+    assert len(migration.missing) == 1
+    override(migration, assignment)
+    assert migration.is_complete
+
+
+def test_every_such_flag_of_the_table() -> None:
+    for name in OTHER_TRAINING:
+        words = " ".join([f"--{name}", *(["x"] if WORDS[name] != 0 else [])])
+        assert not migrated(f"{EXPERTS} {words}").is_complete, name
+    assert set(OPENS.values()) <= {*leaf_paths(), *(".".join(path) for path in sections())}
+    assert all(name in WORDS or elsewhere(name) is None for name in OPENS)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--mtp-num-layers 0", "--softmax-type vanilla", "--dataloader-type single", "--mlp-type standard"),
+        *("--mtp-loss-scaling-factor 0.1", "--kv-lora-rank 64", "--fim-rate 0.5", "--rope-type rope"),
+        *("--moe-router-enable-expert-bias", "--moe-input-jitter-eps 0.1"),  # there are no experts
+        *("--log-straggler", "--use-megatron-fsdp", "--optimizer-cpu-offload", "--exit-interval 10"),
+        *("--data-parallel-random-init", "--exit-on-missing-checkpoint", "--full-validation", "--use-legacy-models"),
+    ],
+)
+def test_the_training_is_the_same_without(flag: str) -> None:
+    assert migrated(flag).is_complete
+
+
+def test_a_flag_to_leave_out_is_there(flags: Flags) -> None:
+    with pytest.raises(UserError, match="has no such flag"):
+        migrated("--bf16", "mtp-num-layers")
+    assert migrated("--mtp_num_layers 1", "mtp_num_layers").is_complete
+    values = migrated("--swiglu", "--swiglu").values
+    assert values["model.activation"] == "gelu_tanh", "any flag, as if it was not there"
