@@ -14,9 +14,9 @@ SCHEMA = "job.schema.json"
 """Its name; `orchestrator schema` prints what is in it."""
 
 
-def with_schema_line(text: str) -> str:
-    """A job's text under the line that names its schema."""
-    return f"# yaml-language-server: $schema={SCHEMA}\n{text}"
+def with_schema_line(text: str, output: Path) -> str:
+    """A job's text under the line that names its schema, where that is written beside it."""
+    return f"# yaml-language-server: $schema={SCHEMA}\n{text}" if _goes_beside(output) else text
 
 
 def write_schema(output: Path) -> Path | None:
@@ -24,10 +24,15 @@ def write_schema(output: Path) -> Path | None:
     its name is another. Raises UserError where it cannot be written.
     """
     path = output.parent / SCHEMA
-    if output in (PRINTED, path) or not _is_ours(path):
+    if not _goes_beside(output):
         return None
     write_output(path, json.dumps(job_schema(), indent=2) + "\n")
     return path
+
+
+def _goes_beside(output: Path) -> bool:
+    path = output.parent / SCHEMA
+    return output not in (PRINTED, path) and _is_ours(path)
 
 
 def _is_ours(path: Path) -> bool:

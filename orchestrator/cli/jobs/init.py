@@ -65,7 +65,7 @@ def command(
             )
         typer.echo("Enter takes the answer in brackets. Nothing is written before the last question.\n")
         values = spec_values(ask(_read, _tell, given))
-    text = with_schema_line(job_text(values))
+    text = with_schema_line(job_text(values), output)
     job = load_text(text, str(output)).job
     write_output(output, text)
     schema = write_schema(output)

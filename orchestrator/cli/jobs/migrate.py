@@ -86,7 +86,7 @@ def command(
         with told_aside(output):
             _show(migration, None, [], as_json)
         raise typer.Exit(2)
-    text = with_schema_line(job_text(migration))
+    text = with_schema_line(job_text(migration), output)
     job, problems = _checked(text, output)
     write_output(output, text)
     schema = write_schema(output)

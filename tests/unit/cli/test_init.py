@@ -94,7 +94,9 @@ def test_nothing_is_overwritten(orchestrator: Any, tmp_path: Path) -> None:
 def test_on_standard_output(orchestrator: Any, tmp_path: Path) -> None:
     assert orchestrator("init", "--yes", "-o", "there.yaml").code == 0
     printed = orchestrator("init", "--yes", "-o", "-")
-    assert (printed.code, printed.out, printed.err) == (0, (tmp_path / "there.yaml").read_text(), "")
+    schema, _, job = (tmp_path / "there.yaml").read_text().partition("\n")
+    assert "$schema=" in schema
+    assert (printed.code, printed.out, printed.err) == (0, job, ""), "and no schema is written beside it"
     assert "leave one of them out" in orchestrator("init", "--yes", "-o", "-", "--json").json["message"]
     assert not (tmp_path / "-").exists()
 
