@@ -163,6 +163,7 @@ _OTHER_TRAINING: dict[str, str] = {
         moe-router-force-load-balancing moe-router-force-biased= moe-router-quantile-balancing-ema=
         moe-input-jitter-eps= moe-token-drop-policy= moe-apply-probs-on-input moe-shared-expert-gate moe-latent-size=
         moe-use-upcycling""",
+    "write the layers that have experts, as in [0, 1, 0, 1]": "expert-interval=",
     "experts beside a dense MLP are not in this version": "mlp-type=",
     "a norm behind the embedding (BLOOM's) is not in this version": "embed-layernorm",
     "write model.make_vocab_size_divisible_by: this size divided by the tensor-parallel size pads to as much": """
@@ -256,6 +257,7 @@ OPENS: dict[str, str] = {
     "no-weight-decay-cond-type": "optimizer.apply_wd_to_qk_layernorm",
     "step-batch-size-schedule": "batch.rampup_batch_size",
     "moe-latent-size": "model.moe_ffn_hidden_size",
+    "expert-interval": "model.moe_layer_freq",
     "sliding-window": "model.sliding_window",
     "glu-activation": "model.activation",
     **dict.fromkeys(("fp4-format", "fp8-output-proj", "te-precision-config-file"), "precision.fp8"),
@@ -290,6 +292,7 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "exit-signal": ("SIGTERM", "SIGINT", "SIGUSR1"),
     "softmax-type": ("vanilla",),
     "mlp-type": ("standard",),
+    "expert-interval": ("1",),
     "mtp-num-layers": ("0",),
     "glu-linear-offset": ("0.0", "0"),
     "moe-router-topk-scaling-factor": ("1.0", "1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.migration.defaults import REQUIRED
@@ -286,7 +287,7 @@ def _read_row(given: Gathering, row: Row) -> None:
         given.write_it(row.flag, row.path)
         return
     try:
-        value = row.kind.read(text)
+        value = _read_value(given, row, text)
     except ValueError as error:
         if row.kind.is_choice:
             given.refuse_value(row.flag, row.path, str(error))
@@ -294,6 +295,19 @@ def _read_row(given: Gathering, row: Row) -> None:
             given.write_it(row.flag, row.path, str(error))
         return
     given.carry(row.flag, row.path, value)
+
+
+def _read_value(given: Gathering, row: Row, text: str) -> Any:
+    if row.choices is None:
+        return row.kind.read(text)
+    path, legal = row.choices[0], row.choices[1][given.get(row.choices[0])]
+    try:
+        value = row.kind.read(text)
+    except ValueError:
+        value = None
+    if value not in legal:
+        raise ValueError(f"of its choices {path}: {given.get(path)} has {', '.join(legal)}")
+    return value
 
 
 def _read_elsewhere(given: Gathering, name: str) -> None:
@@ -321,7 +335,7 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
         given.no_effect(name, "this value asks for nothing" if asks_for_nothing else found.reason)
     elif found.effect == "aside":
         given.not_supported(name, found.reason)
-    elif name.startswith("moe-") and given.get(EXPERTS) is None:
+    elif re.match("moe-|expert-", name) and given.get(EXPERTS) is None:
         given.no_effect(name, "Megatron-LM takes it with --num-experts only")
     elif found.path is not None:
         given.refuse_value(name, found.path, found.reason)

@@ -10,7 +10,7 @@ from orchestrator.migration.defaults import default_of, is_about_speed, is_free_
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.programs import Family
 from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
-from orchestrator.migration.shell.values import known
+from orchestrator.migration.shell.values import known, shown
 
 MEGATRON = "Megatron-LM's default"
 _WHOLE = re.compile(r"\d+(?:_\d+)*", re.ASCII)
@@ -19,6 +19,11 @@ _WHOLE = re.compile(r"\d+(?:_\d+)*", re.ASCII)
 def whole_number(text: str) -> int | None:
     """A whole number as argparse reads it (`1_000_000`); None for other text."""
     return int(text) if _WHOLE.fullmatch(text) and len(text) < 20 else None
+
+
+def _no_value(flag: Flag) -> str:
+    words = " ".join(map(shown, flag.words))
+    return f"{words!r} is no value of it" if flag.words else "it has no value"
 
 
 class Gathering:
@@ -123,7 +128,7 @@ class Gathering:
         """A flag whose value is not known, or is no value of its field: a person has to write it."""
         flag = self.flags[name]
         unknown = flag.unknown
-        why = reason or (unknown.why if unknown is not None else "it has no value")
+        why = reason or (unknown.why if unknown is not None else _no_value(flag))
         if unknown is not None and unknown.variable is not None and reason is None:
             why += f": --set-var {unknown.variable}=VALUE"
         if is_optional(path):

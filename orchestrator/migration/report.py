@@ -16,7 +16,7 @@ HEADINGS: dict[Outcome, str] = {
     "changes_training": "ANOTHER TRAINING without these, which this version does not have",
     "not_supported": "NOT SUPPORTED by this version: the job goes without",
     "no_counterpart": "WITHOUT COUNTERPART",
-    "not_known": "CANNOT BE KNOWN without running the script: write it",
+    "not_known": "WRITE IT: the script does not say it, or says what is no value of the field",
 }
 LOUD: tuple[Outcome, ...] = ("changes_training", "not_supported", "no_counterpart", "not_known")
 """What a person has to look at: also at the top of the written job."""

@@ -7,7 +7,7 @@ core_r0.5.0 to core_r0.16.0, with spellings of earlier ones. What several flags 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.migration.defaults import REQUIRED
@@ -31,18 +31,30 @@ class Kind:
 
 
 def _whole(text: str) -> int:
-    number = float(text)
+    try:
+        return int(text)
+    except ValueError:
+        number = _number(text, "a whole number")
     if not number.is_integer():  # infinity is none either
-        raise ValueError(f"{text} is not a whole number")
+        raise ValueError(f"{text!r} is not a whole number")
     return int(number)
+
+
+def _number(text: str, kind: str = "a number") -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not {kind}") from None
 
 
 def _number_text(number: Any) -> str:
     return repr(number)
 
 
-WHOLE = Kind(1, lambda text: int(text) if text.lstrip("+-").isdigit() else _whole(text), str)
-NUMBER = Kind(1, float, _number_text)
+WHOLE = Kind(1, _whole, str)
+NUMBER = Kind(1, _number, _number_text)
+NUMBER_OR_ZERO = Kind(1, lambda text: _number(text) or None, _number_text)
+"""A number, where 0 is none."""
 TEXT = Kind(1, str, str)
 MINUTES = Kind(1, lambda text: _whole(text) * 60, lambda s: str(s // 60) if s % 60 == 0 else None)
 
@@ -52,13 +64,14 @@ def switch(value: Any) -> Kind:
     return Kind(0, lambda text: value, lambda given: "" if given == value else None)
 
 
-def choice(names: Mapping[str, Any]) -> Kind:
-    """A flag with one of several words."""
+def choice(names: Mapping[str, Any], others: Mapping[str, Any] | None = None) -> Kind:
+    """A flag with one of several words; `others` are those of earlier releases and forks, read and never written."""
+    known = {**names, **(others or {})}
 
     def read(text: str) -> Any:
-        if text not in names:
+        if text not in known:
             raise ValueError(f"of its choices this version has {', '.join(names)}")
-        return names[text]
+        return known[text]
 
     def write(value: Any) -> str | None:
         return next((name for name, meant in names.items() if meant == value), None)
@@ -82,6 +95,8 @@ class Row:
     """What Megatron-LM does without the flag, where the spec's default is another; REQUIRED where it refuses."""
     only: tuple[str, Any] | None = None
     """(path, value, or several): what it is for; elsewhere it has no effect."""
+    choices: tuple[str, Mapping[Any, tuple[str, ...]]] | None = None
+    """(path, values by that of the path): where not every job can have every value."""
 
     def is_for(self, value: Any) -> bool:
         """Whether it has an effect where `only`'s path has that value."""
@@ -105,15 +120,19 @@ _FP16 = ("precision.dtype", "fp16")
 _ADAM = ("optimizer.name", "adam")
 _WSD = ("schedule.lr_decay_style", "WSD")
 # Megatron-DeepSpeed writes them small.
-_NORMS = choice({"LayerNorm": "LayerNorm", "RMSNorm": "RMSNorm", "layernorm": "LayerNorm", "rmsnorm": "RMSNorm"})
-# Other groups' flags know ALiBi, and the first two by their names of old: they are read and never written.
-_POSITIONS = replace(
-    choice(
-        {name: name for name in ("learned_absolute", "rope", "relative", "none", "alibi")}
-        | {"absolute": "learned_absolute", "rotary": "rope"}
-    ),
-    write=lambda value: None if value == "alibi" else value,
+_NORMS = choice({"LayerNorm": "LayerNorm", "RMSNorm": "RMSNorm"}, {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"})
+# Other groups' flags know ALiBi, and the first two by their names of old.
+_POSITIONS = choice(
+    {name: name for name in ("learned_absolute", "rope", "relative", "none")},
+    {"absolute": "learned_absolute", "rotary": "rope", "alibi": "alibi"},
 )
+_OF_DECODERS = ("learned_absolute", "rope", "none", "alibi")
+_POSITIONS_OF = {
+    "gpt": _OF_DECODERS,
+    "mamba": _OF_DECODERS,
+    "bert": ("learned_absolute", "rope", "none"),
+    "t5": ("learned_absolute", "rope", "relative", "none"),
+}
 _WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 # Megatron-LM's flash attention takes jobs that FlashAttention 4 does not, and nothing that ran is to be refused.
 _ATTENTION = choice({"auto": "auto", "fused": "fused", "flash": "auto"})
@@ -131,6 +150,7 @@ ROWS: tuple[Row, ...] = (
         "model.position_embedding_type",
         _POSITIONS,
         "learned_absolute",
+        choices=("model.architecture", _POSITIONS_OF),
     ),
     Row("rotary-percent", "model.rotary_percent", NUMBER, only=_ROPE),
     Row("rotary-base", "model.rotary_base", WHOLE, only=_ROPE),
@@ -215,7 +235,7 @@ ROWS: tuple[Row, ...] = (
     # precision
     Row("bf16", "precision.dtype", switch("bf16"), "fp32"),
     Row("fp16", "precision.dtype", switch("fp16"), "fp32"),
-    Row("loss-scale", "precision.loss_scale", NUMBER, only=_FP16),
+    Row("loss-scale", "precision.loss_scale", NUMBER_OR_ZERO, only=_FP16),
     Row("initial-loss-scale", "precision.initial_loss_scale", NUMBER, only=_FP16),
     Row("min-loss-scale", "precision.min_loss_scale", NUMBER, only=_FP16),
     Row("loss-scale-window", "precision.loss_scale_window", WHOLE, only=_FP16),
@@ -274,5 +294,7 @@ OLD_NAMES: dict[str, str] = {
     "moe-loss-weight": "moe-aux-loss-coeff",
     "moe-loss-coeff": "moe-aux-loss-coeff",
     "moe-expert-parallel-size": "expert-model-parallel-size",
+    "topk": "moe-router-topk",
+    "ds-sequence-parallel-size": "context-parallel-size",
 }
 """Flags that have another name, with the same values."""

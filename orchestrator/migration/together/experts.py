@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.migration.defaults import default_of
-from orchestrator.migration.gathering import Gathering
-from orchestrator.migration.table import NUMBER, WHOLE, Kind, same, switch
+from orchestrator.migration.gathering import Gathering, whole_number
+from orchestrator.migration.table import NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch
 from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.expert_kernels import may_have_engine
@@ -39,6 +40,9 @@ def _frequency_text(value: int | list[int]) -> str:
 
 FREQUENCY = Kind(1, _frequency, _frequency_text)
 
+_CAPACITY = replace(NUMBER, read=lambda text: value if (value := NUMBER.read(text)) >= 0 else None)
+"""megatron-core drops no tokens where it is below 0."""
+
 _ROWS: tuple[tuple[str, str, Kind], ...] = (
     ("moe-layer-freq", "model.moe_layer_freq", FREQUENCY),
     ("moe-ffn-hidden-size", "model.moe_ffn_hidden_size", WHOLE),
@@ -53,8 +57,8 @@ _ROWS: tuple[tuple[str, str, Kind], ...] = (
         same("aux_loss", "seq_aux_loss", "sinkhorn", "none"),
     ),
     ("moe-aux-loss-coeff", "model.moe_aux_loss_coeff", NUMBER),
-    ("moe-z-loss-coeff", "model.moe_z_loss_coeff", NUMBER),
-    ("moe-expert-capacity-factor", "model.moe_expert_capacity_factor", NUMBER),
+    ("moe-z-loss-coeff", "model.moe_z_loss_coeff", NUMBER_OR_ZERO),
+    ("moe-expert-capacity-factor", "model.moe_expert_capacity_factor", _CAPACITY),
     ("moe-token-dispatcher-type", DISPATCHER, same("allgather", "alltoall")),
     ("moe-grouped-gemm", GROUPED, switch(True)),
     ("expert-tensor-parallel-size", "parallelism.expert_tensor_parallel_size", WHOLE),
@@ -64,8 +68,11 @@ _SEVERAL = frozenset(("moe-router-load-balancing-type", "moe-aux-loss-coeff"))
 
 
 def read(given: Gathering) -> None:
-    count = given.number("num-experts")
-    if given.has("num-experts") and count is None:
+    counts = [whole_number(word) for word in given.words("num-experts") or ()]
+    count = counts[0] if len(set(counts)) == 1 else None
+    if len(set(counts)) > 1 and None not in counts:
+        given.refuse_value("num-experts", EXPERTS, "every layer that has experts has as many")
+    elif given.has("num-experts") and count is None:
         given.write_it("num-experts", EXPERTS)
     elif not count:
         given.no_effect("num-experts", "no experts are none")
@@ -124,7 +131,7 @@ def write(writer: FlagWriter) -> None:
 EXPERTS_TOGETHER = (
     Together(
         {
-            "num-experts": 1,
+            "num-experts": None,  # Megatron-DeepSpeed takes one for each layer
             **{flag: None if flag in _SEVERAL else kind.values for flag, _, kind in _ROWS},
         },
         read,

@@ -15,7 +15,7 @@ from orchestrator.spec.ramp import batch_sizes, steps_to, whole_steps_to
 from orchestrator.spec.runtime import RecomputedModule
 
 GLOBAL, RAMPUP = "batch.global_batch_size", "batch.rampup_batch_size"
-SAMPLES, DROP_LAST = "schedule.train_samples", "schedule.drop_last"
+SAMPLES, TOKENS, DROP_LAST = "schedule.train_samples", "schedule.train_tokens", "schedule.drop_last"
 WARMUPS = {
     "lr-warmup-iters": "schedule.lr_warmup_iters",
     "lr-warmup-samples": "schedule.lr_warmup_samples",
@@ -143,6 +143,58 @@ def read_warmup(given: Gathering) -> None:
             given.carry(name, path, value if name == "lr-warmup-fraction" else int(value))
 
 
+_IN_TOKENS = {
+    "lr-decay-tokens": ("schedule.lr_decay_samples", ("lr-decay-samples", "lr-decay-iters")),
+    "lr-warmup-tokens": (WARMUPS["lr-warmup-samples"], tuple(WARMUPS)),
+}
+_LENGTHS = ("train-samples", "train-iters")
+
+
+def read_tokens(given: Gathering) -> None:
+    """Megatron-DeepSpeed's lengths in tokens go over those in samples and steps; a training ends by what is first."""
+    sequence = given.get("model.seq_length")
+    for name, (path, others) in _IN_TOKENS.items():
+        if not given.has(name):
+            continue
+        tokens = given.number(name)
+        _overrule(given, others, name)
+        if tokens is None or not isinstance(sequence, int) or sequence < 1:
+            given.write_it(name, path)
+        else:
+            shown = f"{given.flags[name].shown}, in sequences of {sequence}"
+            given.carry(name, path, -(-tokens // sequence), shown)
+    _read_train_tokens(given, sequence)
+
+
+def _read_train_tokens(given: Gathering, sequence: Any) -> None:
+    name = "train-tokens"
+    if not given.has(name):
+        return
+    tokens, samples = given.number(name), given.number("train-samples")
+    steps, batch = given.get("schedule.train_iters"), given.get(GLOBAL)
+    if samples is None and isinstance(steps, int) and isinstance(batch, int):
+        samples = steps * batch
+    if tokens is not None and samples is not None and isinstance(sequence, int) and samples * sequence <= tokens:
+        given.no_effect(name, "the training ends before")
+        return
+    _overrule(given, _LENGTHS, name)
+    given.migration.drop(DROP_LAST)
+    if tokens is None:
+        given.write_it(name, TOKENS)
+    else:
+        given.carry(name, TOKENS, tokens)
+
+
+def _overrule(given: Gathering, names: tuple[str, ...], by: str) -> None:
+    for name in names:
+        if given.has(name):
+            given.overrule(name, f"--{by} goes over it")
+
+
+def write_tokens(writer: FlagWriter) -> None:
+    """Megatron-LM has lengths in samples and steps."""
+
+
 def write_warmup(writer: FlagWriter) -> None:
     for name, path in WARMUPS.items():
         value = writer.value(path)
@@ -214,6 +266,8 @@ def read_checkpoints(given: Gathering) -> None:
             given.write_it("save-interval", SAVE)
         elif not given.has("save"):
             given.no_effect("save-interval", "Megatron-LM saves nothing without --save; the end is saved here")
+        elif every == 0:
+            given.no_effect("save-interval", "0 is at no step; a checkpoint is always written at the end")
         elif isinstance(steps, int) and every > steps:
             given.no_effect("save-interval", "it is never reached; a checkpoint is always written at the end")
         else:
@@ -359,8 +413,9 @@ TRAINING = (
         (GLOBAL, RAMPUP, "batch.num_micro_batches"),
     ),
     Together({}, read_deepspeed_scale, write_deepspeed_scale, ()),
-    Together({"train-samples": 1}, read_length, write_length, (SAMPLES, "schedule.train_tokens", DROP_LAST)),
+    Together({"train-samples": 1}, read_length, write_length, (SAMPLES, TOKENS, DROP_LAST)),
     Together(dict.fromkeys(WARMUPS, 1), read_warmup, write_warmup, tuple(WARMUPS.values())),
+    Together(dict.fromkeys((*_IN_TOKENS, "train-tokens"), 1), read_tokens, write_tokens, ()),
     Together(
         {"accumulate-allreduce-grads-in-fp32": 0, "grad-reduce-in-bf16": 0}, read_reduction, write_reduction, (REDUCE,)
     ),

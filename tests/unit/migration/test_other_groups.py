@@ -34,6 +34,16 @@ def told(migration: Migration, part: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("flags", "path", "value"),
     [
+        ("--num-experts 8 --topk 1", "model.moe_router_topk", 1),
+        ("--num-experts 8 8 --topk 1", "model.num_experts", 8),
+        ("--ds-sequence-parallel-size 2", "parallelism.context_parallel_size", 2),
+        ("--lr-decay-tokens 64000 --lr-decay-iters 7", "schedule.lr_decay_samples", 1000),
+        ("--lr-decay-tokens 64000 --lr-decay-iters 7", "schedule.lr_decay_iters", None),
+        ("--lr-warmup-tokens 6401 --lr-warmup-iters 7", "schedule.lr_warmup_samples", 101),
+        ("--train-tokens 6400", "schedule.train_tokens", 6400),
+        ("--train-tokens 6400", "schedule.train_iters", None),
+        ("--train-tokens 64000", "schedule.train_tokens", None),
+        ("--train-tokens 64000", "schedule.train_iters", 10),
         ("--num-key-value-heads 2", "model.num_query_groups", 2),
         ("--num-key-value-heads 4", "model.num_query_groups", None),
         ("--attention-head-type multiquery", "model.num_query_groups", 1),
@@ -49,6 +59,33 @@ def test_what_others_call_by_another_name(flags: str, path: str, value: Any) -> 
     assert migration.values.get(path) == value
     assert not [each for each in migration.accounts if each.outcome in ("not_supported", "not_known")]
     assert not told(migration, "not a flag that is known")
+
+
+def test_a_length_in_tokens_goes_over_one_in_samples() -> None:
+    """Megatron-DeepSpeed ends by what is first; its scripts write samples that are never reached."""
+    words = FLAGS.replace("--train-iters 10", "--train-samples 999999999")
+    migration = migrate_words([*words.split(), "--train-tokens", "6400", "--lr-decay-tokens", "64000"], "flags")
+    schedule = load_text(job_text(migration)).job.schedule
+    assert (schedule.train_tokens, schedule.train_samples, schedule.drop_last) == (6400, None, False)
+    assert schedule.lr_decay_samples == 1000
+    assert [outcome for outcome, _ in told(migration, "--train-samples")] == ["no_effect"]
+    assert "schedule.train_tokens" in of_flags("--train-tokens 6B").missing
+
+
+def test_other_numbers_of_experts_in_other_layers() -> None:
+    migration = of_flags("--num-experts 4 8 --topk 1")
+    assert "model.num_experts" in migration.missing
+    assert not migration.of("no_counterpart")
+    assert "model.moe_layer_freq" in of_flags("--num-experts 4 --expert-interval 2").missing
+
+
+@pytest.mark.parametrize(
+    "flag", ["--no-pipeline-parallel", "--use-flash-attn-v2", "--cpu-optimizer", "--mlp-type standard"]
+)
+def test_flags_of_megatron_deepspeed_that_change_nothing(flag: str) -> None:
+    migration = of_flags(flag)
+    assert not migration.of("no_counterpart")
+    assert migration.is_complete
 
 
 @pytest.mark.parametrize(

@@ -151,3 +151,59 @@ def test_what_goes_with_a_refused_value_is_kept() -> None:
     assert migration.values["model.rotary_base"] == 500
     migration, _ = migrated(program, "optimizer", "muon")
     assert migration.values["optimizer.adam_beta1"] == 0.8
+
+
+@pytest.mark.parametrize(
+    ("program", "word", "legal"),
+    [
+        ("pretrain_gpt.py", "relative", "learned_absolute, rope, none, alibi"),
+        ("pretrain_gpt.py", "mrope", "learned_absolute, rope, none, alibi"),
+        ("pretrain_bert.py", "alibi", "learned_absolute, rope, none"),
+        ("pretrain_t5.py", "alibi", "learned_absolute, rope, relative, none"),
+    ],
+)
+def test_positions_that_a_model_does_not_have(program: str, word: str, legal: str) -> None:
+    migration, account = migrated(program, "position-embedding-type", word)
+    assert account.outcome == "not_supported"
+    assert (account.reason or "").endswith(f" {legal}")
+    assert "model.position_embedding_type" in migration.missing
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "value"),
+    [
+        ("", "num-layers", "four"),
+        ("", "num-layers", "4.5"),
+        ("", "num-layers", "²"),
+        ("", "num-layers", "inf"),
+        ("", "lr", "fast"),
+        ("", "distributed-timeout-minutes", "ten"),
+        ("", "global-batch-size", "four"),
+        ("", "lr-warmup-iters", "four"),
+        ("--num-experts 4", "moe-router-topk", "two"),
+        ("--num-experts 4", "moe-z-loss-coeff", "small"),
+    ],
+)
+def test_what_is_no_number_is_said_in_words_of_ours(words: str, flag: str, value: str) -> None:
+    migration, account = migrated(f"{_GPT} {words}", flag, value)
+    assert account.outcome == "not_known"
+    assert account.path in migration.missing
+    reason = account.reason or ""
+    assert value in reason
+    assert not any(python in reason for python in ("could not convert", "invalid literal", "has no value"))
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "value", "path"),
+    [
+        ("--fp16", "loss-scale", "0", "precision.loss_scale"),
+        ("--num-experts 4", "moe-z-loss-coeff", "0", "model.moe_z_loss_coeff"),
+        ("--num-experts 4", "moe-expert-capacity-factor", "-1", "model.moe_expert_capacity_factor"),
+        ("--save x", "save-interval", "0", "checkpoint.save_interval"),
+    ],
+)
+def test_values_that_mean_none_to_megatron(words: str, flag: str, value: str, path: str) -> None:
+    """A loss scale of 0 is the dynamic one: `if config.loss_scale` in its optimizer."""
+    migration, account = migrated(f"{_GPT} {words}", flag, value)
+    assert account.outcome in ("default", "no_effect")
+    assert path not in migration.values
