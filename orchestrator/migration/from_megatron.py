@@ -306,7 +306,7 @@ def _read_value(given: Gathering, row: Row, text: str) -> Any:
     except ValueError:
         value = None
     if value not in legal:
-        raise ValueError(f"of its choices {path}: {given.get(path)} has {', '.join(legal)}")
+        raise ValueError(f"of its choices a {given.get(path)} has {', '.join(legal)}")
     return value
 
 
