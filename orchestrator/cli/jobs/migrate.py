@@ -211,8 +211,8 @@ def _show(
     if others := [account.flag for account in migration.of("changes_training")]:
         leave_out = " ".join(f"--without {flag.split()[0].lstrip('-')}" for flag in others)
         typer.echo(
-            f"error: this version does not support {', '.join(others)}, and without them the job trains something "
-            f"else. To accept that, add {leave_out}",
+            f"error: this version does not support {', '.join(others)}, and the job trains something "
+            f"else without. To accept that, add {leave_out}",
             err=True,
         )
     if problems or not migration.is_complete:
