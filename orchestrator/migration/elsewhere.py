@@ -60,7 +60,8 @@ _NO_EFFECT: dict[str, str] = {
     _LOGS: """
         tensorboard-log-interval= tensorboard-queue-size= log-timers-to-tensorboard
         log-batch-size-to-tensorboard log-learning-rate-to-tensorboard no-log-learnig-rate-to-tensorboard
-        no-log-loss-scale-to-tensorboard log-validation-ppl-to-tensorboard log-memory-to-tensorboard
+        no-log-loss-scale-to-tensorboard disable-log-loss-scale-to-tensorboard
+        log-validation-ppl-to-tensorboard log-memory-to-tensorboard
         log-world-size-to-tensorboard log-throughput log-progress log-memory-interval= log-device-memory-used
         logging-level= no-one-logger
         one-logger-project= one-logger-run-name= one-logger-async app-tag-run-name= app-tag-run-version=
@@ -76,7 +77,8 @@ _NO_EFFECT: dict[str, str] = {
         no-contiguous-buffers-in-local-ddp DDP-impl=""",
     _CHECKPOINTS: """
         ckpt-format= dist-ckpt-format= use-dist-ckpt auto-detect-ckpt-format dist-ckpt-strictness=
-        load-model-opt-format""",
+        load-model-opt-format no-ckpt-load-validate-sharding-integrity disable-ckpt-load-validate-sharding-integrity
+        no-stream-ckpt-dequant disable-stream-ckpt-dequant verify-integrity""",
     "`orchestrator resume` and checkpoint.pretrained end with an error where there is no checkpoint": """
         exit-on-missing-checkpoint""",
     "replicas begin with the same weights, as with it, and each draws its dropout from a seed of its own": """
@@ -90,24 +92,32 @@ _NO_EFFECT: dict[str, str] = {
         enable-ft-package calc-ft-timeouts ft-num-warmup-iters=""",
     _PROFILING: """
         profile profile-step-start= profile-step-end= profile-ranks=* use-pytorch-profiler record-memory-history
-        memory-snapshot-path= nvtx-ranges""",
+        memory-snapshot-path= nvtx-ranges record-shapes dump-param-to-param-group-map=""",
     "the data is read through memory maps, and each rank reads only what it needs": "mmap-warmup data-impl=",
-    "a signal or a time limit ends in a checkpoint by itself": "exit-signal-handler exit-signal-handler-dataloader",
+    "a signal or a time limit ends in a checkpoint by itself": """
+        exit-signal-handler exit-signal-handler-dataloader exit-signal-handler-for-dataloader
+        exit-signal-handler-for-training""",
+    "data sets tell their lengths": "per-dataset-sequences-path=",
     "a run comes back by itself, and requeues on a cluster": "adlr-autoresume adlr-autoresume-interval=",
     "scores are scaled by the head's width alone": "no-query-key-layer-scaling",
     "the model is always the one of megatron-core": "use-mcore-models",
-    "a preset or the flags say the sizes": "no-use-tokenizer-model-from-checkpoint-args",
+    "a preset or the flags say the sizes": """
+        no-use-tokenizer-model-from-checkpoint-args disable-use-tokenizer-model-from-checkpoint-args""",
     "checkpoints are written so that any layout reads them": """
         dist-ckpt-optim-fully-reshardable dist-ckpt-save-pre-mcore-014""",
     "the tokenizer's files say what it does, with either of Megatron-LM's readers": "legacy-tokenizer",
-    "it has to do with object stores": "disable-msc object-storage-cache-path=",
+    "it has to do with object stores": "disable-msc enable-msc object-storage-cache-path=",
     _OLD: "fp8-interval= onnx-safe= rotary-seq-len= trust-remote-code",
 }
 
 _NOT_SUPPORTED: dict[str, str] = {
     _NO_SPIKES: "check-for-spiky-loss check-for-large-grads",
     _NO_STRAGGLERS: """
-        log-straggler disable-straggler-on-startup straggler-ctrlr-port= straggler-minmax-count=""",
+        log-straggler gpu-sniff-test-interval= disable-straggler-on-startup
+        straggler-ctrlr-port= straggler-minmax-count=""",
+    "kernels are the usual ones; runtime.deterministic makes runs equal": "batch-invariant-mode",
+    "processes are real ones": "fake-process-group",
+    "parameters are laid out by the distributed optimizer": "no-use-layer-wise-param-layout",
     "the weights of data-parallel replicas are not compared while training": """
         check-weight-hash-across-dp-replicas-interval=""",
     "steps are not computed twice to find wrong results": "rerun-mode= result-rejected-tracker-filename=",
@@ -121,7 +131,8 @@ _NOT_SUPPORTED: dict[str, str] = {
         enable-experimental-moe moe-extended-tp moe-enable-routing-replay""",
     "all ranks that hold the same weights share their largest values": "tp-only-amax-red",
     "sharded parameters (FSDP) are not in this version": """
-        use-custom-fsdp no-strict-fsdp-dtensor-load""",
+        use-custom-fsdp no-strict-fsdp-dtensor-load
+        disable-strict-fsdp-dtensor-load""",
     "it is less exact than what is done here": "fp16-lm-cross-entropy",
     "Megatron-LM's own layers are not here: megatron-core's compute the same": "use-legacy-models",
     "scores are scaled by the head's width alone, which is the same but for rounding": "apply-query-key-layer-scaling",
@@ -131,13 +142,14 @@ _NOT_SUPPORTED: dict[str, str] = {
         valid-weighted-split-paths-path= test-weighted-split-paths=* test-weighted-split-paths-path=""",
     "the batch is as large as it is written": "decrease-batch-size-if-needed",
     "whole data sets are not evaluated: evaluation.eval_iters says how many batches": """
-        full-validation multiple-validation-sets""",
+        full-validation multiple-validation-sets validation-set-names=*""",
     "the layout is the job's; a checkpoint is read in any": "use-mp-args-from-checkpoint-args",
-    "`orchestrator checkpoint import` makes a run of a checkpoint, and its --iteration says of which": "ckpt-step=",
+    "`orchestrator checkpoint import` makes a run of a checkpoint, and its --iteration says of which": """
+        ckpt-step= override-ckpt-iteration=""",
     "it goes with --ckpt-convert-format": "ckpt-convert-save= ckpt-convert-update-legacy-dist-opt-format",
     "a checkpoint of fp32 weights is loaded as it is": "load-main-params-from-ckpt",
     "the optimizer and the random state are always saved": "no-save-optim no-save-rng",
-    "it goes with --sft": "sft-tokenizer-prompt-format=",
+    "it goes with --sft": "sft-tokenizer-prompt-format= chat-template=",
     "checkpoints in memory or on local disks are not in this version": """
         non-persistent-save-interval= non-persistent-ckpt-type= non-persistent-global-ckpt-dir=
         non-persistent-local-ckpt-dir= non-persistent-local-ckpt-algo= replication replication-jump=
@@ -168,8 +180,10 @@ _OTHER_TRAINING: dict[str, str] = {
     "a norm behind the embedding (BLOOM's) is not in this version": "embed-layernorm",
     "write model.make_vocab_size_divisible_by: this size divided by the tensor-parallel size pads to as much": """
         pad-vocab-size-to=""",
+    "write model.make_vocab_size_divisible_by: 1": "no-pad-vocab-size disable-pad-vocab-size",
     "weights are not clipped by the size of their scores": "qk-clip",
     "write optimizer.apply_wd_to_qk_layernorm: true": "no-weight-decay-cond-type=",
+    "a token that padding shares, such as the end of a document, counts in the loss": "allow-ambiguous-pad-tokens",
     "the attention mask across documents is not in this version": """
         reset-attention-mask dataloader-inter-document-masking""",
     "of samplers this version has the one of `--dataloader-type single`": "dataloader-type= sample-rate=",
@@ -193,7 +207,11 @@ _OTHER_TRAINING: dict[str, str] = {
 asked for.
 """
 _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
-    (r"(.*-)?inference(-.*)?|.*prefill.*|refit-method|max-tokens-to-oom", _INFERENCE, "none"),
+    (r"(.*-)?inference(-.*)?|.*prefill.*|refit-method|max-tokens-to-oom|use-legacy-static-engine|"
+     r"num-speculative-tokens|use-same-sampling-seed-.*", _INFERENCE, "none"),
+    (r"save-(activations|dgrads|wgrads|params|tokens-per-expert)-interval", _NOT_MEASURED, "aside"),
+    (r"((no|disable)-)?flight-recorder-.*", _LOGS, "none"),
+    (r"pytorch-profiler-.*", _PROFILING, "none"),
     (r"moe-per-layer-logging", _NOT_MEASURED, "none"),
     (r"moe-routing-trace-.*", _NOT_MEASURED, "aside"),
     (r"moe-router-bias-update-rate", "it goes with --moe-router-enable-expert-bias", "aside"),
@@ -207,9 +225,9 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
     (r"(muon|lion)-.*", "it goes with --optimizer muon or lion", "aside"),
     (r"mtp-.*", "it goes with --mtp-num-layers", "aside"),
     (r"fim-.*", "it goes with --fim-data", "aside"),
-    (r"(rl|grpo|langrl)-.*", "it goes with --perform-rl-step", "aside"),
+    (r"(no-)?(rl|grpo|langrl)-.*", "it goes with --perform-rl-step", "aside"),
     (r"qk-clip-.*", "it goes with --qk-clip", "aside"),
-    (r"dsa-.*", "it goes with --experimental-attention-variant", "aside"),
+    (r"((no|disable)-)?dsa-.*", "it goes with --experimental-attention-variant", "aside"),
     (r"(q-lora|kv-lora)-rank|qk-(pos-emb-)?head-dim|v-head-dim|mscale.*|rotary-scaling-factor|cache-mla-latents",
      "it goes with --multi-latent-attention", "aside"),
     (r"mamba-(?!(state-dim|head-dim|num-groups|num-heads)$).*|hybrid-(?!(override-pattern|attention-ratio|mlp-ratio)$).*|"
@@ -219,7 +237,7 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
     (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "sharded parameters (FSDP) are not in this version", "aside"),
     (r"logits-.*", _NO_TEACHER, "aside"),
     (r"freeze-.*", _NO_TEACHER, "training"),
-    (r"(tokenizer|tiktoken)-(hf|metadata|special|sentencepiece|pattern|num).*",
+    (r"((no|disable)-)?(null-)?(tokenizer|tiktoken)-(eod|pad|hf|metadata|special|sentencepiece|pattern|num).*",
      "a tokenizer is what its files say, and has no options", "aside"),
     (r"deepspeed.*|zero-.*", _NO_DEEPSPEED, "aside"),
     (r"inprocess-.*", _NO_INPROCESS, "aside"),
@@ -253,7 +271,9 @@ OPENS: dict[str, str] = {
     "rotary-interleaved": "model.position_embedding_type",
     "qk-l2-norm": "model.qk_layernorm",
     "init-method-xavier-uniform": "model.init_method_std",
-    "pad-vocab-size-to": "model.make_vocab_size_divisible_by",
+    **dict.fromkeys(
+        ("pad-vocab-size-to", "no-pad-vocab-size", "disable-pad-vocab-size"), "model.make_vocab_size_divisible_by"
+    ),
     "no-weight-decay-cond-type": "optimizer.apply_wd_to_qk_layernorm",
     "step-batch-size-schedule": "batch.rampup_batch_size",
     "moe-latent-size": "model.moe_ffn_hidden_size",

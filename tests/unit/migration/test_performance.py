@@ -21,6 +21,7 @@ from unit.migration.conftest import Flags, recorded_choices
 from orchestrator.migration.elsewhere import elsewhere
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.performance import ANSWERS, GROUPS
+from orchestrator.migration.programs import family_of_flag
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.migration.together import TOGETHER
@@ -59,6 +60,13 @@ def test_every_flag_of_the_parsers_that_is_about_speed_or_memory_is_in_the_table
     assert len(flags) == len({flag for flag, _, _ in flags}) > 800
     assert {flag for flag, _, kind in flags if kind == "speed"} == set(SPEED)
     assert {kind for _, _, kind in flags} == {"speed", "other"}
+
+
+def test_every_flag_of_the_parsers_is_known() -> None:
+    known = {row.flag for row in ROWS} | {flag for together in TOGETHER for flag in together.flags}
+    known |= {*IMPLIED, *OLD_NAMES}
+    flags = {flag for flag, _, _ in recorded()} - known
+    assert {flag for flag in flags if elsewhere(flag) is None and family_of_flag(flag) is None} == set()
 
 
 def test_recorded_flags_are_those_of_a_checkout() -> None:
