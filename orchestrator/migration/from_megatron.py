@@ -337,6 +337,8 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
         given.not_supported(name, found.reason)
     elif re.match("moe-|expert-", name) and given.get(EXPERTS) is None:
         given.no_effect(name, "Megatron-LM takes it with --num-experts only")
+    elif name == "reset-attention-mask" and given.get("runtime.layers") != "torch":
+        given.no_effect(name, "the causal attention of Transformer Engine's layers takes no mask")
     elif found.path is not None:
         given.refuse_value(name, found.path, found.reason)
     else:

@@ -27,7 +27,13 @@ def migrated(words: str, *without: str) -> Migration:
         *("--mtp-num-layers 1", "--attention-output-gate", "--linear-attention-freq 2", "--fp32-residual-connection"),
         *("--experimental-attention-variant dsa", "--no-rope-freq 4", "--embedding-init-method-std 0.1", "--use-mup"),
         *("--glu-linear-offset 1.0", "--activation-func-clamp-value 7", "--heterogeneous-layers-config-path x"),
-        *("--reset-attention-mask", "--dataloader-type cyclic", "--fim-data", "--sft", "--perform-rl-step"),
+        *(
+            "--reset-attention-mask --transformer-impl local",
+            "--dataloader-type cyclic",
+            "--fim-data",
+            "--sft",
+            "--perform-rl-step",
+        ),
         *("--logits-load-dir x", "--freeze-all-layers", "--iterations-to-skip 3 4", "--yaml-cfg x"),
         *("--use-checkpoint-args", "--skip-train", "--ckpt-convert-format torch", "--spec mine layers"),
         *("--embed-layernorm", "--mlp-type residual", "--curriculum-learning-legacy", "--use-kitchen-attention"),
@@ -44,6 +50,12 @@ def test_the_job_is_not_complete(flag: str) -> None:
     assert meant.is_complete
     assert [each.outcome for each in meant.accounts if each.flag.split()[0] == name] == ["no_effect"]
     assert [note for note in meant.notes if note.startswith(name)], "it stands at the top of the job"
+
+
+def test_a_mask_that_no_layer_takes_changes_nothing() -> None:
+    migration = migrated("--reset-attention-mask")
+    assert migration.is_complete
+    assert [each.outcome for each in migration.accounts if each.flag == "--reset-attention-mask"] == ["no_effect"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +86,7 @@ def test_a_field_that_corresponds_stands_open(flag: str, assignment: str) -> Non
 def test_every_such_flag_of_the_table() -> None:
     for name in OTHER_TRAINING:
         words = " ".join([f"--{name}", *(["x"] if WORDS[name] != 0 else [])])
-        assert not migrated(f"{EXPERTS} {words}").is_complete, name
+        assert not migrated(f"{EXPERTS} --transformer-impl local {words}").is_complete, name
     assert set(OPENS.values()) <= {*leaf_paths(), *(".".join(path) for path in sections())}
     assert all(name in WORDS or elsewhere(name) is None for name in OPENS)
 
