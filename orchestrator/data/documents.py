@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
+from orchestrator.data.json_values import kind_of, read_json
 from orchestrator.data.sources import Block
 
 Parsed = TypeVar("Parsed")
@@ -95,7 +96,7 @@ def _paragraphs(content: bytes, line: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _texts_of_json(line: bytes, keys: Sequence[str]) -> tuple[str, ...]:
-    value = json.loads(line)
+    value = read_json(line)
     if not isinstance(value, dict):
         raise ValueError(f"not a JSON object but {kind_of(value)}")
     return _checked(value, keys)
@@ -114,16 +115,3 @@ def _checked(record: dict[str, object], keys: Sequence[str]) -> tuple[str, ...]:
             text.encode()  # JSON can hold half of a surrogate pair, which no tokenizer takes
         texts.append(text)
     return tuple(texts)
-
-
-def kind_of(value: object) -> str:
-    """What a JSON value is, in words."""
-    names = {
-        type(None): "null",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-    }
-    return names.get(type(value), f"a {type(value).__name__}")

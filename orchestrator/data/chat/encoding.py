@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from orchestrator.data.chat.tokens import between_images, tokens_of
 from orchestrator.data.documents import Malformed, read_records
 from orchestrator.data.encoding import EncodedChunk, EncodedKey
 from orchestrator.data.images import pixels
+from orchestrator.data.json_values import read_json
 from orchestrator.data.sources import Chunk
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.data.vocabulary import tokenizer_file
@@ -241,7 +241,7 @@ def _beside(tokenizer: Tokenizer, name: str) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        config = json.loads(path.read_bytes())
+        config = read_json(path.read_bytes())
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     return config if isinstance(config, dict) else {}

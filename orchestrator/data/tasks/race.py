@@ -5,12 +5,12 @@ Light.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from orchestrator.data.json_values import read_json
 from orchestrator.data.tasks.examples import Example, read_lines
 from orchestrator.errors import UserError
 from orchestrator.folder_tree import folder_tree
@@ -51,7 +51,7 @@ def read_race(path: Path) -> Iterator[Example]:
 
 def _record(line: str, place: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = read_json(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: this is not a JSON object on one line: {error}") from error
     if not isinstance(record, dict):
