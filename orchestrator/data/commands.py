@@ -401,7 +401,7 @@ def print_description(prefix: Path, as_json: bool) -> None:
             "tokenizer hash": manifest.tokenizer_hash,
             "ends documents": "yes" if manifest.options.get("append_eod") else "no",
             "input": f"{len(manifest.sources)} files, {manifest.text_bytes} bytes of text"
-            + f"; {len(manifest.left_out)} links or folders left out" * bool(manifest.left_out),
+            + f"; {len(manifest.left_out)} links, folders or kinds of files left out" * bool(manifest.left_out),
             "left out": f"{manifest.empty_documents} empty, {manifest.skipped_records} unreadable",
         }
         if manifest.counted_tokens is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
+from orchestrator.data.file_types import HEAD, why_no_text
 from orchestrator.data.json_values import kind_of, read_json
 from orchestrator.data.sources import Block
 
@@ -49,7 +50,10 @@ def read_documents(block: Block, keys: Sequence[str]) -> Iterator[Document | Mal
 
 def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple[int | None, Parsed | Malformed]]:
     """The line, or row, of each record of a block, and what `parse` makes of it. What it raises of ValueError, and what
-    is neither JSON nor Unicode, or too large for memory, becomes Malformed."""
+    is neither JSON nor Unicode, or too large for memory, becomes Malformed. So does a file that is no text at all."""
+    if block.first == 1 and isinstance(block.content, bytes) and (what := why_no_text(block.content[:HEAD])):
+        yield None, Malformed(block.path, None, what)
+        return
     for line, record in _records(block):
         try:
             yield line, parse(record)

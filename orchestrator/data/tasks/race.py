@@ -31,7 +31,7 @@ def race_files(path: Path) -> list[Path]:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     if unread := [each for each in tree.left_out if not each.is_read]:
         raise UserError(f"{unread[0]}; take it out of {path}, or mend it")
-    return [each for each in tree.files if each.suffix in _ENDINGS]
+    return [each for each in tree.files if each.suffix.lower() in _ENDINGS]
 
 
 def read_race(path: Path) -> Iterator[Example]:
