@@ -282,11 +282,16 @@ def _only_if_used(folder: Path) -> Iterator[None]:
             shutil.rmtree(folder)
 
 
+def unfinished_job(folder: Path) -> dict[str, Any]:
+    """The job that an earlier run left in a folder; empty where there is none to go on with."""
+    return read_object(folder / "job.json", folder)
+
+
 def _earlier_progress(folder: Path, job: dict[str, Any], overwrite: bool) -> Progress | None:
     commits = list(read_lines(folder / "commits.jsonl"))
     if not commits:
         return None
-    earlier = read_object(folder / "job.json", folder)
+    earlier = unfinished_job(folder)
     different = sorted(name for name in job if earlier.get(name) != job[name])
     if not different:
         return Progress.from_record(commits[-1])

@@ -59,6 +59,8 @@ class TokenizeRequest(TextRequest):
     """Read each line as a conversation, and write a mask of what the assistant says beside its tokens."""
     chat_template: str | None = None
     """chatml, plain, vicuna, or a file with a Jinja template; None for the tokenizer's own."""
+    chat_date: str | None = None
+    """The day that a chat template takes for today, such as 2026-11-27; that on which the work begins when None."""
     image_size: int | None = None
     """With `chat`: pixels of the sides of images, which are stored beside the tokens; None for text alone."""
     patch_size: int | None = None
