@@ -9,8 +9,8 @@ import lzma
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.data.file_types import HEAD, compression_of
 from orchestrator.data.optional import optional_module
+from orchestrator.file_types import HEAD, compression_of
 
 _READ = 1 << 12
 """Compressed bytes that are taken at a time: zstd makes up to 2^15 bytes of one."""

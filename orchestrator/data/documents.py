@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
-from orchestrator.data.file_types import HEAD, why_no_text
 from orchestrator.data.json_values import kind_of, read_json
 from orchestrator.data.sources import Block
+from orchestrator.file_types import HEAD, why_no_text
 
 Parsed = TypeVar("Parsed")
 _BLANK_LINES = re.compile(rb"(?:\A|\n)(?:[^\S\n]*\n)+")
@@ -31,6 +31,8 @@ class Malformed:
     path: str
     line: int | None
     reason: str
+    way_out: str = "Mend it"
+    """What to do about it, other than to leave it out."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}" if self.line is None else f"{self.path}:{self.line}: {self.reason}"
@@ -52,7 +54,7 @@ def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple
     """The line, or row, of each record of a block, and what `parse` makes of it. What it raises of ValueError, and what
     is neither JSON nor Unicode, or too large for memory, becomes Malformed. So does a file that is no text at all."""
     if block.first == 1 and isinstance(block.content, bytes) and (what := why_no_text(block.content[:HEAD])):
-        yield None, Malformed(block.path, None, what)
+        yield None, Malformed(block.path, None, *what)
         return
     for line, record in _records(block):
         try:

@@ -123,7 +123,8 @@ class PartialOutput:
             key.unpictured += new.unpictured
             key.shortened += new.shortened
             key.largest = max(key.largest, new.largest)
-        report = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in chunk.malformed)
+        skipped = [{"path": each.path, "line": each.line, "reason": each.reason} for each in chunk.malformed]
+        report = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in skipped)
         encoded = report.encode(errors="backslashreplace")
         self._write(self._skipped, encoded)
         progress.skipped += len(chunk.malformed)

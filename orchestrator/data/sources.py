@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from orchestrator.data.compression import decompressed
-from orchestrator.data.file_types import COMPRESSIONS, data_kind, is_usual, why_unread
 from orchestrator.data.json_array import ArrayError, Element, elements
 from orchestrator.data.optional import optional_module
 from orchestrator.data.request import SOURCE_GLOBS, TextDocuments, TextRequest
 from orchestrator.errors import JobError, UserError
+from orchestrator.file_types import COMPRESSIONS, data_kind, is_usual, why_unread
 from orchestrator.folder_tree import FolderTree, LeftOut, folder_tree
 
 Kind = Literal["json", "line", "paragraph", "file", "parquet"]

@@ -111,9 +111,8 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     with closing(ordered_map(build, chunks, workers, lambda chunk: chunk.place)) as encoded:
         for chunk, result in encoded:
             if result.malformed and request.on_error == "fail":
-                raise UserError(
-                    f"{result.malformed[0]}. Mend it, or leave such records out: data tokenize --on-error skip"
-                )
+                first = result.malformed[0]
+                raise UserError(f"{first}. {first.way_out}, or leave such records out: data tokenize --on-error skip")
             out.append(result, chunk.end, chunk.text_bytes, chunk.disk_bytes)
             uncommitted += chunk.text_bytes + (len(result.keys[-1].tokens) if request.vision is not None else 0)
             if uncommitted >= shard:

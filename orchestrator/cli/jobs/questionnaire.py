@@ -13,12 +13,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.cli.jobs.job_text import job_text
-from orchestrator.data.file_types import is_usual
 from orchestrator.data.index import bin_path, idx_path, read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import SOURCE_GLOBS
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import DataError, SpecError, UserError
+from orchestrator.file_types import is_usual
 from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.field_names import overridden
 from orchestrator.spec.loading import load_text

@@ -16,22 +16,24 @@ COMPRESSIONS = {
 """Endings of what is decompressed, and how its bytes begin."""
 HEAD = 512
 """Bytes at the beginning of a file that tell what it is."""
+_UNPACK = "Unpack it"
+_TO_TABLE = "Write its text as parquet or JSON lines"
 _NO_TEXT = {
-    b"PK\x03\x04": "a zip archive: unpack it",
-    b"PK\x05\x06": "a zip archive: unpack it",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it",
-    b"Rar!\x1a\x07": "a rar archive: unpack it",
-    b"\x5d\0\0": "compressed with lzma: decompress it, or compress it with xz",
-    b"\x04\x22\x4d\x18": "compressed with lz4: decompress it, or compress it with zstd",
-    b"\x1f\x9d": "compressed with compress: decompress it, or compress it with gzip",
-    b"PAR1\x15": "a parquet file: give its name the ending .parquet",
-    b"ARROW1\0\0": "an Arrow file: write it as parquet or JSON lines",
-    b"Obj\x01": "an Avro file: write it as parquet or JSON lines",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file: write it as parquet or JSON lines",
-    b"SQLite format 3\0": "an SQLite database: write its text as parquet or JSON lines",
-    b"%PDF-": "a PDF: write its text to a file",
-    b"\xff\xfe": "text in UTF-16: write it in UTF-8",
-    b"\xfe\xff": "text in UTF-16: write it in UTF-8",
+    b"PK\x03\x04": ("a zip archive", _UNPACK),
+    b"PK\x05\x06": ("a zip archive", _UNPACK),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", _UNPACK),
+    b"Rar!\x1a\x07": ("a rar archive", _UNPACK),
+    b"\x5d\0\0": ("compressed with lzma", "Decompress it, or compress it with xz"),
+    b"\x04\x22\x4d\x18": ("compressed with lz4", "Decompress it, or compress it with zstd"),
+    b"\x1f\x9d": ("compressed with compress", "Decompress it, or compress it with gzip"),
+    b"PAR1\x15": ("a parquet file", "Give its name the ending .parquet"),
+    b"ARROW1\0\0": ("an Arrow file", _TO_TABLE),
+    b"Obj\x01": ("an Avro file", _TO_TABLE),
+    b"\x89HDF\r\n\x1a\n": ("an HDF5 file", _TO_TABLE),
+    b"SQLite format 3\0": ("an SQLite database", _TO_TABLE),
+    b"%PDF-": ("a PDF", "Write its text to a file"),
+    b"\xff\xfe": ("text in UTF-16", "Write it in UTF-8"),
+    b"\xfe\xff": ("text in UTF-16", "Write it in UTF-8"),
 }
 _TAR, _TAR_MARK = 257, b"ustar"
 _ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar", ".lzma", ".lz4", ".z")
@@ -49,11 +51,18 @@ def compression_of(path: Path, head: bytes) -> str | None:
     return None
 
 
-def why_no_text(head: bytes) -> str | None:
+def why_no_text(head: bytes) -> tuple[str, str] | None:
     """What a file is that begins so, and what to do about it; None where it may be text."""
-    if head[_TAR:].startswith(_TAR_MARK):
-        return "it is a tar archive: unpack it"
-    return next((f"it is {what}" for mark, what in _NO_TEXT.items() if head.startswith(mark)), None)
+    if head[_TAR:].startswith(_TAR_MARK) and b"\0" in head:
+        return "it is a tar archive", _UNPACK
+    return next((("it is " + what, way) for mark, (what, way) in _NO_TEXT.items() if head.startswith(mark)), None)
+
+
+def why_unreadable(path: Path, head: bytes) -> str | None:
+    """The same in one text, where compressed files are not read either."""
+    if (found := why_no_text(head[:HEAD])) is not None:
+        return ". ".join(found)
+    return None if compression_of(path, head[:HEAD]) is None else "it is compressed. Decompress it"
 
 
 def is_usual(name: str, globs: Iterable[str]) -> bool:
