@@ -123,7 +123,7 @@ def _wrote(prefix: Path, manifest: Manifest) -> str:
     if manifest.skipped_records:
         left_out += f", {manifest.skipped_records} unreadable skipped: see {manifest.skipped_report}"
     if manifest.left_out:
-        left_out += f", {len(manifest.left_out)} links or folders left out: see {manifest_path(prefix)}"
+        left_out += f", {len(manifest.left_out)} links, folders or kinds of files left out: see {manifest_path(prefix)}"
     documents = f"{manifest.documents} {'documents' if manifest.counted_tokens is None else 'conversations'}"
     if manifest.sentences is not None:
         documents += f" of {manifest.sentences} sentences"

@@ -30,6 +30,7 @@ from orchestrator.errors import UserError
 from orchestrator.spec.chat import TEMPLATES_SAID
 from orchestrator.spec.rules.base import divisors_of
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
+from orchestrator.spec.values import check_day
 from orchestrator.spec.vision import VisionSpec
 
 TokenizerType = Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"]
@@ -153,6 +154,16 @@ def build_app(run: Run) -> typer.Typer:
                 show_default=False,
             ),
         ] = None,
+        chat_date: Annotated[
+            str | None,
+            typer.Option(
+                "--chat-date",
+                metavar="YYYY-MM-DD",
+                help="With --chat: the day that a chat template takes for today; that on which the work begins by "
+                "default.",
+                show_default=False,
+            ),
+        ] = None,
         image_size: Annotated[
             int | None,
             typer.Option(
@@ -194,6 +205,7 @@ def build_app(run: Run) -> typer.Typer:
             _refuse_with_chat(json_key, append_eod, split_sentences)
         elif chat_template is not None:
             raise UserError("--chat-template is how conversations become text: add --chat, or leave it out")
+        _check_date(chat, chat_date)
         _check_images(chat, image_size, patch_size)
         kind = _type(tokenizer_type, tokenizer_path, tokenizer_merges) or "byte_level"
         if tokenizer_lower_case is not None and kind != "wordpiece":
@@ -215,6 +227,7 @@ def build_app(run: Run) -> typer.Typer:
             split_sentences=split_sentences,
             chat=chat,
             chat_template=chat_template,
+            chat_date=chat_date,
             image_size=image_size,
             patch_size=patch_size,
             workers=workers,
@@ -344,6 +357,17 @@ def _refuse_with_chat(json_key: list[str] | None, append_eod: bool, split_senten
             raise UserError(f"{option} does not go with --chat: {reason}; leave it out")
 
 
+def _check_date(chat: bool, chat_date: str | None) -> None:
+    if chat_date is None:
+        return
+    if not chat:
+        raise UserError("--chat-date is what chat templates take for today: add --chat, or leave it out")
+    try:
+        check_day(chat_date)
+    except ValueError as error:
+        raise UserError(f"--chat-date {chat_date}: {error}") from error
+
+
 def _check_images(chat: bool, image_size: int | None, patch_size: int | None) -> None:
     """Raises UserError where the sizes of images and patches go with nothing, or not with each other."""
     if image_size is None:
@@ -401,13 +425,14 @@ def print_description(prefix: Path, as_json: bool) -> None:
             "tokenizer hash": manifest.tokenizer_hash,
             "ends documents": "yes" if manifest.options.get("append_eod") else "no",
             "input": f"{len(manifest.sources)} files, {manifest.text_bytes} bytes of text"
-            + f"; {len(manifest.left_out)} links or folders left out" * bool(manifest.left_out),
+            + f"; {len(manifest.left_out)} links, folders or kinds of files left out" * bool(manifest.left_out),
             "left out": f"{manifest.empty_documents} empty, {manifest.skipped_records} unreadable",
         }
         if manifest.counted_tokens is not None:
             part = manifest.counted_tokens / max(header.tokens, 1)
             lines["counted tokens"] = f"{manifest.counted_tokens} ({part:.1%}): what the assistant says"
-            lines["chat template"] = str(manifest.options.get("chat_template"))
+            day = manifest.options.get("chat_date")
+            lines["chat template"] = str(manifest.options.get("chat_template")) + f", on {day}" * (day is not None)
             del lines["ends documents"], lines["sequences"]
         if manifest.images is not None:
             size, patch = manifest.image_size, manifest.patch_size

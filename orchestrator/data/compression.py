@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.data.optional import optional_module
+from orchestrator.file_types import HEAD, compression_of
 
-ENDINGS = (".gz", ".bz2", ".xz", ".zst")
 _READ = 1 << 12
 """Compressed bytes that are taken at a time: zstd makes up to 2^15 bytes of one."""
 _MADE = 1 << 20
@@ -21,10 +21,12 @@ _WINDOW = 1 << 31
 
 
 def decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
-    """What a file holds, by the ending of its name; reading it raises EOFError where it is cut off, OSError where it is
-    damaged, and for gzip also what that library raises.
+    """What a file holds, by the ending of its name or its first bytes; `raw` stands at its beginning. Reading it raises
+    EOFError where it is cut off, OSError where it is damaged, and for gzip also what that library raises.
     """
-    match path.suffix.lower():
+    head = raw.read(HEAD)
+    raw.seek(0)
+    match compression_of(path, head):
         case ".gz":
             return io.BufferedReader(gzip.GzipFile(fileobj=raw))
         case ".bz2":

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
+from orchestrator.data.json_values import kind_of, read_json
 from orchestrator.data.sources import Block
+from orchestrator.file_types import HEAD, why_no_text
 
 Parsed = TypeVar("Parsed")
 _BLANK_LINES = re.compile(rb"(?:\A|\n)(?:[^\S\n]*\n)+")
@@ -29,6 +31,8 @@ class Malformed:
     path: str
     line: int | None
     reason: str
+    way_out: str = "Mend it"
+    """What to do about it, other than to leave it out."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}" if self.line is None else f"{self.path}:{self.line}: {self.reason}"
@@ -48,7 +52,10 @@ def read_documents(block: Block, keys: Sequence[str]) -> Iterator[Document | Mal
 
 def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple[int | None, Parsed | Malformed]]:
     """The line, or row, of each record of a block, and what `parse` makes of it. What it raises of ValueError, and what
-    is neither JSON nor Unicode, or too large for memory, becomes Malformed."""
+    is neither JSON nor Unicode, or too large for memory, becomes Malformed. So does a file that is no text at all."""
+    if block.first == 1 and isinstance(block.content, bytes) and (what := why_no_text(block.content[:HEAD])):
+        yield None, Malformed(block.path, None, *what)
+        return
     for line, record in _records(block):
         try:
             yield line, parse(record)
@@ -95,7 +102,7 @@ def _paragraphs(content: bytes, line: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _texts_of_json(line: bytes, keys: Sequence[str]) -> tuple[str, ...]:
-    value = json.loads(line)
+    value = read_json(line)
     if not isinstance(value, dict):
         raise ValueError(f"not a JSON object but {kind_of(value)}")
     return _checked(value, keys)
@@ -114,16 +121,3 @@ def _checked(record: dict[str, object], keys: Sequence[str]) -> tuple[str, ...]:
             text.encode()  # JSON can hold half of a surrogate pair, which no tokenizer takes
         texts.append(text)
     return tuple(texts)
-
-
-def kind_of(value: object) -> str:
-    """What a JSON value is, in words."""
-    names = {
-        type(None): "null",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-    }
-    return names.get(type(value), f"a {type(value).__name__}")

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
+from orchestrator.data.json_values import TOO_MANY_DIGITS
+
 _PIECE = 1 << 18
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _BEHIND = tuple(",] \t\r\n")
@@ -93,6 +95,8 @@ class _Array:
                 is_open = error.msg.startswith("Unterminated string") or error.pos > len(self._text) - _UNFINISHED
                 if not is_open or not self._reads_more():
                     raise ArrayError(self.lines + 1, f"not valid JSON in what begins here: {error.msg}") from error
+            except ValueError as error:
+                raise ArrayError(self.lines + 1, f"not readable JSON in what begins here: {TOO_MANY_DIGITS}") from error
             except RecursionError as error:
                 raise ArrayError(self.lines + 1, "not readable JSON: nested too deeply") from error
             else:

@@ -24,7 +24,7 @@ class Source(BaseModel):
 
 
 class LeftOutSource(BaseModel):
-    """A link or a folder that was not read, and why."""
+    """A link, a folder or a kind of files that was not read, and why."""
 
     path: str
     reason: str
@@ -70,7 +70,7 @@ class Manifest(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
     sources: list[Source] = Field(default_factory=list)
     left_out: list[LeftOutSource] = Field(default_factory=list)
-    """Links and folders in the directories of the input that were not read."""
+    """Links, folders and kinds of files in the directories of the input that were not read."""
     created: float = 0.0
     index_crc32: int | None = None
     """`zlib.crc32` of PREFIX.idx; None in what earlier versions made."""

@@ -123,7 +123,8 @@ class PartialOutput:
             key.unpictured += new.unpictured
             key.shortened += new.shortened
             key.largest = max(key.largest, new.largest)
-        report = "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in chunk.malformed)
+        skipped = [{"path": each.path, "line": each.line, "reason": each.reason} for each in chunk.malformed]
+        report = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in skipped)
         encoded = report.encode(errors="backslashreplace")
         self._write(self._skipped, encoded)
         progress.skipped += len(chunk.malformed)
@@ -282,11 +283,16 @@ def _only_if_used(folder: Path) -> Iterator[None]:
             shutil.rmtree(folder)
 
 
+def unfinished_job(folder: Path) -> dict[str, Any]:
+    """The job that an earlier run left in a folder; empty where there is none to go on with."""
+    return read_object(folder / "job.json", folder)
+
+
 def _earlier_progress(folder: Path, job: dict[str, Any], overwrite: bool) -> Progress | None:
     commits = list(read_lines(folder / "commits.jsonl"))
     if not commits:
         return None
-    earlier = read_object(folder / "job.json", folder)
+    earlier = unfinished_job(folder)
     different = sorted(name for name in job if earlier.get(name) != job[name])
     if not different:
         return Progress.from_record(commits[-1])

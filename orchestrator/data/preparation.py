@@ -204,6 +204,7 @@ def tokenize_request(
         split_sentences=sentences,
         chat=data.chat is not None,
         chat_template=data.chat.template if data.chat is not None else None,
+        chat_date=data.chat.date if data.chat is not None else None,
         image_size=sees.image_size if sees is not None else None,
         patch_size=sees.patch_size if sees is not None else None,
         workers=workers,
@@ -239,6 +240,12 @@ def _otherwise_made(
         problem = conversations_problem(entry.path, header, vision)
     if problem is not None or manifest is None:
         return problem
+    made_on = manifest.options.get("chat_date")
+    if chat is not None and None not in (chat.date, made_on) and chat.date != made_on:
+        return (
+            f"{entry.path} was made with {made_on} as today's date, and data.chat.date is {chat.date}: make it anew at "
+            "another path, or leave date out"
+        )
     if chat is not None and (made := _other_template(manifest, chat)) is not None:
         return (
             f"{entry.path} was made with the chat template {made}, and data.chat.template is {chat.template}: "

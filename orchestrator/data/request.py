@@ -6,16 +6,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.data.compression import ENDINGS
+from orchestrator.file_types import COMPRESSIONS
 from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
 _ENDINGS = ("py", "md", "rst", "txt", "c", "h", "cc", "cpp", "hpp", "java", "js", "ts", "go", "rs", "sh", "tex", "html")
 _CORPUS = ("jsonl", "ndjson", "txt")
-_COMPRESSED = tuple(f"{ending}{packed}" for ending in _CORPUS for packed in ENDINGS)
+_COMPRESSED = tuple(f"{ending}{packed}" for ending in _CORPUS for packed in COMPRESSIONS)
 SOURCE_GLOBS = tuple(f"*.{ending}" for ending in (*_ENDINGS, "jsonl", "ndjson", "parquet", *_COMPRESSED))
 """Files of a directory that are read when no glob is given."""
-CHAT_GLOBS = tuple(f"*.{ending}{packed}" for ending in ("jsonl", "ndjson", "json") for packed in ("", *ENDINGS))
+CHAT_GLOBS = tuple(f"*.{ending}{packed}" for ending in ("jsonl", "ndjson", "json") for packed in ("", *COMPRESSIONS))
 """The same for conversations."""
 
 OnError = Literal["fail", "skip"]
@@ -59,6 +59,8 @@ class TokenizeRequest(TextRequest):
     """Read each line as a conversation, and write a mask of what the assistant says beside its tokens."""
     chat_template: str | None = None
     """chatml, plain, vicuna, or a file with a Jinja template; None for the tokenizer's own."""
+    chat_date: str | None = None
+    """The day that a chat template takes for today, such as 2026-11-27; that on which the work begins when None."""
     image_size: int | None = None
     """With `chat`: pixels of the sides of images, which are stored beside the tokens; None for text alone."""
     patch_size: int | None = None

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from orchestrator.data.compression import ENDINGS, decompressed
+from orchestrator.data.compression import decompressed
 from orchestrator.data.json_array import ArrayError, Element, elements
 from orchestrator.data.optional import optional_module
 from orchestrator.data.request import SOURCE_GLOBS, TextDocuments, TextRequest
 from orchestrator.errors import JobError, UserError
+from orchestrator.file_types import COMPRESSIONS, data_kind, is_usual, why_unread
 from orchestrator.folder_tree import FolderTree, LeftOut, folder_tree
 
 Kind = Literal["json", "line", "paragraph", "file", "parquet"]
@@ -29,6 +30,7 @@ _BLANKS = 1 << 20
 _PARQUET_ROWS = 256
 _PEEKED = 1 << 12
 _TOLD = 10
+_NAMED = 3
 _JSON = (".jsonl", ".ndjson", ".json")
 
 
@@ -96,7 +98,7 @@ def find_inputs(request: TextRequest, usual: Sequence[str] = SOURCE_GLOBS) -> In
     found = Inputs([], [])
     for given in request.inputs:
         if given.is_dir():
-            tree = _tree(given, request.globs or usual, request.excludes)
+            tree = _tree(given, request, usual)
             if not tree.files:
                 named = request.globs or (() if usual is SOURCE_GLOBS else usual)
                 globs = " ".join(named) or "the usual text or source files (choose with --glob)"
@@ -111,32 +113,54 @@ def find_inputs(request: TextRequest, usual: Sequence[str] = SOURCE_GLOBS) -> In
     return found
 
 
-def _tree(root: Path, globs: Sequence[str], excludes: Sequence[str]) -> FolderTree:
+def _tree(root: Path, request: TextRequest, usual: Sequence[str]) -> FolderTree:
     """Files below a directory; hidden ones and __pycache__ are not meant."""
 
     def wanted(path: Path) -> bool:
         name, below = path.name, path.relative_to(root).as_posix()
         hidden = name.startswith(".") or name == "__pycache__"
-        return not hidden and not any(fnmatch.fnmatch(name, e) or fnmatch.fnmatch(below, e) for e in excludes)
+        return not hidden and not any(fnmatch.fnmatch(name, e) or fnmatch.fnmatch(below, e) for e in request.excludes)
 
     try:
         tree = folder_tree(root, wanted)
     except OSError as error:
         raise UserError(f"directory {root} cannot be read: {error.strerror}") from error
-    tree.files = [path for path in tree.files if any(fnmatch.fnmatch(path.name, glob) for glob in globs)]
+    if request.globs:
+        tree.files = [path for path in tree.files if any(fnmatch.fnmatch(path.name, glob) for glob in request.globs)]
+        return tree
+    others = [path for path in tree.files if not is_usual(path.name, usual)]
+    tree.files = [path for path in tree.files if is_usual(path.name, usual)]
+    tree.left_out += _data_left_out(root, others)
     return tree
+
+
+def _data_left_out(root: Path, files: Sequence[Path]) -> list[LeftOut]:
+    """Of the files in a directory that are not usual, those that look like data: one entry for each kind."""
+    kinds: dict[str, list[Path]] = {}
+    for path in files:
+        if (kind := data_kind(path.name)) is not None:
+            kinds.setdefault(kind, []).append(path)
+    return [
+        LeftOut(root / f"*{kind}", f"{_listed(root, found)}; they {why_unread(kind)}")
+        for kind, found in sorted(kinds.items())
+    ]
+
+
+def _listed(root: Path, files: Sequence[Path]) -> str:
+    named = ", ".join(str(path.relative_to(root)) for path in files[:_NAMED])
+    return named + f" and {len(files) - _NAMED} more" * (len(files) > _NAMED)
 
 
 def left_out_warnings(left_out: Sequence[LeftOut]) -> list[str]:
     """What to tell a person of what was left out: the first of it, and how much more there is."""
     told = [f"left out: {each}" for each in left_out[:_TOLD]]
     more = len(left_out) - len(told)
-    return [*told, f"left out: {more} more links and folders"] if more else told
+    return [*told, f"left out: {more} more links, folders and kinds of files"] if more else told
 
 
 def _input_file(path: Path, txt_documents: TextDocuments) -> InputFile:
     name = path.name.lower()
-    for ending in ENDINGS:
+    for ending in COMPRESSIONS:
         name = name.removesuffix(ending)
     kind: Kind = "file"
     if name.endswith(_JSON):

@@ -6,7 +6,8 @@ import hashlib
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ import numpy as np
 from orchestrator.data.chat.encoding import IMAGES_DTYPE, MASK_DTYPE, ChatEncoder, chat_template, patch_token
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import bytes_per_image, images_prefix
-from orchestrator.data.chat.templates import ChatTemplate
+from orchestrator.data.chat.templates import ChatTemplate, reads_day
 from orchestrator.data.encoding import ChunkEncoder
 from orchestrator.data.images import pillow
 from orchestrator.data.index import partial_path
 from orchestrator.data.manifest import LeftOutSource, Manifest, Source
-from orchestrator.data.output import PartialOutput, open_output, skipped_path
+from orchestrator.data.output import PartialOutput, open_output, skipped_path, unfinished_job
 from orchestrator.data.progress import Display
 from orchestrator.data.request import CHAT_GLOBS, TokenizeRequest
 from orchestrator.data.sentences import SENTENCE_RULES
@@ -40,6 +41,7 @@ from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.vision import MARK
 
 _MEGABYTE = 1_000_000
+_DATE = "date of the chat template"
 _CHUNK_BYTES_WITH_IMAGES = 1 << 13
 """Some ten conversations with images, each of which is a hundred times as long as its text."""
 
@@ -54,7 +56,11 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
     tokenizer = load_tokenizer(request.tokenizer)
     if request.append_eod:
         _ = tokenizer.eod  # says so now, not in a worker, when there is none
-    template = chat_template(tokenizer, request.chat_template) if request.chat else None
+    folder = partial_path(request.output_prefix)
+    template = None
+    if request.chat:
+        request = replace(request, chat_date=request.chat_date or _day(folder))
+        template = chat_template(tokenizer, request.chat_template, request.chat_date)
     if request.vision is not None:  # the same of these
         _, _ = pillow(), patch_token(tokenizer)
     inputs = find_inputs(request, CHAT_GLOBS) if request.chat else find_inputs(request)
@@ -64,7 +70,7 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
     elif len(request.json_keys) > 1:
         _refuse_without_fields(files, request.json_keys)
     outputs = _outputs(request, tokenizer)
-    folder, identity = partial_path(request.output_prefix), _identity(request, tokenizer, template, files)
+    identity = _identity(request, tokenizer, template, files)
     with open_output(
         folder, list(outputs), list(outputs.values()), request.split_sentences, identity, request.overwrite, wait
     ) as out:
@@ -85,6 +91,12 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         return out.finish(manifests, images_prefix(request.output_prefix) if has_no_images else None)
 
 
+def _day(folder: Path) -> str:
+    """That on which the work began: what was interrupted goes on with it."""
+    begun = unfinished_job(folder).get(_DATE)
+    return begun if isinstance(begun, str) else date.today().isoformat()
+
+
 def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: PartialOutput, display: Display) -> None:
     progress = out.progress
     total = sum(file.bytes for file in files)
@@ -99,9 +111,8 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     with closing(ordered_map(build, chunks, workers, lambda chunk: chunk.place)) as encoded:
         for chunk, result in encoded:
             if result.malformed and request.on_error == "fail":
-                raise UserError(
-                    f"{result.malformed[0]}. Mend it, or leave such records out: data tokenize --on-error skip"
-                )
+                first = result.malformed[0]
+                raise UserError(f"{first}. {first.way_out}, or leave such records out: data tokenize --on-error skip")
             out.append(result, chunk.end, chunk.text_bytes, chunk.disk_bytes)
             uncommitted += chunk.text_bytes + (len(result.keys[-1].tokens) if request.vision is not None else 0)
             if uncommitted >= shard:
@@ -144,7 +155,9 @@ def make_encoder(request: TokenizeRequest) -> ChunkEncoder | ChatEncoder:
     """The encoder of one worker."""
     tokenizer = load_tokenizer(request.tokenizer)
     if request.chat:
-        return ChatEncoder(tokenizer, chat_template(tokenizer, request.chat_template), request.vision)
+        return ChatEncoder(
+            tokenizer, chat_template(tokenizer, request.chat_template, request.chat_date), request.vision
+        )
     return ChunkEncoder(tokenizer, request.json_keys, request.append_eod, request.split_sentences)
 
 
@@ -185,6 +198,8 @@ def _identity(
         identity["sentences"] = SENTENCE_RULES
     if template is not None:
         identity["chat template"] = hashlib.sha256(template.content.encode()).hexdigest()
+        if reads_day(template):
+            identity[_DATE] = request.chat_date
     if request.vision is not None:
         identity["images"] = [request.vision.image_size, request.vision.patch_size]
     return identity
@@ -214,6 +229,7 @@ def _manifests(
         "split_sentences",
     )
     kept += ("chat", "chat_template") if request.chat else ()
+    kept += ("chat_date",) if template is not None and reads_day(template) else ()
     sources = [
         Source(path=_printable(file.path), bytes=file.bytes, modified=file.modified / 1e9) for file in inputs.files
     ]

@@ -71,7 +71,9 @@ class _Texts:
                             self.documents += any(record.texts)
                             yield list(record.texts)
                         elif self._request.on_error == "fail":
-                            raise UserError(f"{record}. Mend it, or go on without such records with --on-error skip")
+                            raise UserError(
+                                f"{record}. {record.way_out}, or go on without such records with --on-error skip"
+                            )
                         else:
                             self.skipped += 1
         except OrchestratorError as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.data.json_values import read_json
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
 
@@ -191,7 +191,7 @@ def _read(path: Path) -> bytes:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(_read(path))
+        value = read_json(_read(path))
     except (ValueError, RecursionError) as error:
         raise UserError(f"tokenizer {path} is not JSON: {error}") from error
     if not isinstance(value, dict):

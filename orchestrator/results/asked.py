@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.errors import UserError
+from orchestrator.file_types import why_unreadable
 from orchestrator.folder_tree import folder_tree
 from orchestrator.results.record import key_of
 
@@ -55,10 +56,13 @@ def checkpoint_digest(files: Mapping[str, Any]) -> str:
 def read_text(path: Path) -> str:
     """A text that is measured. Raises UserError where there is none in it."""
     try:
-        text = path.read_bytes().decode()
+        content = path.read_bytes()
+        text = content.decode()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
+        if (what := why_unreadable(path, content)) is not None:
+            raise UserError(f"{path}: {what}") from error
         raise UserError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
     if not text.strip():
         raise UserError(f"{path} is empty")

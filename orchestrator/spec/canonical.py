@@ -19,6 +19,7 @@ _ADDED: dict[tuple[str, ...], Any] = {
         "webhook_fields": {},
         "timeout": 20,
     },
+    ("data", "chat", "date"): None,
     ("data", "tokenizer", "lower_case"): None,
     ("model", "vision"): None,
     ("parallelism", "tp_comm_overlap"): None,

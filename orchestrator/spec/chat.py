@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.values import Text
+from orchestrator.spec.values import Day, Text
 
 BUILT_IN_TEMPLATES = ("chatml", "plain", "vicuna")
 """Chat templates that need no file."""
@@ -23,3 +23,6 @@ class ChatSpec(Section):
     template: Text | None = None
     """How conversations become text when a source is made: `chatml`, `plain`, `vicuna` (LLaVA 1.5's), or a file with a
     Jinja template. By default the tokenizer's own, else ChatML where the tokenizer has its tokens, else plain."""
+    date: Day | None = None
+    """The day that such a template takes for today when a source is made, like 2026-11-27. By default that on which the
+    work begins, which the manifest of the data set keeps."""

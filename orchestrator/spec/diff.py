@@ -330,6 +330,7 @@ TABLE: dict[str, Verdict | Judge] = {
     "data.chat.packing": _ORDER,
     "data.chat.long_conversations": _ORDER,
     "data.chat.template": ("safe", "only how a missing data set would be made changes"),
+    "data.chat.date": ("safe", "only how a missing data set would be made changes"),
     "data.mask_prob": _ORDER,
     "data.short_seq_prob": _ORDER,
     "data.bert_order": _ORDER,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from datetime import date
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
@@ -168,6 +169,21 @@ def _check_word(text: str) -> str:
 
 Word = Annotated[str, AfterValidator(_check_word), WithJsonSchema({"type": "string", "pattern": r"^\S+$"})]
 """Text without blanks, not empty: a name that SLURM knows, or a list of them with commas."""
+
+
+def check_day(text: str) -> str:
+    """A day of the calendar, as ISO 8601 has it. Raises ValueError for anything else."""
+    try:
+        is_day = date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        is_day = False
+    if not is_day:
+        raise ValueError("expects a day of the calendar, like 2026-11-27")
+    return text
+
+
+Day = Annotated[str, AfterValidator(check_day), WithJsonSchema({"type": "string", "format": "date"})]
+"""A day: `2026-11-27`."""
 
 ShellLine = Annotated[str, AfterValidator(_check_text)]
 """Text that a shell runs as it is."""

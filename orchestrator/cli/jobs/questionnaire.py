@@ -6,7 +6,6 @@ import os
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import SOURCE_GLOBS
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import DataError, SpecError, UserError
+from orchestrator.file_types import is_usual
 from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.field_names import overridden
 from orchestrator.spec.loading import load_text
@@ -136,7 +136,7 @@ def _refuse_without_text(folder: Path) -> None:
 
     for _, folders, names in os.walk(folder, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        if any(fnmatch(name, glob) for name in names for glob in SOURCE_GLOBS):
+        if any(is_usual(name, SOURCE_GLOBS) for name in names):
             return
     prefixes = sorted(path.with_suffix("") for path in folder.glob("*.idx"))
     if prefixes:

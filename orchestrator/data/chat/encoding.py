@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from orchestrator.data.chat.tokens import between_images, tokens_of
 from orchestrator.data.documents import Malformed, read_records
 from orchestrator.data.encoding import EncodedChunk, EncodedKey
 from orchestrator.data.images import pixels
+from orchestrator.data.json_values import read_json
 from orchestrator.data.sources import Chunk
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.data.vocabulary import tokenizer_file
@@ -161,10 +161,11 @@ def _pixels(path: Path, size: int) -> bytes:
         raise ValueError(str(error)) from error
 
 
-def chat_template(tokenizer: Tokenizer, wanted: str | None) -> ChatTemplate:
+def chat_template(tokenizer: Tokenizer, wanted: str | None, day: str | None = None) -> ChatTemplate:
     """The template that a person names, or the best for a tokenizer: its own, ChatML where it has the tokens for that,
-    else plain. Raises UserError when it cannot be had."""
-    if wanted is None and (own := _own_template(tokenizer)) is not None:
+    else plain. `day`: what it takes for today (2026-11-27), None for the clock's. Raises UserError when it cannot be
+    had."""
+    if wanted is None and (own := _own_template(tokenizer, day)) is not None:
         return own
     if wanted is None:
         has_tokens = all(tokenizer.token_id(token) is not None for token in _CHATML_TOKENS)
@@ -175,7 +176,7 @@ def chat_template(tokenizer: Tokenizer, wanted: str | None) -> ChatTemplate:
     if wanted == "vicuna":
         return _vicuna(tokenizer)
     content = CHATML if wanted == "chatml" else _from_file(wanted)
-    return _jinja(tokenizer, wanted, content)
+    return _jinja(tokenizer, wanted, content, day)
 
 
 def _vicuna(tokenizer: Tokenizer) -> JinjaTemplate:
@@ -190,9 +191,11 @@ def _vicuna(tokenizer: Tokenizer) -> JinjaTemplate:
     return JinjaTemplate("vicuna", VICUNA, {"begin": tokenizer.begins, "end": end}, tokenizer.begins)
 
 
-def _jinja(tokenizer: Tokenizer, name: str, content: str, with_tools: str | None = None) -> JinjaTemplate:
+def _jinja(
+    tokenizer: Tokenizer, name: str, content: str, day: str | None, with_tools: str | None = None
+) -> JinjaTemplate:
     _ = tokenizer.encode_with_spans("")  # says so now, when it cannot
-    return JinjaTemplate(name, content, _special_tokens(tokenizer), tokenizer.begins, with_tools)
+    return JinjaTemplate(name, content, _special_tokens(tokenizer), tokenizer.begins, with_tools, day)
 
 
 def _from_file(name: str) -> str:
@@ -202,7 +205,7 @@ def _from_file(name: str) -> str:
     return template_file(path)
 
 
-def _own_template(tokenizer: Tokenizer) -> JinjaTemplate | None:
+def _own_template(tokenizer: Tokenizer, day: str | None) -> JinjaTemplate | None:
     """What lies beside the tokenizer.json: chat_template.jinja, or chat_template of the tokenizer_config.json, or of
     the chat_template.json that older processors have. Of several, by name, `default`, and `tool_use` with tools."""
     if tokenizer.spec.type != "huggingface":
@@ -211,7 +214,7 @@ def _own_template(tokenizer: Tokenizer) -> JinjaTemplate | None:
     if beside.is_file():
         with_tools = beside.with_name("additional_chat_templates") / "tool_use.jinja"
         for_tools = template_file(with_tools) if with_tools.is_file() else None
-        return _jinja(tokenizer, str(beside), template_file(beside), for_tools)
+        return _jinja(tokenizer, str(beside), template_file(beside), day, for_tools)
     for name in (_CONFIG, "chat_template.json"):
         found = _beside(tokenizer, name).get("chat_template")
         named: dict[object, object] = {"default": found}
@@ -219,7 +222,9 @@ def _own_template(tokenizer: Tokenizer) -> JinjaTemplate | None:
             named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
         own, other = named.get("default"), named.get("tool_use")
         if isinstance(own, str):
-            return _jinja(tokenizer, f"of {beside.with_name(name)}", own, other if isinstance(other, str) else None)
+            return _jinja(
+                tokenizer, f"of {beside.with_name(name)}", own, day, other if isinstance(other, str) else None
+            )
     return None
 
 
@@ -241,7 +246,7 @@ def _beside(tokenizer: Tokenizer, name: str) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        config = json.loads(path.read_bytes())
+        config = read_json(path.read_bytes())
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from error
     return config if isinstance(config, dict) else {}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.data.documents import kind_of
+from orchestrator.data.json_values import kind_of, shown
 from orchestrator.spec.vision import MARK
 
 IMAGE = "\ufdd2"
@@ -116,7 +116,7 @@ def _part(part: object, where: str) -> str | Picture:
         if len(given) > 1:
             raise ValueError(f"{where} has {' and '.join(given)}: write one of them")
         return Picture(_path(part[given[0]], f"{where}.{given[0]}") if given else None)
-    raise ValueError(f"{where} has type {kind!r}; known are text, image, image_url")
+    raise ValueError(f"{where} has type {shown(kind)}; known are text, image, image_url")
 
 
 def checked_text(value: object, where: str) -> str:

@@ -1,4 +1,4 @@
-"""The program that renders chat templates: Jinja as transformers has it, in a sandbox that sees no clock.
+"""The program that renders chat templates: Jinja as transformers has it, in a sandbox.
 
 `python -m orchestrator.data.chat.jinja SECONDS BYTES CHARACTERS` reads requests on its standard input, a JSON object a
 line, and answers each with one: see `rendering.py`, which starts it. A template is a program that can loop for ever,
@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
@@ -69,10 +70,15 @@ class Sandbox:
         )
         self._engine.filters["tojson"] = _to_json
         self._engine.globals["raise_exception"] = _raise_exception
+        self._now: datetime | None = None
+        self._engine.globals["strftime_now"] = self._strftime_now
         generation = self._engine.extensions[_Generation.identifier]
         assert isinstance(generation, _Generation), "what was registered is what is found"
         self._generation = generation
         self._templates: list[jinja2.Template] = []
+
+    def _strftime_now(self, format: str) -> str:
+        return (self._now or datetime.now()).strftime(format)
 
     def compile(self, content: str) -> bool:
         """Add a template, whose number is how many there were before; whether it marks anything with
@@ -82,8 +88,9 @@ class Sandbox:
         self._templates.append(template)
         return marks
 
-    def render(self, number: int, values: dict[str, Any], masked: Sequence[int]) -> str:
-        """What a template makes of values."""
+    def render(self, number: int, values: dict[str, Any], masked: Sequence[int], day: str | None) -> str:
+        """What a template makes of values on a day, as ISO 8601 has it; now where there is none."""
+        self._now = None if day is None else datetime.fromisoformat(day)
         self._generation.turns, self._generation.masked = values["messages"], frozenset(masked)
         return self._templates[number].render(**values)
 
@@ -108,7 +115,7 @@ def _answer(sandbox: Sandbox, line: bytes, size: int, characters: int) -> dict[s
         request = json.loads(line)
         if "content" in request:
             return {"marks": sandbox.compile(request["content"])}
-        text = sandbox.render(request["number"], request["values"], request["masked"])
+        text = sandbox.render(request["number"], request["values"], request["masked"], request["day"])
     except jinja2.TemplateSyntaxError as error:
         return {"error": f"line {error.lineno}: {error.message}"}
     except MemoryError:

@@ -45,11 +45,11 @@ class _Renderer:
         with self._lock:
             return self._number(content)[1]
 
-    def render(self, content: str, values: dict[str, Any], masked: Sequence[int]) -> str:
+    def render(self, content: str, values: dict[str, Any], masked: Sequence[int], day: str | None) -> str:
         """What a template makes of values. Raises TemplateError and BoundsError."""
         with self._lock:
             number, _ = self._number(content)
-            text: str = self._ask({"number": number, "values": values, "masked": masked})["text"]
+            text: str = self._ask({"number": number, "values": values, "masked": masked, "day": day})["text"]
             return text
 
     def close(self) -> None:
@@ -120,11 +120,12 @@ def compiled(name: str, content: str) -> bool:
         raise UserError(f"chat template {name}: {error}") from error
 
 
-def rendered(content: str, masked: Sequence[int] = (), **values: Any) -> str:
-    """What a template makes of values. Nothing is marked of the turns whose numbers are `masked`. Raises ValueError for
-    those that it does not take, and BoundsError, which is one, where it takes too long or too much memory."""
+def rendered(content: str, masked: Sequence[int] = (), day: str | None = None, **values: Any) -> str:
+    """What a template makes of values. Nothing is marked of the turns whose numbers are `masked`. `day`: what it takes
+    for today, as ISO 8601 has it. Raises ValueError for values that it does not take, and BoundsError, which is one,
+    where it takes too long or too much memory."""
     try:
-        return _RENDERER.render(content, values, masked)
+        return _RENDERER.render(content, values, masked, day)
     except BoundsError as error:
         raise BoundsError(f"the chat template cannot be rendered: {error}") from error
     except TemplateError as error:

@@ -1,7 +1,7 @@
 """Chat templates: from the turns of a conversation to text, and which of it the assistant says.
 
 A template is the tokenizer's own or a person's, in Jinja as transformers reads it, or one that is built in. It runs in
-a sandbox, within bounds of time and memory, and sees no clock: the same conversations always give the same data.
+a sandbox, within bounds of time and memory. Data are made for a day that stays the same however long that takes.
 """
 
 from __future__ import annotations
@@ -101,6 +101,11 @@ class PlainTemplate:
         return pieces
 
 
+def reads_day(template: ChatTemplate) -> bool:
+    """Whether what a template writes depends on the day."""
+    return "strftime_now" in template.content
+
+
 CHATML = """\
 {%- for message in messages %}
 {{- '<|im_start|>' + message['role'] + '\\n' }}
@@ -139,13 +144,20 @@ class JinjaTemplate:
     is_whole = True
 
     def __init__(
-        self, name: str, content: str, special_tokens: dict[str, str], begins: str = "", with_tools: str | None = None
+        self,
+        name: str,
+        content: str,
+        special_tokens: dict[str, str],
+        begins: str = "",
+        with_tools: str | None = None,
+        day: str | None = None,
     ) -> None:
         """`begins`: what a tokenizer begins a text with; `with_tools`: the template of conversations with tools, where
-        that is another. Raises UserError for a template that is wrong, or that never ends a turn."""
+        that is another; `day`: what the template takes for today (2026-11-27), None for the clock's. Raises UserError
+        for a template that is wrong, or that never ends a turn."""
         self.name = name
         self.content = self._written = content
-        self._special, self._begins = special_tokens, begins
+        self._special, self._begins, self._day = special_tokens, begins, day
         self._tried: dict[str, bool] = {}
         self._marks = compiled(name, content)
         self._in_parts = self._reads_parts_alone()
@@ -153,7 +165,7 @@ class JinjaTemplate:
         self.ends_without_answer = self._marks and self._counts_answers_alone()
         self._with_tools = None
         if with_tools is not None:
-            self._with_tools = JinjaTemplate(f"{name} (tool_use)", with_tools, special_tokens, begins)
+            self._with_tools = JinjaTemplate(f"{name} (tool_use)", with_tools, special_tokens, begins, day=day)
             self.content += with_tools
 
     def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[Piece]:
@@ -197,7 +209,7 @@ class JinjaTemplate:
         masked = [number for number, message in enumerate(messages) if not message.counts] if self._marks else []
         values: dict[str, Any] = {"messages": [_turn(message, in_parts) for message in messages], "tools": tools}
         values |= {"documents": None, "add_generation_prompt": prompts, **self._special}
-        text = rendered(self._written, masked, **values)
+        text = rendered(self._written, masked, self._day, **values)
         if not in_parts:
             return text
         text = images_found(text, sum(message.text.count(IMAGE) for message in messages))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from orchestrator.data.sources import LONGEST_RECORD
 from orchestrator.errors import UserError
+from orchestrator.file_types import why_unreadable
 
 _SPACE = re.compile(r"\s+")
 
@@ -42,6 +43,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
                 try:
                     yield place, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:
-                    raise UserError(f"{place}: this is not text in UTF-8: {error.reason}") from error
+                    what = why_unreadable(path, line) if number == 1 else None
+                    raise UserError(f"{place}: {what or f'this is not text in UTF-8: {error.reason}'}") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error

@@ -5,12 +5,12 @@ Light.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from orchestrator.data.json_values import read_json
 from orchestrator.data.tasks.examples import Example, read_lines
 from orchestrator.errors import UserError
 from orchestrator.folder_tree import folder_tree
@@ -31,7 +31,7 @@ def race_files(path: Path) -> list[Path]:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     if unread := [each for each in tree.left_out if not each.is_read]:
         raise UserError(f"{unread[0]}; take it out of {path}, or mend it")
-    return [each for each in tree.files if each.suffix in _ENDINGS]
+    return [each for each in tree.files if each.suffix.lower() in _ENDINGS]
 
 
 def read_race(path: Path) -> Iterator[Example]:
@@ -51,7 +51,7 @@ def read_race(path: Path) -> Iterator[Example]:
 
 def _record(line: str, place: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = read_json(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: this is not a JSON object on one line: {error}") from error
     if not isinstance(record, dict):

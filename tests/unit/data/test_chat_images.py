@@ -120,10 +120,10 @@ WRONG = {
     "two paths": (talk([{"type": "image", "path": "a", "url": "b"}]), r"content\[0\] has path and url: write one"),
     "video": (
         talk([{"type": "video", "path": "a"}]),
-        r"content\[0\] has type 'video'; known are text, image, image_url",
+        r'content\[0\] has type "video"; known are text, image, image_url',
     ),
     "text without": (talk([{"type": "text"}]), r"messages\[0\].content\[0\].text is not text but null"),
-    "part": (talk(["x"]), r"messages\[0\].content\[0\] is not an object but a str"),
+    "part": (talk(["x"]), r"messages\[0\].content\[0\] is not an object but text"),
     "parts of another shape": (
         {"conversations": [{"from": "human", "value": [PART]}, {"from": "gpt", "value": "x"}]},
         r"conversations\[0\].value is not text but a list",

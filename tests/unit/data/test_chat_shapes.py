@@ -145,6 +145,64 @@ SHAPES: dict[str, tuple[dict[str, Any], list[Turn]]] = {
         {"messages": [*CALLS[:2], {"role": "assistant", "tool_calls": [CALL], "reasoning": "I look."}, *CALLS[3:]]},
         CALLS,
     ),
+    "roles of other makes": (
+        {
+            "conversation": [
+                {"role": "developer", "content": "Be brief."},
+                {"role": "User", "content": "Ünits?"},
+                {"role": "tool_response", "content": "x"},
+                {"role": "chatgpt", "content": "Me."},
+            ]
+        },
+        [SYSTEM, USER, {"role": "tool", "content": "x"}, ANSWER],
+    ),
+    "calls as turns": (
+        {
+            "conversations": [
+                {"from": "human", "value": "How is it in Köln?"},
+                {"from": "function_call", "value": json.dumps(CALL["function"])},
+                {"from": "observation", "value": "grey"},
+                {"from": "bing", "value": "Grey."},
+            ],
+            "tools": json.dumps([WEATHER]),
+        },
+        [
+            CALLS[1],
+            {"role": "assistant", "tool_calls": [CALL]},
+            {"role": "tool", "content": "grey"},
+            {"role": "assistant", "content": "Grey."},
+        ],
+    ),
+    "several calls in a turn": (
+        {"messages": [USER, {"role": "function_call", "content": json.dumps([CALL["function"]] * 2)}]},
+        [USER, {"role": "assistant", "tool_calls": [CALL, CALL]}],
+    ),
+    "messages as a text": ({"messages": json.dumps(CALLS), "tools": json.dumps([WEATHER])}, CALLS),
+    "question and answer": ({"question": "Ünits?", "answer": "Me.", "id": 1}, [USER, ANSWER]),
+    "OpenOrca": (
+        {"system_prompt": "Be brief.", "question": "Ünits?", "response": "Me.", "id": "niv.1"},
+        [SYSTEM, USER, ANSWER],
+    ),
+    "prompt and response": ({"prompt": "Ünits?", "response": "Me."}, [USER, ANSWER]),
+    "query, response and history": (
+        {"query": "Add.\n\n1 and 2", "response": "3", "history": [["Ünits?", "Me."]], "system": "Be brief."},
+        [SYSTEM, USER, ANSWER, ASKED, THREE],
+    ),
+    "input and output": ({"input": "Ünits?", "output": "Me."}, [USER, ANSWER]),
+    "Dolly with Alpaca's input": ({"instruction": "Add.", "input": "1 and 2", "response": "3"}, [ASKED, THREE]),
+    "Alpaca with Dolly's context": ({"instruction": "Add.", "context": "1 and 2", "output": "3"}, [ASKED, THREE]),
+    "marks that change nothing": (
+        {
+            "messages": [{**USER, "train": False, "weight": 1, "loss": None}, {**ANSWER, "train": True, "weight": 1.0}],
+            "label": True,
+            "mask": "User",
+            "train_on_input": False,
+            "rejected": None,
+            "videos": [],
+            "score": 3,
+        },
+        [USER, ANSWER],
+    ),
     "prompt and completion with tools": ({"prompt": CALLS[:2], "completion": CALLS[2:], "tools": [WEATHER]}, CALLS),
 }
 
@@ -183,8 +241,11 @@ def test_unmarked_calls_in_a_template_that_writes_the_last_turn_otherwise(encode
 
 
 @pytest.mark.parametrize("template", [QWEN_LIKE, UNMARKED], ids=["marked", "unmarked"])
-def test_a_turn_of_weight_0_is_read_and_does_not_count(encode: Any, theirs: Any, template: str) -> None:
-    twice = [USER, {**ANSWER, "weight": 0}, USER, {**ANSWER, "weight": 1}]
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}, {"loss": False}, {"weight": 0.0, "train": 0}])
+def test_a_turn_marked_so_is_read_and_does_not_count(
+    encode: Any, theirs: Any, template: str, mark: dict[str, Any]
+) -> None:
+    twice = [USER, {**ANSWER, **mark}, USER, {**ANSWER, **dict.fromkeys(mark, 1)}]
     ids, mask = encode({"messages": twice}, template)
     expected, both = theirs(twice)
     assert ids == expected
@@ -273,6 +334,6 @@ def test_any_text_has_the_mask_of_transformers(bpe: Path, pairs: list[tuple[str,
 
 def test_a_shape_that_nobody_knows_is_named_with_its_line(tokenize: Tokenize, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
-    path.write_text('{"instruction": "a", "output": "b"}\n\n{"chosen": "a", "rejected": "b"}\n')
-    with pytest.raises(UserError, match=r"pairs\.jsonl:3: no conversation; keys: chosen, rejected; known are .*Dolly"):
+    path.write_text('{"instruction": "a", "output": "b"}\n\n{"theirs": "a", "mine": "b"}\n')
+    with pytest.raises(UserError, match=r"pairs\.jsonl:3: no conversation; keys: theirs, mine; known are .*Dolly"):
         tokenize(path, append_eod=False, chat=True)

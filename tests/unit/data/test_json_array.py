@@ -58,6 +58,7 @@ def test_any_array_is_its_elements(array: list[Any], indent: int | None, ascii_o
         (b'[{"a": 1},\n' + b"[" * 9999, 2, "nested too deeply"),
         (b'[{"a": 1},\n{"a": "' + b"x" * 3000 + b'"}]', 2, "has more than"),
         (b'[{"a": 1},]', 1, "not valid JSON"),
+        (b'[{"a": 1},\n{"a": ' + b"9" * 5000 + b"}]", 2, "more than 4300 digits"),
     ],
 )
 def test_what_is_no_array_is_told_with_its_line(content: bytes, line: int, reason: str) -> None:

@@ -70,7 +70,7 @@ def test_links_are_followed_and_what_is_not_read_is_named(linked: Path, tokenize
     for each, reason in zip(manifest.left_out, LEFT_OUT.values(), strict=True):
         assert reason.format(root=linked) in each.reason
         assert f"left out: {each.path}: {each.reason}" in said.err
-    assert f"6 links or folders left out: see {prefix}.manifest.json" in said.out
+    assert f"6 links, folders or kinds of files left out: see {prefix}.manifest.json" in said.out
 
 
 def test_what_nobody_asked_for_is_not_named(linked: Path, tokenize: Tokenize) -> None:
@@ -93,7 +93,7 @@ def test_programs_get_it_as_json(linked: Path, tmp_path: Path, capfd: Any) -> No
         left_out = said["datasets"][0]["left_out"] if command == "tokenize" else said["left_out"]
         assert [each["path"] for each in left_out] == [str(linked / name) for name in LEFT_OUT]
     print_description(made, as_json=False)
-    assert "5 files, 5 bytes of text; 6 links or folders left out" in capfd.readouterr().out
+    assert "5 files, 5 bytes of text; 6 links, folders or kinds of files left out" in capfd.readouterr().out
 
 
 def test_a_folder_of_dangling_links_alone(tmp_path: Path, tokenize: Tokenize) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,9 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_bytes(f"{HEADER}\n".encode() + b"\xff\n")
     with pytest.raises(UserError, match=r"train.tsv:2: this is not text in UTF-8"):
+        list(read_mnli(path))
+    path.write_bytes(gzip.compress(HEADER.encode()))
+    with pytest.raises(UserError, match=r"train.tsv:1: it is compressed"):
         list(read_mnli(path))
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
         list(read_mnli(tmp_path))

@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import os
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,14 @@ class TestInputs:
         pyarrow = pytest.importorskip("pyarrow")
         parquet = pytest.importorskip("pyarrow.parquet")
         texts = [f"row {i}" for i in range(1000)]
-        parquet.write_table(pyarrow.table({"n": list(range(1000)), "text": texts}), tmp_path / "x.parquet")
+        table = {"n": list(range(1000)), "text": texts, "raw": [b"x"] * 1000, "day": [date(2026, 11, 27)] * 1000}
+        parquet.write_table(pyarrow.table(table), tmp_path / "x.parquet")
         assert texts_of(tokenize(tmp_path / "x.parquet")) == texts
-        with pytest.raises(UserError, match=r"x\.parquet has no column body; it has n, text"):
+        with pytest.raises(UserError, match=r"x\.parquet has no column body; it has n, text, raw, day"):
             tokenize(tmp_path / "x.parquet", name="b", json_keys=("body",))
-        with pytest.raises(UserError, match=r"x\.parquet:1: field 'n' is not text but a number"):
-            tokenize(tmp_path / "x.parquet", name="n", json_keys=("n",))
+        for key, kind in {"n": "a number", "raw": "binary data", "day": "a value of another kind"}.items():
+            with pytest.raises(UserError, match=rf"x\.parquet:1: field '{key}' is not text but {kind}"):
+                tokenize(tmp_path / "x.parquet", name="n", json_keys=(key,))
         os.truncate(tmp_path / "x.parquet", 300)
         with pytest.raises(UserError, match=r"x\.parquet is not a parquet file or is damaged"):
             tokenize(tmp_path / "x.parquet", name="torn")
@@ -238,7 +241,8 @@ class TestWrongInput:
             (b'{"text": "\xff"}', "not UTF-8: byte 0xff at 10"),
             (b'{"text": "\\ud800"}', "not valid Unicode: half of a surrogate pair"),
             (b"[" * 200_000, "nested too deeply"),
-            (b'{"text": ' + b"1" * 5000 + b"}", ""),
+            (b'"x"', "not a JSON object but text"),
+            (b'{"text": ' + b"1" * 5000 + b"}", "a number in it has more than 4300 digits"),
         ],
     )
     def test_reasons(self, tokenize: Any, tmp_path: Path, line: bytes, reason: str) -> None:
