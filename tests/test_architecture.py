@@ -179,7 +179,7 @@ OPENS_OTHERS = {
     "launch/snapshot.py": (1, "the code of the folder that a person works in"),
     "lease.py": (1, "a file that it creates exclusively"),
     "portable.py": (1, "a tokenizer of a job's author"),
-    "results/asked.py": (2, "files that a person has measured a checkpoint on"),
+    "results/evaluation_request.py": (2, "files that a person has measured a checkpoint on"),
     "rundir.py": (2, "a file that it writes and renames, and what is made durable"),
     "runtime/records/sources.py": (1, "the data of a job"),
 }

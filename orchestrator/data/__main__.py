@@ -20,8 +20,8 @@ from orchestrator.safe_path import module_command
 from orchestrator.spec.notifications import NotificationsSpec
 
 try:
+    from orchestrator.data.dataset_builder import prepare
     from orchestrator.data.inspection import first_documents
-    from orchestrator.data.making import prepare
     from orchestrator.data.progress import Display
     from orchestrator.data.tokenization import tokenize
     from orchestrator.data.training import train_tokenizer

@@ -27,12 +27,12 @@ from orchestrator.data.checks import (
     sources_read,
     split_fractions,
 )
-from orchestrator.data.continuing import continued_samples
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.families.choice import dataset_family
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.locking import locked
 from orchestrator.data.position import DataPosition, asked_of_blend
+from orchestrator.data.resumed_dataset import continued_samples
 from orchestrator.data.sample_index import IndexFiles
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import DataError, UserError

@@ -18,7 +18,7 @@ try:
 
     from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
     from orchestrator.data.datasets import build_datasets
-    from orchestrator.data.measuring import measured
+    from orchestrator.data.index_statistics import measured
     from orchestrator.data.tokenizers import load_tokenizer
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] not in ("torch", "megatron", "numpy", "tokenizers"):

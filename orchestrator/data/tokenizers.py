@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from orchestrator.data.optional import optional_module
+from orchestrator.data.token_cache import word_encoder
 from orchestrator.data.vocabulary import (
     BYTE_LEVEL_EOD,
     BYTE_LEVEL_TOKENS,
@@ -33,7 +34,6 @@ from orchestrator.data.vocabulary import (
     tokenizer_file,
     wordpiece_vocabulary,
 )
-from orchestrator.data.words import word_encoder
 from orchestrator.errors import UserError
 from orchestrator.spec.data import TokenizerSpec
 

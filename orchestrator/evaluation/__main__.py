@@ -22,7 +22,7 @@ from orchestrator.evaluation.tasks.choice import make_task
 from orchestrator.inference import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.portable import open_weights
-from orchestrator.results.asked import Asked, checkpoint_digest, load_asked
+from orchestrator.results.evaluation_request import Asked, checkpoint_digest, load_asked
 from orchestrator.results.record import Result, journal_path, read_result, result_path, write_result
 from orchestrator.rundir import write_atomically
 from orchestrator.spec.values import resolve_environment
@@ -36,7 +36,7 @@ def main() -> int:
     """Write a result for each task, and the paths of all of them to the file that --summary names."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.evaluation", description=__doc__)
     add_weights(parser)
-    parser.add_argument("--asked", required=True, help="the tasks, as results/asked.py dumps them")
+    parser.add_argument("--asked", required=True, help="the tasks, as results/evaluation_request.py dumps them")
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--summary", type=Path, required=True)
     parser.add_argument("--batch-size", type=int, required=True, help="sequences of full length that fit at once")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
-from orchestrator.results.asked import Asked
+from orchestrator.results.evaluation_request import Asked
 from orchestrator.results.record import Measure
 from orchestrator.spec.job import JobSpec
 

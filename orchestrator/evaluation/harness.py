@@ -28,7 +28,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.evaluation.base import Found, Prompt, Scored, Setting, Work
-from orchestrator.results.asked import Asked
+from orchestrator.results.evaluation_request import Asked
 from orchestrator.results.record import Measure, key_of
 
 _Answer = TypeVar("_Answer")

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from orchestrator.errors import UserError
 from orchestrator.exchange import megatron_sentences as sentences
+from orchestrator.migration.flag_groups.variants import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.migration.together.variants import LLAMA_SCALING
 from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.spec.job import JobSpec

@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.defaults import default_of
+from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
-from orchestrator.migration.together.training import name_of_file
 from orchestrator.spec.yaml_reader import Written, parse_yaml
 
 _SECTION = "megatron_lm_config"

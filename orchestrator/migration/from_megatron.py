@@ -9,11 +9,14 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.migration.defaults import REQUIRED
-from orchestrator.migration.elsewhere import HARMLESS_VALUES, HINTS, OPENS, WORDS, elsewhere
 from orchestrator.migration.environment import OWNED, read_environment
+from orchestrator.migration.flag_groups import TOGETHER
+from orchestrator.migration.flag_groups.experts import EXPERTS
+from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.ignored_flags import unread_notes
 from orchestrator.migration.launchers import (
     launcher_options,
     note_processes,
@@ -34,16 +37,13 @@ from orchestrator.migration.programs import (
     trains,
 )
 from orchestrator.migration.report import Account, Migration
-from orchestrator.migration.shell.started import Script, Started
+from orchestrator.migration.shell.started_program import Script, Started
 from orchestrator.migration.shell.substituting import follow
 from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
-from orchestrator.migration.together import TOGETHER
-from orchestrator.migration.together.experts import EXPERTS
-from orchestrator.migration.together.training import name_of_file
-from orchestrator.migration.unread import unread_notes
+from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, HINTS, OPENS, WORDS, elsewhere
 from orchestrator.spec.foreign_names import FOREIGN_NAMES
 from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.suggestions import closest, suggest

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.migration.defaults import default_of
+from orchestrator.migration.flag_groups.training import as_name
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
 from orchestrator.migration.shell.values import Value, known
-from orchestrator.migration.together.training import as_name
 
 NODES, GPUS, TIME = "launch.nodes", "launch.gpus_per_node", "launch.time"
 

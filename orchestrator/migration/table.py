@@ -1,7 +1,7 @@
 """Megatron-LM's flags and the fields of a job spec: one table, read in both directions.
 
 Facts about the flags (names, defaults, number of values) are those of Megatron-LM's argument parser, releases
-core_r0.5.0 to core_r0.16.0, with spellings of earlier ones. What several flags say together is in `together.py`.
+core_r0.5.0 to core_r0.16.0, with spellings of earlier ones. What several flags say together is in `flag_groups/`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.migration.defaults import REQUIRED, default_of
+from orchestrator.migration.flag_groups import TOGETHER
+from orchestrator.migration.ignored_flags import UNREAD
 from orchestrator.migration.table import OURS, ROWS, Row
-from orchestrator.migration.together import TOGETHER
-from orchestrator.migration.unread import UNREAD
 from orchestrator.migration.writing_flags import FlagWriter, Unsaid
 from orchestrator.spec.halves import HALVES, layers_of, stages_of
 from orchestrator.spec.job import JobSpec

@@ -1,1 +1,1 @@
-"""Evaluations of checkpoints, without torch: what is asked (`asked.py`) and what was found (`record.py`)."""
+"""Evaluations of checkpoints, without torch: what is asked and what was found."""

@@ -23,7 +23,7 @@ from support.ranks import RankStarter
 from support.training import layout, make_run, tiny_job
 
 from orchestrator.cli.main import main
-from orchestrator.results.asked import Asked, file_facts
+from orchestrator.results.evaluation_request import Asked, file_facts
 from orchestrator.results.record import Measure, Result
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -14,7 +14,7 @@ from support.training import events, largest_difference, layout, losses, make_ru
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.results.asked import Asked, file_facts
+from orchestrator.results.evaluation_request import Asked, file_facts
 from orchestrator.results.record import results_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import evaluation
-from orchestrator.results.asked import Asked, dump_asked
+from orchestrator.results.evaluation_request import Asked, dump_asked
 from orchestrator.results.record import Result, read_result
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

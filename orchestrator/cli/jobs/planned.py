@@ -18,7 +18,7 @@ from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.data.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
-from orchestrator.exchange.wanted import export_problems, export_warnings, exported_as
+from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit

@@ -29,7 +29,7 @@ from orchestrator.cli.runs.sync import send
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.portable import Weights, run_of
-from orchestrator.results.asked import Asked, checkpoint_digest, dump_asked
+from orchestrator.results.evaluation_request import Asked, checkpoint_digest, dump_asked
 from orchestrator.results.record import Result, read_result, result_path
 from orchestrator.rundir import RunDir, default_runs_dir, in_command, nearest_folder
 from orchestrator.spec.job import JobSpec

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.data.checks import path_names
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.results.asked import Asked, Kind, file_facts, read_text
+from orchestrator.results.evaluation_request import Asked, Kind, file_facts, read_text
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.suggestions import closest
 

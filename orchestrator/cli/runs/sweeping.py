@@ -20,7 +20,7 @@ from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
 from orchestrator.errors import Problem, SpecError, UserError
-from orchestrator.exchange.wanted import export_problems
+from orchestrator.exchange.exportability import export_problems
 from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.runs import add_generation

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages.asked import Text, tag_of, unchanged
+from orchestrator.dashboard.pages.run_page import Text, tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.axes import XAxis
 from orchestrator.review.charts import CHARTS, Chart, Curve, figure_of_curves

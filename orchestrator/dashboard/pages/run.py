@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from orchestrator.dashboard.pages.asked import (
+from orchestrator.dashboard.pages.run_page import (
     PREFIX,
     SECTIONS,
     Asked,

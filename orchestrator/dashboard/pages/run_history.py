@@ -6,8 +6,8 @@ from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 
-from orchestrator.dashboard.pages.asked import PREFIX, Asked, section
 from orchestrator.dashboard.pages.parts import Begin, part_of
+from orchestrator.dashboard.pages.run_page import PREFIX, Asked, section
 from orchestrator.review.checkpoint_history import checkpoints_of, measured_in
 from orchestrator.review.damage import readable
 from orchestrator.review.event_messages import Group, Told, told

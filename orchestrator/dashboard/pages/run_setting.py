@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from markupsafe import Markup
 
-from orchestrator.dashboard.pages.asked import PREFIX, Asked, AskedFolder, section
 from orchestrator.dashboard.pages.parts import beginning
+from orchestrator.dashboard.pages.run_page import PREFIX, Asked, AskedFolder, section
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.planning.drawing import timeline_svg
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, what_is_drawn

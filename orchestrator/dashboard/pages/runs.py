@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages.asked import Text
+from orchestrator.dashboard.pages.run_page import Text
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.page_size import fitting
 from orchestrator.review.query import QueryError, quoted, select

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages.asked import asked_sweep_dir
 from orchestrator.dashboard.pages.compare import address
 from orchestrator.dashboard.pages.parts import Begin, head_of, part_of
+from orchestrator.dashboard.pages.run_page import asked_sweep_dir
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
 from orchestrator.review.axes import XAxis, plain

@@ -11,7 +11,7 @@ from orchestrator.evaluation.base import Setting, Task
 from orchestrator.evaluation.tasks.classification import Classification
 from orchestrator.evaluation.tasks.lambada import Lambada
 from orchestrator.evaluation.tasks.perplexity import Perplexity
-from orchestrator.results.asked import Asked
+from orchestrator.results.evaluation_request import Asked
 
 _TASKS: Final[dict[str, Callable[[Asked, Setting], Task]]] = {
     "wikitext": Perplexity,

@@ -10,7 +10,7 @@ from orchestrator.data.tasks.reading import read_examples
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Found, Setting, Work
 from orchestrator.evaluation.statistics import mean
-from orchestrator.results.asked import Asked
+from orchestrator.results.evaluation_request import Asked
 
 
 class Classification:

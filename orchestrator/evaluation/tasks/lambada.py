@@ -12,7 +12,7 @@ from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Found, Scored, Setting, Work
 from orchestrator.evaluation.statistics import exponential, mean, scaled
-from orchestrator.results.asked import Asked
+from orchestrator.results.evaluation_request import Asked
 
 _FIELD = "text"
 

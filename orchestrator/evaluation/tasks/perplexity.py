@@ -13,7 +13,7 @@ from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Found, Scored, Setting, Work
 from orchestrator.evaluation.statistics import exponential, ratio, scaled
 from orchestrator.evaluation.texts import Window, detokenized, windows, words_of_wikitext
-from orchestrator.results.asked import Asked, read_text
+from orchestrator.results.evaluation_request import Asked, read_text
 
 
 class Perplexity:

@@ -24,7 +24,7 @@ from orchestrator.migration.shell.conditions import (
 )
 from orchestrator.migration.shell.expanding import calculated, fields, given_text, text
 from orchestrator.migration.shell.reading import DECLARING, read_script
-from orchestrator.migration.shell.started import Started, beside_script, shell_text
+from orchestrator.migration.shell.started_program import Started, beside_script, shell_text
 from orchestrator.migration.shell.syntax import (
     AndOr,
     ArithmeticCommand,

@@ -14,7 +14,7 @@ from orchestrator.migration.shell.conditions import Answer
 from orchestrator.migration.shell.expanding import given_text
 from orchestrator.migration.shell.following import Break, Exit, Follower, Return
 from orchestrator.migration.shell.reading import read_script
-from orchestrator.migration.shell.started import Script
+from orchestrator.migration.shell.started_program import Script
 from orchestrator.migration.shell.syntax import Block, Command, Group, Pipeline, ShellSyntaxError, Simple
 from orchestrator.migration.shell.values import Unknown, Value, joined, known
 from orchestrator.migration.shell.variables import Variables

@@ -18,7 +18,7 @@ from orchestrator.cli.models import evaluate as command
 from orchestrator.cli.models.evaluating import Options, asked_of
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import JobError, MissingDependency, UserError
-from orchestrator.results.asked import checkpoint_digest
+from orchestrator.results.evaluation_request import checkpoint_digest
 from orchestrator.results.record import Measure, Result, result_path, write_result
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

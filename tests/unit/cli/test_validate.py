@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.main import main
 from orchestrator.cluster import profiles
-from orchestrator.exchange.wanted import NOT_EXPORTABLE
+from orchestrator.exchange.exportability import NOT_EXPORTABLE
 from orchestrator.spec.shape import leaf_paths
 
 JOBS = Path(__file__).parents[3] / "jobs"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from megatron.core.datasets.bert_dataset import BERTMaskedWordPieceDataset
 
+from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.datasets import build_datasets
 from orchestrator.data.index import read_index
-from orchestrator.data.making import prepare
+from orchestrator.data.index_statistics import measured
 from orchestrator.data.manifest import read_manifest
-from orchestrator.data.measuring import measured
 from orchestrator.data.preparation import survey
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError

@@ -16,10 +16,10 @@ from orchestrator.data import tokenization
 from orchestrator.data.chat.packing import PATCH, loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.damage import refuse_damage
+from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.datasets import build_datasets
 from orchestrator.data.images import pixels as pixels_of
 from orchestrator.data.index import bin_path, idx_path, read_index
-from orchestrator.data.making import prepare
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.preparation import survey_job
 from orchestrator.data.tokenizers import load_tokenizer

@@ -18,7 +18,7 @@ from orchestrator.data.request import ShowRequest, TokenizeRequest, TrainTokeniz
 from orchestrator.data.tasks.race import race_files
 from orchestrator.errors import UserError
 from orchestrator.folder_tree import folder_tree
-from orchestrator.results.asked import file_facts
+from orchestrator.results.evaluation_request import file_facts
 
 Tokenize = Callable[..., Path]
 

@@ -19,8 +19,8 @@ from orchestrator.data.chat import packing
 from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
 from orchestrator.data.datasets import build_datasets
 from orchestrator.data.index import bin_path, idx_path, read_index
+from orchestrator.data.index_statistics import measured
 from orchestrator.data.inspection import first_documents
-from orchestrator.data.measuring import measured
 from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import load_tokenizer

@@ -18,9 +18,9 @@ import pytest
 from support.datasets import files_of
 
 from orchestrator.cli.main import main
+from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.index import bin_path, idx_path, partial_path, read_index
 from orchestrator.data.locking import locked
-from orchestrator.data.making import prepare
 from orchestrator.data.output import Progress
 from orchestrator.data.preparation import Source, data_problems, survey, tokenize_request
 from orchestrator.data.progress import Display

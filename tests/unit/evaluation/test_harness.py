@@ -16,7 +16,7 @@ from support.training import tiny_job
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Prompt, Score, Scored, Setting
-from orchestrator.results.asked import Asked
+from orchestrator.results.evaluation_request import Asked
 
 pytest.importorskip("lm_eval", reason="lm-eval is an extra, and is not installed")
 

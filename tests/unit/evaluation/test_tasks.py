@@ -16,7 +16,7 @@ from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Score, Scored, Setting
 from orchestrator.evaluation.tasks.choice import make_task
-from orchestrator.results.asked import Asked, Kind
+from orchestrator.results.evaluation_request import Asked, Kind
 from orchestrator.spec.data import TokenizerSpec
 
 JOB = tiny_job(

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.checkpoints import FileRecord, write_commit
 from orchestrator.errors import SpecError
-from orchestrator.exchange.wanted import NOT_EXPORTABLE
+from orchestrator.exchange.exportability import NOT_EXPORTABLE
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan

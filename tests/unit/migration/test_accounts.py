@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from unit.migration.conftest import Flags
 
 from orchestrator.errors import SpecError
-from orchestrator.migration.elsewhere import NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING, elsewhere
+from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
-from orchestrator.migration.together import TOGETHER
+from orchestrator.migration.unsupported_flags import NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING, elsewhere
 from orchestrator.migration.writing import job_text
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.shape import leaf_paths

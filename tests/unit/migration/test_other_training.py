@@ -6,10 +6,10 @@ import pytest
 from unit.migration.conftest import SMALLEST, Flags
 
 from orchestrator.errors import UserError
-from orchestrator.migration.elsewhere import OPENS, OTHER_TRAINING, WORDS, elsewhere
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.overriding import override
 from orchestrator.migration.report import Migration
+from orchestrator.migration.unsupported_flags import OPENS, OTHER_TRAINING, WORDS, elsewhere
 from orchestrator.spec.shape import leaf_paths, sections
 
 EXPERTS = "--num-experts 4"

@@ -18,13 +18,13 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from support.training import tiny_job
 from unit.migration.conftest import Flags, recorded_choices
 
-from orchestrator.migration.elsewhere import elsewhere
+from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.performance import ANSWERS, GROUPS
 from orchestrator.migration.programs import family_of_flag
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.migration.together import TOGETHER
+from orchestrator.migration.unsupported_flags import elsewhere
 from orchestrator.spec.job import JobSpec
 
 HERE = Path(__file__).parent

@@ -12,7 +12,7 @@ from support.pace import at_the_promised_pace
 
 from orchestrator.errors import UserError
 from orchestrator.migration.shell.reading import read_script
-from orchestrator.migration.shell.started import Script
+from orchestrator.migration.shell.started_program import Script
 from orchestrator.migration.shell.substituting import follow
 from orchestrator.migration.shell.syntax import Literal, ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, known, shown, unknowns

@@ -9,11 +9,11 @@ import pytest
 from unit.migration.conftest import SMALLEST, recorded_choices
 
 from orchestrator.migration.defaults import is_about_speed
-from orchestrator.migration.elsewhere import HARMLESS_VALUES, elsewhere
+from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.report import LOUD, Account, Migration
 from orchestrator.migration.table import ROWS
-from orchestrator.migration.together import TOGETHER
+from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, elsewhere
 
 UNKNOWN = "no-such-value"
 _GPT = "pretrain_gpt.py"

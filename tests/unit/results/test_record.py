@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.results.asked import Asked, dump_asked, file_facts, load_asked
+from orchestrator.results.evaluation_request import Asked, dump_asked, file_facts, load_asked
 from orchestrator.results.record import (
     Measure,
     Result,

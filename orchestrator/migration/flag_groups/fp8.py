@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import Gathering
-from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.fp8 import Fp8Format, Fp8Recipe, Fp8Spec
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import MEGATRON, Gathering
 from orchestrator.migration.programs import BERT, MAMBA, T5
 from orchestrator.migration.report import WRITE_IT
-from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"

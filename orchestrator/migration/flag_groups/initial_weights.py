@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import Gathering
-from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 
 PRETRAINED = "checkpoint.pretrained"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import MEGATRON, Gathering
-from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 
 PER_TOKEN, BIAS = "batch.calculate_per_token_loss", "model.add_output_bias"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import MEGATRON, Gathering
 from orchestrator.migration.report import WRITE_IT
-from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.stage_letters import layers_in_letters
 from orchestrator.spec.tensor_overlap import OVERLAP, overlaps_tensor_parallel

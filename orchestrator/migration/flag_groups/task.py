@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.programs import TASKS
-from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 
 _FILES: Final = {"train-data": "task.train", "valid-data": "task.validation"}

@@ -7,9 +7,9 @@ from pathlib import PurePath
 from typing import Any
 
 from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS
+from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import MEGATRON, Gathering
 from orchestrator.migration.programs import T5
-from orchestrator.migration.together.base import Together
 from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.data import BlendEntry
 
