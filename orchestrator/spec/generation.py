@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, FailFast, Field, Validatio
 
 from orchestrator.errors import UserError
 from orchestrator.spec.base import Section
-from orchestrator.spec.formatting import few, shorten
+from orchestrator.spec.formatting import as_yaml, few, shorten
 from orchestrator.spec.messages import in_words
 from orchestrator.spec.suggestions import alike, closest
 from orchestrator.spec.values import Positive, Seed, Size, refuse_bool
@@ -126,13 +126,19 @@ def options_of(given: Mapping[str, Any], where: str = "") -> Generation:
         raise UserError(f"{where}{problems}") from error
 
 
-def unknown_option(name: str, legal: Collection[str]) -> str:
-    """What is said of a name that is none of the legal ones: the one that was probably meant, else all of them."""
+def unknown_option(name: str, legal: Collection[str], where: str = "") -> str:
+    """What is said of a name that is none of the legal ones, behind where it stands: the one that was probably meant,
+    else all of them.
+    """
     plain = name.replace("-", "_").lower()
     group = next((names for names in _SYNONYMS if plain in names), ())
     meant = [each for each in group if each in legal][:1] or closest(name, legal) or alike(name, legal)
-    hint = f"did you mean {' or '.join(meant)}?" if meant else f"there are {', '.join(legal)}"
-    return f"{name} is not an option; {hint}"
+    hint = (
+        f"did you mean {' or '.join(meant)}?"
+        if meant
+        else f"there {'is' if len(legal) == 1 else 'are'} {', '.join(legal)}"
+    )
+    return f"{where}{as_yaml(shorten(name))} is not an option; {hint}"
 
 
 def _sentence(error: Any) -> str:

@@ -103,6 +103,10 @@ def _describe(error: ErrorDetails) -> tuple[str, str | None]:
             return f"expects a name, not {show(value)}", f"a name is {rule}"
         case "too_short":
             return "must not be empty", None
+        case "too_long":
+            return f"holds at most {context['max_length']} items", None
+        case "string_too_long":
+            return f"has at most {context['max_length']} characters, not {len(value)}", None
         case _:
             return f"{error['msg']}, not {show(value)}", None
 

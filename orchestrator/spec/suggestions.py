@@ -25,7 +25,8 @@ def closest(word: str, candidates: Iterable[str], most: int = 2) -> list[str]:
     scored = []
     for candidate in candidates:
         distance = edit_distance(plain, _plain(candidate), allowed)
-        if distance <= allowed:
+        # A slip in each letter leaves nothing alike.
+        if distance <= allowed and distance < max(len(plain), len(candidate)):
             scored.append((distance, candidate))
     scored.sort(key=lambda pair: pair[0])
     return [candidate for distance, candidate in scored if distance == scored[0][0]][:most]

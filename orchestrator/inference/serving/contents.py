@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.data.chat.images import IMAGE
+from orchestrator.inference.serving.inert import Inert, without_inert
+from orchestrator.spec.generation import unknown_option
 
 _MOST_PARTS = 4096
+_INERT: Inert = {"detail": ("auto", None)}
+"""Of an image: each is shown at the size that the model takes."""
 _DATA_URL = re.compile(r"data:[^,;]*(;[^,;]*)*;base64,", re.IGNORECASE)
 
 
@@ -38,15 +42,28 @@ def _parts(given: list[object]) -> Iterator[tuple[str, bytes | None]]:
     for number, part in enumerate(given):
         kind = part.get("type") if isinstance(part, dict) else None
         value = part.get(kind) if isinstance(part, dict) and isinstance(kind, str) else None
-        if kind == "text" and isinstance(value, str):
+        where = f"part {number}: "
+        if isinstance(part, dict) and kind == "text" and isinstance(value, str):
+            _check_fields(part, ("type", kind), {}, where)
             yield _checked(value), None
-        elif kind == "image_url":
-            yield IMAGE, _image(value.get("url") if isinstance(value, dict) else None, number)
+        elif isinstance(part, dict) and kind == "image_url" and isinstance(value, dict):
+            _check_fields(part, ("type", kind), {}, where)
+            _check_fields(value, ("url",), _INERT, f"{where}{kind}.")
+            yield IMAGE, _image(value.get("url"), where)
         else:
             raise ValueError(
-                f'part {number} is neither {{"type": "text", "text": …}} nor '
-                '{"type": "image_url", "image_url": {"url": …}}'
+                f'{where}expects {{"type": "text", "text": …}} or {{"type": "image_url", "image_url": {{"url": …}}}}'
             )
+
+
+def _check_fields(given: Mapping[str, object], legal: Collection[str], inert: Inert, where: str) -> None:
+    """Raises ValueError for the first field that is not legal."""
+    try:
+        unknown = next((name for name in without_inert(given, inert) if name not in legal), None)
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from error
+    if unknown is not None:
+        raise ValueError(unknown_option(unknown, legal, where))
 
 
 def _checked(text: str) -> str:
@@ -55,11 +72,11 @@ def _checked(text: str) -> str:
     return text
 
 
-def _image(url: object, number: int) -> bytes:
+def _image(url: object, where: str) -> bytes:
     start = _DATA_URL.match(url) if isinstance(url, str) else None
     if start is None or not isinstance(url, str):
-        raise ValueError(f"part {number}: nothing is fetched; send the image itself, as data:image/png;base64,…")
+        raise ValueError(f"{where}nothing is fetched; send the image itself, as data:image/png;base64,…")
     try:
         return base64.b64decode(url[start.end() :], validate=True)
     except ValueError as error:  # binascii's own, or of text that is not ASCII
-        raise ValueError(f"part {number}: its image is not base64: {error}") from error
+        raise ValueError(f"{where}its image is not base64: {error}") from error

@@ -5,42 +5,31 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    FailFast,
-    Field,
-    PlainValidator,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, FailFast, Field, PlainValidator, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from orchestrator.data.chat.conversations import Message
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content
+from orchestrator.inference.serving.inert import Inert, without_inert
 from orchestrator.inference.texts import Continuation, finite
+from orchestrator.spec.base import Section
 from orchestrator.spec.formatting import few, shorten, show
 from orchestrator.spec.generation import MAX_STOPS, Generation, options_of, unknown_option
+from orchestrator.spec.messages import in_words
+from orchestrator.spec.shape import Shape, shape_at
 from orchestrator.spec.values import refuse_bool
 
 _MOST_CHOICES = 128
-_MOST_KEYS = 64
 _MOST_PROMPTS = 4096
 _MOST_MESSAGES = 4096
 _LONGEST_NAME = 1000
 _LONGEST_REFUSAL = 2000
 _SEEDS = 2**31
-_INERT: dict[str, tuple[Any, ...]] = {
-    **{"presence_penalty": (0, None), "frequency_penalty": (0, None), "logit_bias": ({}, None)},
-    **{"best_of": (1, None), "suffix": ("", None), "echo": (False, None), "top_logprobs": (0, None)},
-    **{"response_format": ({"type": "text"}, None), "tools": ([], None), "tool_choice": ("none", None)},
-}
-"""What OpenAI's interface has and this one has not, with the values that ask for nothing."""
 
 
 class RequestError(Exception):
@@ -100,16 +89,31 @@ Whole = Annotated[int, BeforeValidator(refuse_bool)]
 Number = Annotated[float, BeforeValidator(refuse_bool)]
 
 
-class _StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class _Sent(Section):
+    """A part of a request."""
+
+    inert: ClassVar[Inert] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_inert(cls, given: Any) -> Any:
+        return without_inert(given, cls.inert) if isinstance(given, dict) else given
+
+
+class _StreamOptions(_Sent):
+    inert: ClassVar[Inert] = {"include_obfuscation": (False, None)}
 
     include_usage: bool = False
 
 
-class _Asked(BaseModel):
+class _Asked(_Sent):
     """What both kinds of requests have."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    inert: ClassVar[Inert] = {
+        **{"presence_penalty": (0, None), "frequency_penalty": (0, None), "logit_bias": ({}, None)},
+        **{"best_of": (1, None), "suffix": ("", None), "echo": (False, None), "top_logprobs": (0, None)},
+        **{"response_format": ({"type": "text"}, None), "tools": ([], None), "tool_choice": ("none", None)},
+    }
 
     # How large numbers may be is said where all that generates has it, in `Generation`.
     model: str | None = Field(default=None, max_length=_LONGEST_NAME)
@@ -136,18 +140,6 @@ class _Asked(BaseModel):
     def tells_usage(self) -> bool:
         """Whether a stream ends with its token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_inert(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        if len(given) > _MOST_KEYS:
-            raise ValueError(f"a request of {len(given)} keys; at most {_MOST_KEYS}")
-        for name, nothing in _INERT.items():
-            if name in given and given[name] not in nothing:
-                raise ValueError(f"{name} is not supported")
-        return {name: value for name, value in given.items() if name not in _INERT}
 
     def _each(self, max_tokens: int, measures: bool) -> list[Generation]:
         """One for each of `n` choices, with seeds that follow each other."""
@@ -186,27 +178,26 @@ class CompletionRequest(_Asked):
         return self._each(self.max_tokens, self.logprobs is not None)
 
 
-class _Turn(BaseModel):
-    model_config = ConfigDict(extra="ignore")  # a name beside a role changes nothing
+class _Turn(_Sent):
+    inert: ClassVar[Inert] = {
+        **{"tool_calls": ([], None), "function_call": (None,), "refusal": ("", None), "audio": (None,)},
+        **{"annotations": ([], None), "reasoning_content": ("", None)},
+    }
 
     role: Literal["system", "user", "assistant"]
     content: Annotated[Content, PlainValidator(read_content)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_calls(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("tool_calls") not in (None, []):
-            raise ValueError("tool_calls is not supported")
-        return given
+    name: str | None = Field(default=None, max_length=_LONGEST_NAME)
+    """Changes nothing."""
 
 
 class ChatRequest(_Asked):
     """POST /v1/chat/completions."""
 
+    inert: ClassVar[Inert] = {**_Asked.inert, "logprobs": (False, None)}
+
     messages: Annotated[list[_Turn], FailFast(), Field(min_length=1, max_length=_MOST_MESSAGES)]
     max_tokens: Whole | None = None
     max_completion_tokens: Whole | None = None
-    logprobs: Literal[False] | None = None
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
@@ -254,20 +245,22 @@ def parsed(kind: type[Kind], given: Any) -> Kind:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        problems = [_sentence(kind, each["loc"], each["type"], each["msg"]) for each in found]
+        problems = [_sentence(kind, each) for each in error.errors(include_url=False)]
         raise RequestError(400, few(problems)) from error
 
 
-def _sentence(kind: type[_Asked], place: tuple[int | str, ...], problem: str, message: str) -> str:
+def _sentence(kind: type[_Asked], error: ErrorDetails) -> str:
     """One of a request's errors."""
-    name = shorten(".".join(map(str, place)))
-    if problem != "extra_forbidden":
-        return f"{name}: {message.removeprefix('Value error, ')}".lstrip(": ")
+    place = error["loc"]
+    if error["type"] != "extra_forbidden":
+        return f"{shorten('.'.join(map(str, place))) or 'the request'}: {in_words(error)}"
+    *above, name = map(str, place)
     elsewhere = next((path for path, other in PATHS.items() if name in other.model_fields), None)
-    if elsewhere is not None:
+    if elsewhere is not None and not above:
         return f"{name} belongs to POST {elsewhere}"
-    return unknown_option(name, kind.model_fields)
+    part = shape_at(place[:-1], Shape("section", kind))
+    legal = part.section.model_fields if part is not None and part.section is not None else ()
+    return unknown_option(name, legal, "".join(f"{each}." for each in above))
 
 
 def finish_reason(written: Continuation) -> str:

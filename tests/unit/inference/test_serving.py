@@ -130,6 +130,8 @@ def test_a_conversation_that_its_template_makes_too_much_of_is_refused(server: S
         ({"prompt": "x", "nonsense": 1}, 400, "nonsense is not an option; there are model, temperature, top_p"),
         ({"prompt": "x", "max_new_tokens": 1}, 400, "max_new_tokens is not an option; did you mean max_tokens?"),
         ({"prompt": "x", "temprature": 1}, 400, "temprature is not an option; did you mean temperature?"),
+        ({"prompt": "x", "stream_options": {"include_usages": True}}, 400, "did you mean include_usage?"),
+        ([1], 400, "the request: expects a mapping"),
         ({"prompt": "x", "repeat-penalty": 1}, 400, "did you mean repetition_penalty?"),
         ({"messages": [], "n": 1}, 400, "messages belongs to POST /v1/chat/completions"),
         ({"prompt": "x" * 60, "max_tokens": 1}, 400, "the prompt has 60 tokens, but this server takes 60"),
