@@ -18,7 +18,7 @@ from orchestrator.batch.requeue_decision import conclude, is_stale, say
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import SUPERVISOR_VARIABLE
 from orchestrator.causes import Exit
-from orchestrator.launch.stopping import caught_signals, request_stop
+from orchestrator.launch.stopping import asked_to_stay, caught_signals, request_stop
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -78,9 +78,9 @@ def _take_over(run: RunDir, job: JobSpec, slurm: SlurmJob) -> None:
         return  # it had come to its end
     say("the batch script was killed: saving and going back into the queue")
     if not is_stale(run, slurm.launch_id):
-        request_stop(run, "the batch script was killed")
+        request_stop(run, "the batch script was killed", to_go_on=True)
     end = Exit.of("killed", "the batch script was killed", None)
-    conclude(run, job, slurm, end, None)
+    conclude(run, job, slurm, end, None, asked_to_stay(run))
 
 
 if __name__ == "__main__":

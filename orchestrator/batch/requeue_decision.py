@@ -13,7 +13,7 @@ from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.requeueing import earlier_ends, requeue_later
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.notifications.process import longest, tell_now
-from orchestrator.launch.policy import Decision, decide
+from orchestrator.launch.policy import Decision, decide, unless_withdrawn
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.start_checks import last_launch
 from orchestrator.lease import supersedes
@@ -32,8 +32,11 @@ def is_stale(run: RunDir, launch_id: str) -> bool:
     return newest is not None and newest["launch_id"] != launch_id
 
 
-def conclude(run: RunDir, job: JobSpec, slurm: SlurmJob, end: Exit, code: int | None) -> Decision:
-    """Write down how this incarnation ended, decide what comes next, and do it.
+def conclude(
+    run: RunDir, job: JobSpec, slurm: SlurmJob, end: Exit, code: int | None, asked_by: str | None = None
+) -> Decision:
+    """Write down how this incarnation ended, decide what comes next, and do it. `asked_by`: the person who has asked
+    for a stop, and wants no further start, whatever the end.
 
     A stale incarnation writes nothing and asks for nothing. Going back into the queue is written down first: SLURM
     ends this job's processes as soon as it is asked. It is written together with the end, which would otherwise look
@@ -42,12 +45,14 @@ def conclude(run: RunDir, job: JobSpec, slurm: SlurmJob, end: Exit, code: int | 
     if is_stale(run, slurm.launch_id):
         return Decision(False, "a newer start of this run has taken over")
     exited = exit_event(slurm.launch_id, end, code)
-    decision = decide(job.launch, end, [*run.events(), exited])
+    decision = unless_withdrawn(decide(job.launch, end, [*run.events(), exited]), asked_by)
     if end.cause == "requeued":
         run.append_events([exited, requeue_event(slurm, slurm.launch_id, Decision(True, end.cause), by="slurm")])
     elif decision.requeue:
         run.append_events([exited, requeue_event(slurm, slurm.launch_id, decision, by="orchestrator")])
         requeue(run, job, slurm, decision)
+    elif decision.withdrawn_by is not None:
+        run.append_events([exited, withdrawn_event(slurm, slurm.launch_id, decision.withdrawn_by)])
     elif end.code and end.cause not in ("stopped", "cancelled"):
         gave_up = event("gave_up", launch_id=slurm.launch_id, cause=end.cause, reason=decision.reason)
         run.append_events([exited, gave_up])
@@ -133,6 +138,11 @@ def requeue_event(slurm: SlurmJob, launch_id: str, decision: Decision, by: str) 
         exclude=list(decision.exclude),
         delay=decision.delay,
     )
+
+
+def withdrawn_event(slurm: SlurmJob, launch_id: str, by: str) -> dict[str, Any]:
+    """The `withdrawn` event of a run that a person keeps from its next start."""
+    return event("withdrawn", launch_id=launch_id, job_id=slurm.job_id, by=by)
 
 
 def say(message: str) -> None:

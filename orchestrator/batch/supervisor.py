@@ -14,16 +14,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.batch.requeue_decision import account_for_previous, conclude, is_stale, left_to_caller, say
+from orchestrator.batch.requeue_decision import (
+    account_for_previous,
+    conclude,
+    is_stale,
+    left_to_caller,
+    say,
+    withdrawn_event,
+)
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unhealthy, verdict
 from orchestrator.causes import Exit
 from orchestrator.checkpoints import committed
 from orchestrator.launch.exits import LogMarks, classify
-from orchestrator.launch.notifications.process import tell_of_start
+from orchestrator.launch.notifications.process import tell_of_start, tell_of_withdrawn
 from orchestrator.launch.policy import since_submission
 from orchestrator.launch.processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
-from orchestrator.launch.stopping import StopSignals, caught_signals, request_stop, stop_at_once
+from orchestrator.launch.start_checks import last_launch
+from orchestrator.launch.stopping import StopSignals, asked_to_stay, caught_signals, request_stop, stop_at_once
 from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
@@ -58,6 +66,9 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
     """Run one incarnation; returns the exit code of the batch script: 0 when the run has nothing left to do."""
     with caught_signals() as signals:
         account_for_previous(run, slurm)
+        if (asked_by := _withdrawn_by(run, slurm)) is not None:
+            say(f"{asked_by} has asked for a stop: the run is not started again")
+            return 0
         run.stop_file.unlink(missing_ok=True)
         marks = LogMarks.of(run)
         run.append_event(
@@ -71,9 +82,12 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
         say(f"launch {slurm.launch_id} on {', '.join(slurm.nodes)}")
         tell_of_start(run, job, slurm.launch_id)
         end, code = _train(run, job, slurm, commands, signals, marks)
+        asked_by = None
         if not is_stale(run, slurm.launch_id):
-            run.stop_file.unlink(missing_ok=True)  # it has been heard, and the next start is not meant
-        decision = conclude(run, job, slurm, end, code)
+            asked_by = asked_to_stay(run)
+            if asked_by is None or end.cause != "requeued":  # SLURM's own start comes all the same, and is to hear it
+                run.stop_file.unlink(missing_ok=True)  # it has been heard, and the next start is not meant
+        decision = conclude(run, job, slurm, end, code, asked_by)
         why = f"{end.cause}: {end.message}" if end.message else end.cause
         what = "the run goes back into the queue: " if decision.requeue else "the run stays where it is: "
         if end.cause == "requeued":
@@ -82,6 +96,20 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
     if (asking := left_to_caller(decision)) is not None:
         return asking
     return 0 if end.cause in ("completed", "stopped") else 1
+
+
+def _withdrawn_by(run: RunDir, slurm: SlurmJob) -> str | None:
+    """Who has kept the run from this start, if anybody did: a stop was asked for while SLURM started it again, or while
+    a start before ended without hearing of it.
+    """
+    before = last_launch(run.events())
+    asked_by = asked_to_stay(run) if slurm.restarts > 0 else None
+    if before is None or asked_by is None:
+        return None
+    run.append_events([withdrawn_event(slurm, before["launch_id"], asked_by)])
+    run.stop_file.unlink(missing_ok=True)
+    tell_of_withdrawn([run])
+    return asked_by
 
 
 def _train(
@@ -107,6 +135,8 @@ def _train(
             return Exit.of("cancelled", message, end.iteration), code
     else:
         end = Exit.of("stopped", "asked to stop before the training began", None)
+    if end.cause == "stopped" and asked_to_stay(run) is not None:
+        return end, code
     left = slurm.seconds_left(time.time())
     time_is_over = left is not None and left <= job.launch.stop_margin + _SECONDS_OF_TOLERANCE
     return verdict(end, signals.first, time_is_over, marks.tail(run, run.launcher_log)), code
@@ -168,7 +198,7 @@ def _see_through(run: RunDir, slurm: SlurmJob, command: Sequence[str], signals: 
     while (code := child.poll()) is None:
         if signals.first is not None and not asked and not is_stale(run, slurm.launch_id):
             asked = True
-            request_stop(run, signals.first)
+            request_stop(run, signals.first, to_go_on=True)
             say(f"{signals.first}: stopping after this step and saving")
         if not forced and stop_at_once(run) is not None:
             forced = True

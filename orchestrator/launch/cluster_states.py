@@ -10,7 +10,14 @@ from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.slurm import JobState, job_states
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.preparation import failed_preparation, waiting_for
-from orchestrator.launch.state_words import SECONDS_TO_TAKE_THE_LEASE, State, state_after, working_state, written_end
+from orchestrator.launch.state_words import (
+    SECONDS_TO_TAKE_THE_LEASE,
+    State,
+    state_after,
+    withdrawn_end,
+    working_state,
+    written_end,
+)
 from orchestrator.launch.submission import SlurmRun
 from orchestrator.lease import Holder
 from orchestrator.rundir import RunDir
@@ -58,7 +65,7 @@ def state_on_cluster(
 ) -> tuple[State, Exit | None, str | None]:
     """State, end and what else there is to say of a run whose latest start was a job."""
     if job.withdrawn:
-        return "cancelled", Exit.of("cancelled", "taken out of the queue", None), None
+        return "cancelled", withdrawn_end(written_end(job.exited) if job.exited is not None else None), None
     if job.is_over and job.exited is not None:
         end = written_end(job.exited)
         return state_after(end.cause), end, None

@@ -44,6 +44,8 @@ class Decision:
     reason: str
     delay: float = 0.0
     exclude: tuple[str, ...] = ()
+    withdrawn_by: str | None = None
+    """The person who keeps the run from a start that it would have had."""
 
 
 def decide(launch: LaunchSpec, end: Exit, events: Sequence[Mapping[str, Any]]) -> Decision:
@@ -70,6 +72,13 @@ def decide(launch: LaunchSpec, end: Exit, events: Sequence[Mapping[str, Any]]) -
         end.cause,
         delay=float(launch.requeue_delay * 2 ** min(max(failures - 1, 0), _MOST_DOUBLINGS)),
         exclude=nodes_at_fault(mine) if action == "requeue_elsewhere" else (),
+    )
+
+
+def unless_withdrawn(decision: Decision, by: str | None) -> Decision:
+    """The same, unless a person (`by`) has asked for a stop: then no run starts again."""
+    return (
+        Decision(False, "a person asked for it", withdrawn_by=by) if decision.requeue and by is not None else decision
     )
 
 

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from orchestrator.causes import Exit, cause_of
 from orchestrator.launch.local import Display, Watcher, launch
-from orchestrator.launch.policy import BY_LAUNCHER, Decision, decide
+from orchestrator.launch.notifications.process import tell_of_withdrawn
+from orchestrator.launch.policy import BY_LAUNCHER, Decision, decide, unless_withdrawn
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import saved_nothing
-from orchestrator.launch.stopping import StopSignals, caught_signals, request_stop
+from orchestrator.launch.state_words import withdrawn_end
+from orchestrator.launch.stopping import StopSignals, asked_to_stay, caught_signals, request_stop
 from orchestrator.rundir import RunDir, event
 from orchestrator.spec.formatting import duration
 from orchestrator.spec.job import JobSpec
@@ -34,16 +35,25 @@ def launch_with_restarts(
     """Start the run's training here and wait for its end; start it again while `launch.on_failure` says so. Returns the
     last end. `watcher` makes what is told of one launch, and `on_launched` hears the id of each.
 
+    A person who asks for a stop, before the end or while the next start is waited for, keeps the run from it: that is
+    the end then, and not what it would have recovered from.
+
     Raises what `launch` raises.
     """
     before = len(run.events())
     decisions: list[Decision] = []
 
     def follow_up(end: Exit, exited: Mapping[str, Any]) -> list[dict[str, Any]]:
-        decisions.append(_decide(run, job, end, [*run.events()[before:], exited]))
-        return [_requeued(exited, decisions[-1])] if decisions[-1].requeue else []
+        decision = unless_withdrawn(_decide(job, end, [*run.events()[before:], exited]), asked_to_stay(run))
+        decisions.append(decision)
+        if decision.withdrawn_by is not None:
+            return [_withdrawn(exited["launch_id"], decision.withdrawn_by)]
+        return [_requeued(exited, decision)] if decision.requeue else []
 
-    once = partial(launch, run, job, module=module, follow_up=follow_up)
+    def once(**options: Any) -> Exit:
+        end = launch(run, job, module=module, follow_up=follow_up, **options)
+        return end if decisions[-1].withdrawn_by is None else withdrawn_end(end)
+
     end = once(from_scratch=from_scratch, watcher=watcher(), on_launched=on_launched)
     if not decisions[-1].requeue:
         return end
@@ -59,9 +69,10 @@ def launch_with_restarts(
             anew = saved_nothing(run, run.events()[before if from_scratch else 0 :])
             shown.say(_announcement(end, decisions[-1], anew=anew))
             if not _waited(run, decisions[-1].delay, signals):
-                run.append_event("gave_up", launch_id=_last_id(run), cause=end.cause, reason="a person asked for it")
+                run.append_events([_withdrawn(_last_id(run), asked_to_stay(run) or str(signals.first))])
+                tell_of_withdrawn([run])
                 shown.close()
-                return end
+                return withdrawn_end(end)
             end = once(from_scratch=anew, watcher=shown, on_launched=launched)
     if end.code != 0:
         Display(watcher()).say(f"it is not started again: {decisions[-1].reason}")
@@ -74,10 +85,8 @@ def _announcement(end: Exit, decision: Decision, *, anew: bool) -> str:
     return f"{why}: it starts again in {duration(round(decision.delay))}, {whence} (launch.on_failure)"
 
 
-def _decide(run: RunDir, job: JobSpec, end: Exit, events: list[Mapping[str, Any]]) -> Decision:
+def _decide(job: JobSpec, end: Exit, events: list[Mapping[str, Any]]) -> Decision:
     decision = decide(job.launch, end, events)
-    if decision.requeue and run.stop_file.exists():
-        return Decision(False, "a person asked for it")
     if decision.requeue and job.launch.nodes > 1:
         return Decision(False, "the other machines would have to be started again, too")
     return decision
@@ -86,6 +95,10 @@ def _decide(run: RunDir, job: JobSpec, end: Exit, events: list[Mapping[str, Any]
 def _requeued(exited: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
     facts = {"cause": decision.reason, "by": BY_LAUNCHER, "delay": decision.delay}
     return event("requeued", launch_id=exited["launch_id"], **facts)
+
+
+def _withdrawn(launch_id: str, by: str) -> dict[str, Any]:
+    return event("withdrawn", launch_id=launch_id, by=by)
 
 
 def _last_id(run: RunDir) -> str:

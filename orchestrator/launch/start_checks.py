@@ -133,7 +133,7 @@ def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
 
 def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The newest `launched` event, with its `exited` event (or None) under "exited", and under "restarts" whether its
-    launcher starts it again after that.
+    launcher starts it again after that, and under "withdrawn" whether a person kept it from that.
 
     Launches that were refused because the run was held are passed over: they changed nothing.
     """
@@ -141,7 +141,13 @@ def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
     for event in events:
         launch_id = str(event.get("launch_id"))
         if event.get("event") == "launched":
-            launches[launch_id] = {**event, "launch_id": launch_id, "exited": None, "restarts": False}
+            launches[launch_id] = {
+                **event,
+                "launch_id": launch_id,
+                "exited": None,
+                "restarts": False,
+                "withdrawn": False,
+            }
         elif event.get("event") == "exited" and launch_id in launches:
             if event.get("cause") == "held":
                 del launches[launch_id]
@@ -149,4 +155,6 @@ def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
                 launches[launch_id]["exited"] = event
         elif launch_id in launches and event.get("event") in ("requeued", "gave_up"):
             launches[launch_id]["restarts"] = event.get("by") == BY_LAUNCHER
+        elif launch_id in launches and event.get("event") == "withdrawn":
+            launches[launch_id].update(restarts=False, withdrawn=True)
     return list(launches.values())[-1] if launches else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from orchestrator.causes import Exit
+from orchestrator.causes import Exit, cause_of
 from orchestrator.rundir import RunDir
 
 State = Literal[
@@ -31,6 +31,14 @@ def state_after(cause: str) -> State:
 def working_state(run: RunDir) -> State:
     """The state of a run that some process works on."""
     return "stopping" if run.stop_file.exists() else "running"
+
+
+def withdrawn_end(before: Exit | None) -> Exit:
+    """The end of a run that a person kept from starting, or from starting again after the end `before`."""
+    if before is None:
+        return Exit.of("cancelled", "taken out of the queue", None)
+    message = f"it was not started again after this: {cause_of(before.cause).sentence}"
+    return Exit.of("cancelled", message, before.iteration)
 
 
 def written_end(exited: Mapping[str, Any]) -> Exit:

@@ -14,7 +14,14 @@ from orchestrator.checkpoints import Commit, committed
 from orchestrator.errors import UserError
 from orchestrator.launch.cluster_states import SchedulersWord, ask_the_scheduler, state_on_cluster
 from orchestrator.launch.start_checks import imported_from, last_launch
-from orchestrator.launch.state_words import SECONDS_TO_TAKE_THE_LEASE, State, state_after, working_state, written_end
+from orchestrator.launch.state_words import (
+    SECONDS_TO_TAKE_THE_LEASE,
+    State,
+    state_after,
+    withdrawn_end,
+    working_state,
+    written_end,
+)
 from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
 from orchestrator.planning.batch import BatchSchedule
@@ -243,6 +250,7 @@ def _state(run: RunDir, launched: dict[str, Any] | None, holder: Holder | None) 
         return working_state(run), None
     if exited is not None and not (lives and holder is not None and holder.launch_id != launched["launch_id"]):
         end = written_end(exited)
+        end = withdrawn_end(end) if launched["withdrawn"] else end
         return state_after(end.cause), end
     if lives or (exited is None and not _launcher_is_gone(launched, holder)):
         return working_state(run), None

@@ -73,15 +73,28 @@ def _handled(handler: Callable[[int, Any], None], *numbers: signal.Signals) -> I
             signal.signal(number, before)
 
 
-def request_stop(run: RunDir, by: str, *, at_once: bool = False) -> None:
-    """Ask whoever runs it to stop: cleanly, or at once, without waiting for a save."""
-    write_atomically(run.stop_file, json.dumps({"by": by, "at_once": at_once, "time": time.time()}))
+def request_stop(run: RunDir, by: str, *, at_once: bool = False, to_go_on: bool = False) -> None:
+    """Ask whoever runs it to stop: cleanly, or at once, without waiting for a save. `to_go_on`: as a scheduler has
+    runs stop, which start again later; what a person has asked for before stays.
+    """
+    if to_go_on and asked_to_stay(run) is not None:
+        return
+    record = {"by": by, "at_once": at_once, "to_go_on": to_go_on, "time": time.time()}
+    write_atomically(run.stop_file, json.dumps(record))
 
 
 def stop_at_once(run: RunDir) -> str | None:
     """Who asked, through the stop file, for an end at once; None when nobody did."""
     request = run.stop_request()
     return str(request.get("by")) if request.get("at_once") is True else None
+
+
+def asked_to_stay(run: RunDir) -> str | None:
+    """Who asked, through the stop file, for a stop after which the run is not to start again; None when nobody did."""
+    if not run.stop_file.exists():
+        return None
+    request = run.stop_request()
+    return None if request.get("to_go_on") is True else str(request.get("by") or run.stop_file.name)
 
 
 def ended_by_force(by: str, iteration: int | None) -> Exit:

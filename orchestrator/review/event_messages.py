@@ -193,6 +193,12 @@ def _exported(event: Event) -> str:
     )
 
 
+def _withdrawn(event: Event) -> str:
+    if "launch_id" in event:
+        return f"kept from its next start by {event['by']}"
+    return f"job {event['job_id']} was taken out of the queue by {event['by']}"
+
+
 def _of(template: str) -> Callable[[Event], str]:
     """A sentence with the event's fields."""
     return lambda event: template.format(**event)
@@ -213,7 +219,7 @@ _SENTENCES: dict[str, tuple[Group, Callable[[Event], str]]] = {
     "stop_requested": ("end", _of("a stop was asked for by {by}, at iteration {iteration}")),
     "submitted": ("queue", _of("submitted to {cluster} as job {job_id}")),
     "data_submitted": ("queue", _of("the job that makes its data was submitted to {cluster} as job {job_id}")),
-    "withdrawn": ("queue", _of("job {job_id} was taken out of the queue by {by}")),
+    "withdrawn": ("queue", _withdrawn),
     "requeued": ("queue", _requeued),
     "requeue_failed": ("trouble", _of("could not be put back into the queue: {message}")),
     "gave_up": ("trouble", _of("given up: {reason}")),

@@ -17,6 +17,7 @@ from orchestrator.launch.runs import find_run
 from orchestrator.launch.start_checks import last_launch
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.stopping import ended_by_force, request_stop
+from orchestrator.launch.submission import SlurmRun
 from orchestrator.rundir import RunDir, default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.follower import send_the_end
@@ -45,16 +46,15 @@ def command(
     was_live = status.is_active
     by = "orchestrator cancel --now" if now else "orchestrator cancel"
     if status.state == "queued" and status.job is not None:
-        slurm.cancel(status.job.unsettled)
-        run.append_event("withdrawn", job_id=status.job.job_id, by="orchestrator cancel")
-        tell_of_withdrawn([run])
-        status, wait = status_of(run), True
+        status, wait = _withdraw(run, status.job), True
     elif was_live:
         request_stop(run, by, at_once=now)
         if wait:
             if not as_json:
                 typer.echo(f"run {label(run)} was asked to stop{'' if now else ' and save'}; waiting for it")
             status = _wait(run, now, by)
+            if status.state == "queued" and status.job is not None:  # it was on its way back when it was asked
+                status = _withdraw(run, status.job)
     if as_json:
         print_json({**status.to_json(), "was_live": was_live})
     elif not was_live:
@@ -63,6 +63,14 @@ def command(
         typer.echo(f"run {label(run)} {reached(status)}: {status.describe()}")
     else:
         typer.echo(f"run {label(run)} was asked to stop")
+
+
+def _withdraw(run: RunDir, job: SlurmRun) -> RunStatus:
+    """Take the run's job out of the queue."""
+    slurm.cancel(job.unsettled)
+    run.append_event("withdrawn", job_id=job.job_id, by="orchestrator cancel")
+    tell_of_withdrawn([run])
+    return status_of(run)
 
 
 def _wait(run: RunDir, now: bool, by: str) -> RunStatus:

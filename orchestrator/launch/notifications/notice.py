@@ -67,7 +67,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
     if withdrawn is not None:  # what is told of is the wait for the next start, and not the start before
         launched, exited = (
             dict(withdrawn),
-            {"cause": "cancelled", "message": f"taken out of the queue by {withdrawn['by']}"},
+            {"cause": "cancelled", "message": _withdrawal(withdrawn)},
         )
     end = None if occasion == "started" else _end(run, launch_id, exited)
     refused = next((event for event in events if event.get("event") == "requeue_failed"), None)
@@ -101,6 +101,11 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
         "evidence": [truncated(redact(line), _LONGEST_LINE) for line in end.evidence[:_MOST_EVIDENCE]] if end else [],
     }
     return Notice(occasion, _text(occasion, facts), facts)
+
+
+def _withdrawal(withdrawn: Mapping[str, Any]) -> str:
+    never = "taken out of the queue" if "launch_id" not in withdrawn else "kept from its next start"
+    return f"{never} by {withdrawn['by']}"
 
 
 def _end(run: RunDir, launch_id: str, exited: Mapping[str, Any] | None) -> Exit:

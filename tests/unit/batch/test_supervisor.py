@@ -20,7 +20,11 @@ from support.training import events, make_run, tiny_job
 from orchestrator.batch import supervisor
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import Commands, supervise
+from orchestrator.cli.main import main
+from orchestrator.cli.runs import cancel
 from orchestrator.cluster import requeueing
+from orchestrator.launch.states import status_of
+from orchestrator.launch.stopping import request_stop
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
@@ -97,6 +101,56 @@ def test_a_person_asks_for_a_stop(run: RunDir, slurm: FakeSlurm) -> None:
     assert start(run, f"echo '{{}}' >{run.stop_file}; {word(run, 'stopped')}") == 0
     assert [event["cause"] for event in events(run, "exited")] == ["stopped"]
     assert slurm.calls("scontrol") == []
+
+
+def test_a_person_asks_for_a_stop_before_slurms_notice(run: RunDir, slurm: FakeSlurm) -> None:
+    """What was asked for first counts: the job does not come back."""
+    heard = "sleep 1"  # for the notice
+    script = f"echo '{{}}' >{run.stop_file}; kill -USR1 $PPID; {heard}; {word(run, 'stopped')}"
+    assert start(run, script, job=incarnation(ends_in=60)) == 0
+    assert [event["cause"] for event in events(run, "exited")] == ["stopped"]
+    assert slurm.calls("scontrol") == []
+
+
+def test_a_person_asks_for_a_stop_and_it_fails(run: RunDir, slurm: FakeSlurm) -> None:
+    assert start(run, f"echo '{{}}' >{run.stop_file}; exit 1", on_failure={"bug": "requeue"}) == 1
+    assert [event["cause"] for event in events(run, "exited")] == ["bug"]
+    assert [event["job_id"] for event in events(run, "withdrawn")] == ["7"]
+    assert (slurm.calls("scontrol"), events(run, "requeued")) == ([], [])
+    assert (status_of(run).state, status_of(run).cause) == ("cancelled", "cancelled")
+
+
+def test_a_person_asks_for_a_stop_while_slurm_starts_it_again(run: RunDir, slurm: FakeSlurm) -> None:
+    run.append_event("launched", launch_id="lab-7.0", job_id="7", restart=0, nodes=["n1"])
+    request_stop(run, "orchestrator cancel")
+    assert start(run, word(run, "completed", "lab-7.1"), job=incarnation(1)) == 0
+    assert (len(events(run, "launched")), run.stop_file.exists()) == (1, False)
+    assert (status_of(run).state, status_of(run).cause) == ("cancelled", "cancelled")
+
+
+def test_a_job_that_goes_back_into_the_queue_while_it_is_cancelled_is_taken_out(
+    run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.append_event("launched", launch_id="lab-7.0", job_id="7", restart=0, nodes=["n1"])
+    slurm.says("scancel")
+
+    def requeued(seconds: float) -> None:
+        slurm.says("squeue", SQUEUE.format(id=7, restarts=1).replace("RUNNING", "PENDING"))
+
+    monkeypatch.setattr(cancel, "time", SimpleNamespace(sleep=requeued, monotonic=time.monotonic))
+    assert main(["cancel", str(run.path)]) == 0
+    assert slurm.calls("scancel") == [["7"]]
+    assert (status_of(run).state, events(run, "withdrawn")[0]["by"]) == ("cancelled", "orchestrator cancel")
+
+
+@pytest.mark.parametrize("by", ["SIGUSR1", "the batch script was killed"])
+def test_what_a_killed_incarnation_asked_its_ranks_is_no_word_of_a_person(
+    run: RunDir, slurm: FakeSlurm, by: str
+) -> None:
+    run.append_event("launched", launch_id="lab-7.0", job_id="7", restart=0, nodes=["n1"])
+    request_stop(run, by, to_go_on=True)
+    assert start(run, word(run, "completed", "lab-7.1"), job=incarnation(1)) == 0
+    assert (status_of(run).state, events(run, "withdrawn")) == ("completed", [])
 
 
 def test_a_failure_comes_back_later(run: RunDir, slurm: FakeSlurm) -> None:

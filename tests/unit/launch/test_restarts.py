@@ -13,6 +13,7 @@ import pytest
 from support.gate import Gate
 
 from orchestrator.errors import RunIsHeld
+from orchestrator.launch import restarts
 from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.restarts import launch_with_restarts
 from orchestrator.launch.start_checks import check_startable
@@ -78,9 +79,46 @@ def test_while_it_waits_it_is_running_and_a_stop_ends_that(
         check_startable(run, job, from_scratch=False)
     code, out, _ = orchestrator("cancel", "tiny")
     assert (code, launcher.wait(60)) == (0, 1)
-    assert "at iteration 3: failed: a process was killed" in out
-    assert events(run, "gave_up")[0]["reason"] == "a person asked for it"
-    assert (status_of(run).state, len(events(run, "launched"))) == ("failed", 1)
+    assert "at iteration 3: cancelled" in out
+    [withdrawn] = events(run, "withdrawn")
+    assert (withdrawn["launch_id"], withdrawn["by"]) == (status.launch_id, "orchestrator cancel")
+    ended = status_of(run)
+    assert (ended.state, ended.cause, ended.iteration, ended.launches) == ("cancelled", "cancelled", 3, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_as_cancel_does(
+    make_job: MakeJob, make_run: MakeRun, start_launcher: Start, until: Until, step_of: Any, gate: Gate, number: int
+) -> None:
+    run = make_run(make_job(launch={"env": gate.after(3), "requeue_delay": 600}))
+    launcher = start_launcher(run)
+    until(lambda: step_of(run) == 3)
+    kill_a_rank(run)
+    until(lambda: events(run, "requeued"))
+    launcher.send_signal(number)
+    assert launcher.wait(60) == 1
+    assert (status_of(run).state, events(run, "withdrawn")[0]["by"]) == ("cancelled", signal.Signals(number).name)
+
+
+def test_a_run_that_fails_while_it_is_asked_to_stop_is_not_started_again(
+    make_job: MakeJob, make_run: MakeRun, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_END", "raise@1")
+    job = make_job(launch={"requeue_delay": 600, "on_failure": {"bug": "requeue"}})
+    run = make_run(job)
+    monkeypatch.setattr(restarts, "asked_to_stay", lambda run: "orchestrator cancel")  # as its ranks end
+    end = launch_with_restarts(run, job, module=fake_runtime)
+    assert (end.cause, status_of(run).state, events(run, "requeued")) == ("cancelled", "cancelled", [])
+
+
+def test_a_run_whose_wait_was_ended_by_an_older_version_has_failed(make_job: MakeJob, make_run: MakeRun) -> None:
+    run = make_run(make_job())
+    dead = {"host": "elsewhere", "boot": "b", "pid": 1, "started": 1.0}
+    run.append_event("launched", launch_id="1", **dead)
+    run.append_event("exited", launch_id="1", code=1, cause="killed", message="", iteration=3, evidence=[])
+    run.append_event("requeued", launch_id="1", cause="killed", by="launcher", delay=1.0)
+    run.append_event("gave_up", launch_id="1", cause="killed", reason="a person asked for it")
+    assert (status_of(run).state, status_of(run).cause) == ("failed", "killed")
 
 
 @pytest.mark.parametrize(
