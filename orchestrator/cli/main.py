@@ -11,10 +11,12 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperArgument, TyperOption
+from typer.completion import install_callback, show_callback
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from orchestrator import __version__
 from orchestrator.cli.common import print_json, stop_printing
@@ -107,6 +109,27 @@ _COMPLETE = "_ORCHESTRATOR_COMPLETE"
 """The variable in which typer's scripts for the shells ask for completions."""
 
 
+_COMPLETION = {"--install-completion": install_callback, "--show-completion": show_callback}
+_SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+
+
+class _Commands(TyperGroup):
+    """Whose flags for completion take the name of a shell, too: typer's own know the current one alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for number, argument in enumerate(takewhile(lambda word: word.startswith("-"), args)):
+            flag, is_given, shell = argument.partition("=")
+            if flag not in _COMPLETION:
+                continue
+            if not is_given:
+                shell = next((word for word in args[number + 1 : number + 2] if not word.startswith("-")), "")
+            if is_given or shell:
+                if shell not in _SHELLS:
+                    raise typer.BadParameter(f"{shell!r} is none of {', '.join(_SHELLS)}.", ctx, param_hint=flag)
+                _COMPLETION[flag](ctx, self.params[0], shell)
+        return super().parse_args(ctx, args)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 0 done, 1 the job failed, 2 the input is wrong, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -167,6 +190,7 @@ def build_app(typed: str | None) -> typer.Typer:
     """The whole command tree, in which only the command `typed` is more than its name and summary."""
     app = typer.Typer(
         name="orchestrator",
+        cls=_Commands,
         help="Train transformers on GPU clusters from one YAML spec: checked, planned, launched and resumed.",
         epilog="Start with: orchestrator init, then orchestrator run job.yaml",
         no_args_is_help=True,

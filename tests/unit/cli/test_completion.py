@@ -63,6 +63,33 @@ def test_bash_completes_commands_groups_and_flags_once_it_is_installed(tmp_path:
         typed(screen, "\x15orchestrator swe\tret\t", "sweep retry ")
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell", "pwsh"])
+@pytest.mark.parametrize("form", ["--show-completion {}", "--show-completion={}"])
+def test_a_shell_that_is_named_gets_its_own_script(form: str, shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(form.format(shell).split()) == 0
+    mark = f"complete_{shell}" if shell in ("bash", "zsh", "fish") else "Register-ArgumentCompleter"
+    assert mark in capsys.readouterr().out
+
+
+def test_completion_is_installed_for_the_shell_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["--install-completion", "fish"]) == 0
+    assert (tmp_path / ".config/fish/completions/orchestrator.fish").is_file()
+    assert not (tmp_path / ".bashrc").exists()
+
+
+@pytest.mark.parametrize("flag", ["--show-completion", "--install-completion"])
+@pytest.mark.parametrize("word", ["tcsh", "run", "ZSH"])
+def test_a_word_that_names_no_shell_is_refused(
+    flag: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main([flag, word]) == 2
+    said = capsys.readouterr()
+    assert (said.out, word in said.err, "fish" in said.err) == ("", True, True)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("shell", "words", "answers"),
     [
