@@ -144,12 +144,12 @@ def _field(name: str, sign: str, rest: str, *, runs: Sequence[RunSummary]) -> Ho
         metric = METRICS.get(key, name)
         wanted = _parsed(name, value, _SCALES, "a number")
         return _number(lambda run: run.values.get(metric), sign, wanted)
-    return _of_the_spec(_path(name, runs), name, sign, value)
+    return _of_the_spec(_path(name, value, runs), name, sign, value)
 
 
-def _path(name: str, runs: Iterable[RunSummary]) -> str:
+def _path(name: str, value: str, runs: Iterable[RunSummary]) -> str:
     """The field of the spec that is meant; what an older version wrote can be meant too."""
-    found = resolve(name)
+    found = resolve(name, [value]) or resolve(name)
     if found is not None:
         return found
     if any(name in run.spec for run in runs):

@@ -14,7 +14,8 @@ from typing import Any
 
 from orchestrator.errors import Location, Problem
 from orchestrator.spec.document import JOB_SPEC, Document
-from orchestrator.spec.field_names import overridden
+from orchestrator.spec.field_names import SHORT, overridden
+from orchestrator.spec.field_names import hint as hint_of
 from orchestrator.spec.formatting import dotted, shorten, show
 from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.shape import Shape, shape_at
@@ -156,10 +157,14 @@ def apply_override(composition: Composition, override: str) -> None:
     place = Location(shorten(f"--set {override}", 1000))
     key, separator, text = override.partition("=")
     is_of_a_job = composition.document is JOB_SPEC
-    path = tuple(overridden(key).split(".") if is_of_a_job else (part.strip() for part in key.split(".")))
+    path = tuple(overridden(override).split(".") if is_of_a_job else (part.strip() for part in key.split(".")))
     if not separator or not all(path) or len(path) > MAX_DEPTH:
         hint = "write --set batch.micro_batch_size=4"
         composition.problems.append(Problem("is not KEY=VALUE", hint=hint, location=place))
+        return
+    if is_of_a_job and path[0] in SHORT:
+        message = f"is the name of several fields, of which none takes {show(text.strip())}"
+        composition.problems.append(Problem(message, path, f"{hint_of(path[0])}: write it in full", place))
         return
     if entry := _LIST_ENTRY.match(key):
         name = entry.group(1)

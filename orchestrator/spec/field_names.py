@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.spec.shape import leaf_paths, meant_by_name, sections, shape_at
 from orchestrator.spec.suggestions import closest, suggest
+from orchestrator.spec.yaml_reader import resolve_scalar
 
 SHORT = {
     "tp": "parallelism.tensor_model_parallel_size",
@@ -27,10 +32,15 @@ SHORT = {
 _SHORTER = {path: short for short, path in SHORT.items() if short not in ("iters", "layers", "hidden", "heads", "seq")}
 
 
-def resolve(name: str) -> str | None:
-    """The dotted path of the field that a name means; None when it means none, or several."""
+def resolve(name: str, values: Sequence[object] = ()) -> str | None:
+    """The dotted path of the field that a name means; None when it means none, or several. A short name that is
+    another field's own means that one where it alone takes all of `values`, and none where neither takes their words.
+    """
     if name in SHORT:
-        return SHORT[name]
+        own = _by_last_word().get(name, [])
+        if not own or all(value is None or isinstance(value, int | float) for value in values):
+            return SHORT[name]
+        return next((path for path in (SHORT[name], *own) if all(_takes(path, value) for value in values)), None)
     if shape_at(tuple(name.split("."))) is not None:
         return name
     paths = _by_last_word().get(name, [])
@@ -39,13 +49,14 @@ def resolve(name: str) -> str | None:
 
 def overridden(override: str) -> str:
     """The dotted path of the field that `KEY=VALUE` is about; the key itself where that means no field, or several."""
-    key = ".".join(part.strip() for part in override.partition("=")[0].split("."))
-    return resolve(key) or key
+    written, _, text = override.partition("=")
+    key = ".".join(part.strip() for part in written.split("."))
+    return resolve(key, [resolve_scalar(text.strip().strip("\"'"))]) or key
 
 
 def hint(name: str) -> str | None:
     """What may have been meant by a name that means no field, or several."""
-    paths = _by_last_word().get(name, [])
+    paths = [*([SHORT[name]] if name in SHORT else []), *_by_last_word().get(name, [])]
     if len(paths) > 1:
         return f"{name} could be {' or '.join(paths)}"
     *place, key = name.split(".")
@@ -55,6 +66,18 @@ def hint(name: str) -> str | None:
         near = closest(".".join(place), {path.rpartition(".")[0] for path in _all_paths()} - {""})
         said = f"did you mean {' or '.join(f'{section}.{key}' for section in near)}?" if near else None
     return said
+
+
+def _takes(path: str, value: object) -> bool:
+    """Whether a field takes a value, as far as its own type says."""
+    *place, name = path.split(".")
+    field = sections()[tuple(place)].model_fields[name]
+    annotation: Any = Annotated[field.annotation, field]
+    try:
+        TypeAdapter[Any](annotation).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +115,7 @@ class _Reader:
 
     def column(self, name: str, values: Written) -> list[Point]:
         """One field with a list of values."""
-        path = self.path(name, values)
+        path = self.path(name, values, _items(values))
         if path is None:
             return []
         if not _items(values):
@@ -126,7 +126,7 @@ class _Reader:
         """One mapping of fields to values."""
         point: Point = {}
         for name, value in _entries(item):
-            path = self.path(name, value)
+            path = self.path(name, value, [value])
             settings = (self.value(path, value) or {}) if path is not None else {}
             for twice in [path for path in settings if any(_inside(path, other) for other in point)]:
                 message = "is given twice in one cell"
@@ -153,13 +153,13 @@ class _Reader:
         assert isinstance(section.content, dict)
         columns: list[list[Point]] = []
         for name, written in _entries(section.content["fields"]):
-            path = self.path(name, written)
+            choices = _items(written.content.get("choice")) if isinstance(written.content, dict) else []
+            path = self.path(name, written, choices)
             distribution = spec.random.fields.get(name)
             if distribution is None:
                 self.problems.append(Problem("expects a distribution", (name,), location=written.location))
             if path is None or distribution is None:
                 continue
-            choices = _items(written.content.get("choice")) if isinstance(written.content, dict) else []
             legal = [point for item in choices if (point := self.value(path, item)) is not None]
             column: list[Point] = []
             for number in range(spec.random.count if len(legal) == len(choices) else 0):
@@ -178,8 +178,8 @@ class _Reader:
             {path: setting for point in row for path, setting in point.items()} for row in zip(*columns, strict=False)
         ]
 
-    def path(self, name: str, written: Written) -> str | None:
-        path = resolve(name)
+    def path(self, name: str, written: Written, values: Sequence[Written]) -> str | None:
+        path = resolve(name, [value.content for value in values])
         if path is None:
             self.problems.append(Problem("there is no such field in a job spec", (name,), hint(name), written.location))
         elif path in _FIXED:

@@ -81,6 +81,25 @@ def test_a_short_name_of_several_fields_is_told_with_them(small: Any) -> None:
         assert f"did you mean {candidates}?" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        *[("12", "model.num_layers"), ("0", "model.num_layers"), ("null", "model.num_layers")],
+        *[("torch", "runtime.layers"), ("auto", "runtime.layers"), ("' torch '", "layers"), ("foo", "layers")],
+    ],
+)
+def test_a_short_name_of_two_fields_means_the_one_that_takes_the_value(value: str, path: str) -> None:
+    assert overridden(f"layers={value}") == path
+
+
+def test_a_value_that_neither_field_of_a_short_name_takes_is_refused_with_both(small: Any) -> None:
+    with pytest.raises(SpecError) as refused:
+        small.job("layers=foo")
+    [problem] = refused.value.problems
+    assert problem.paths == ("layers",)
+    assert all(path in str(problem.hint) for path in ("model.num_layers", "runtime.layers"))
+
+
 @pytest.mark.parametrize("name", [*SHORT, "lr", "min_lr", "weight_decay", "rope_scaling"])
 def test_overrides_and_sweeps_have_the_same_names(name: str) -> None:
     path = resolve(name)

@@ -117,6 +117,29 @@ def test_random_values_are_the_same_for_a_seed_and_only_added_to(load: Load) -> 
     assert not set(ids(20, 1)) & set(ids(20, 2))
 
 
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("grid: {layers: [torch, auto]}", ["runtime.layers=torch", "runtime.layers=auto"]),
+        ("list: [{layers: torch}, {layers: 2}]", ["runtime.layers=torch", "num_layers=2"]),
+        ("random: {count: 1, fields: {layers: {choice: [torch, torch]}}}", ["runtime.layers=torch"]),
+        ("grid: {layers: [2, 4]}", ["num_layers=2", "num_layers=4"]),
+    ],
+)
+def test_a_short_name_of_two_fields_means_the_one_that_takes_the_values(
+    load: Load, section: str, expected: list[str]
+) -> None:
+    assert names(load(section)) == expected
+
+
+def test_values_for_either_field_of_a_short_name_are_refused_with_both(load: Load) -> None:
+    with pytest.raises(SpecError) as refused:
+        load("grid: {layers: [torch, 2]}")
+    [problem] = refused.value.problems
+    assert problem.paths == ("layers",)
+    assert all(path in str(problem.hint) for path in ("model.num_layers", "runtime.layers"))
+
+
 def test_conditions_leave_cells_out_before_they_are_checked(load: Load) -> None:
     loaded = load("""
         grid: {tp: [1, 2, 3, 4], pp: [1, 2, 4]}
