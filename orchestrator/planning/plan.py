@@ -39,7 +39,7 @@ class Plan:
     data_sets: tuple[Source, ...]
     """Every data set of the job, those for validation and test too: there, made first, or missing."""
     blend: BlendReport
-    doubts: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
     """What is hardly meant so, or could not be looked at: missing data or tokenizer, sources that give nothing."""
     notes: tuple[str, ...]
     """What is worth knowing and may well be meant so: many epochs, test data that is not evaluated."""
@@ -112,7 +112,7 @@ def make_plan(job: JobSpec) -> Plan:
         total_flops=model_flops(job, batch.train_tokens, words.padded_size),
         data_sets=tuple(data_sets),
         blend=blend,
-        doubts=tuple(_data_doubts(job, words, data_sets, blend)),
+        warnings=tuple(_data_warnings(job, words, data_sets, blend)),
         notes=(*_data_notes(job, data_sets, blend), *_time_notes(job)),
     )
 
@@ -127,17 +127,17 @@ def _time_notes(job: JobSpec) -> list[str]:
     return [f"{each} may take a third longer than is planned: `orchestrator bench` measures it" for each in unsure]
 
 
-def _data_doubts(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend: BlendReport) -> list[Problem]:
-    doubts = []
+def _data_warnings(job: JobSpec, words: Vocabulary, data_sets: list[Source], blend: BlendReport) -> list[Problem]:
+    warnings = []
     if words.tokenizer_size is None and not job.data.random_tokens:
         text = f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed"
-        doubts.append(Problem(text, ("data.tokenizer.path", "data.tokenizer")))
+        warnings.append(Problem(text, ("data.tokenizer.path", "data.tokenizer")))
     for each in data_sets:
         if each.trouble is not None:
-            doubts.append(Problem(each.trouble, (each.place, each.place.partition("[")[0])))
+            warnings.append(Problem(each.trouble, (each.place, each.place.partition("[")[0])))
     if not job.data.random_tokens:
-        doubts += task_problems(job.task)
-    return [*doubts, *(Problem(text, ("data.blend",)) for text in blend.doubts)]
+        warnings += task_problems(job.task)
+    return [*warnings, *(Problem(text, ("data.blend",)) for text in blend.warnings)]
 
 
 def _data_notes(job: JobSpec, data_sets: list[Source], blend: BlendReport) -> list[str]:

@@ -34,12 +34,12 @@ def runs_dir_of(job: JobSpec, asked: Path | None) -> Path:
 
 
 def train_step_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    """No more than a doubt: the nodes may have what this machine has not."""
+    """No more than a warning: the nodes may have what this machine has not."""
     yield from missing_train_step(plan.job)
 
 
 def cache_is_unwritable(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    """No more than a doubt: the nodes may have other disks, and let others write."""
+    """No more than a warning: the nodes may have other disks, and let others write."""
     yield from unwritable_cache(plan.job)
 
 
@@ -131,7 +131,7 @@ def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: Clust
 
 
 def kernels_are_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    """No more than a doubt: the job may run with another Python, on other machines."""
+    """No more than a warning: the job may run with another Python, on other machines."""
     if missing := libraries_missing(plan.job):
         message = f"state space layers need {' and '.join(missing)}, which this Python lacks"
         hint = f"where the job runs: pip install --no-build-isolation '{EXTRA}' (it needs CUDA's compiler)"

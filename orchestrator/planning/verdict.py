@@ -1,4 +1,4 @@
-"""What stops a job, what is doubtful about it, and what is fine: one page before a GPU is held."""
+"""What stops a job, what it warns of, and what is fine: one page before a GPU is held."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ NO_WEIGHTS = "no_weights"
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that can be told in advance. A stop is what cannot work, a doubt what a person should look at."""
+    """Everything that can be told in advance. A stop is what cannot work, a warning what a person should look at."""
 
     stops: tuple[Problem, ...]
-    doubts: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
     fine: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for `plan --json`."""
         return {
             "stops": [each.to_dict() for each in self.stops],
-            "doubts": [each.to_dict() for each in self.doubts],
+            "warnings": [each.to_dict() for each in self.warnings],
             "fine": list(self.fine),
         }
 
@@ -92,8 +92,8 @@ def judge(
     """
     found = list(stops)
     said = {each.message for each in found}
-    doubts = [
-        *_coded((code, check(plan, forecast, cluster)) for code, check in DOUBTS.items()),
+    warnings = [
+        *_coded((code, check(plan, forecast, cluster)) for code, check in WARNINGS.items()),
         *room_for_checkpoints(plan, forecast, cluster, runs_dir, sum(each.bytes for each in saved)),
         *(_weights_to_start_from(plan, runs_dir_of(plan.job, runs_dir)) if not saved else ()),
     ]
@@ -105,7 +105,7 @@ def judge(
             *_cannot_scale_blocks(plan, forecast),
             *_does_not_fit(plan, forecast, cluster),
         ),
-        doubts=tuple(each for each in doubts if each.message not in said),
+        warnings=tuple(each for each in warnings if each.message not in said),
         fine=tuple(_fine(plan, forecast, cluster)),
     )
 
@@ -306,11 +306,11 @@ def _arithmetic(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> 
 
 
 def _data(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    yield from plan.doubts
+    yield from plan.warnings
 
 
 def _weights_to_start_from(plan: Plan, runs_dir: Path) -> Iterator[Problem]:
-    """No more than a doubt: a run that has checkpoints of its own does not need them, and the nodes may see others."""
+    """No more than a warning: a run with checkpoints of its own does not need them, and the nodes may see others."""
     text, job = plan.job.checkpoint.pretrained, plan.job
     if text is None:
         return
@@ -338,7 +338,7 @@ def _unusual_values(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None)
     return unusual_values(plan.job)
 
 
-DOUBTS: Mapping[str, Callable[[Plan, Forecast, ClusterSpec | None], Iterable[Problem]]] = {
+WARNINGS: Mapping[str, Callable[[Plan, Forecast, ClusterSpec | None], Iterable[Problem]]] = {
     "gpu_memory": _tight_or_unsure,
     "tensor_parallel_across_nodes": _tensor_groups_cross_nodes,
     "pipeline_bubble": pipeline_idles,

@@ -120,7 +120,7 @@ def blend_use(run: RunDir) -> BlendUse:
         use,
         sources=_sources(job, report, periods, samples),
         validation=report.validation if report.validation.samples else None,
-        warnings=(*report.stops, *report.doubts),
+        warnings=(*report.stops, *report.warnings),
         notes=report.notes,
         remarks=tuple(remarks),
     )

@@ -65,7 +65,7 @@ def command(
             typer.echo(line)
         for path in drawn:
             typer.echo(f"drawn: {path}")
-    if judged.verdict.stops or (strict and judged.verdict.doubts):
+    if judged.verdict.stops or (strict and judged.verdict.warnings):
         raise typer.Exit(2)
 
 

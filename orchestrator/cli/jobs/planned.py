@@ -49,7 +49,7 @@ GpuName = Annotated[
 ]
 WAITING = 0.1
 """Share of a step that a GPU may wait for its host before it is worth a word."""
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse what is doubtful too.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")]
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Judged:
     cluster: ClusterSpec | None
 
     def require(self, *, strict: bool) -> None:
-        """Raises SpecError with everything that stops the job, and where it is strict with what is doubtful."""
-        problems = [*self.verdict.stops, *(self.verdict.doubts if strict else ())]
+        """Raises SpecError with everything that stops the job, and where it is strict with the warnings."""
+        problems = [*self.verdict.stops, *(self.verdict.warnings if strict else ())]
         if problems:
             raise SpecError(problems=problems)
 
@@ -75,8 +75,8 @@ def judge_files(files: Sequence[Path], overrides: Sequence[str] | None, cluster:
     named = Named(cluster, gpu)
     loaded = load_named(files, overrides or [], named)
     judged = judge_loaded(loaded, named, starting=False)
-    doubts = (*judged.verdict.doubts, *export_warnings(loaded.job))
-    return replace(judged, verdict=replace(judged.verdict, doubts=_in_order(loaded, doubts)))
+    warnings = (*judged.verdict.warnings, *export_warnings(loaded.job))
+    return replace(judged, verdict=replace(judged.verdict, warnings=_in_order(loaded, warnings)))
 
 
 def judge_loaded(
@@ -110,7 +110,7 @@ def judge_here(loaded: LoadedJob, plan: Plan, runs_dir: Path, saved: Sequence[Co
 
 
 def _placed_verdict(loaded: LoadedJob, verdict: Verdict) -> Verdict:
-    return replace(verdict, stops=_in_order(loaded, verdict.stops), doubts=_in_order(loaded, verdict.doubts))
+    return replace(verdict, stops=_in_order(loaded, verdict.stops), warnings=_in_order(loaded, verdict.warnings))
 
 
 def profile_named(loaded: LoadedJob, named: Named) -> ClusterSpec | None:

@@ -37,8 +37,8 @@ def check_start(verdict: Verdict, stopping: Collection[str], *, allowed: bool) -
     """Print the warnings of a job that is about to start. Raises SpecError with what stops it, unless that is
     `allowed`: the verdict's stops, and the warnings whose codes are `stopping`.
     """
-    stops = [*verdict.stops, *(each for each in verdict.doubts if each.code in stopping)]
-    tell_warnings([*(stops if allowed else ()), *(each for each in verdict.doubts if each.code not in stopping)])
+    stops = [*verdict.stops, *(each for each in verdict.warnings if each.code in stopping)]
+    tell_warnings([*(stops if allowed else ()), *(each for each in verdict.warnings if each.code not in stopping)])
     if stops and not allowed:
         way_out = "--allow-warnings starts it anyway"
         raise SpecError([replace(each, hint=f"{each.hint}\n{way_out}" if each.hint else way_out) for each in stops])
@@ -70,10 +70,10 @@ def verdict_on_all(
         taken = forecast(plan, cluster)
         verdicts.append(judge(plan, taken, cluster, (), runs_dir, saved))
         wanted += max(0, bytes_kept(plan, taken) - sum(each.bytes for each in saved))
-    doubts = {(each.code, each.paths): each for verdict in verdicts for each in verdict.doubts}
+    warnings = {(each.code, each.paths): each for verdict in verdicts for each in verdict.warnings}
     together = room_for_all(len(jobs), wanted, runs_dir) if len(jobs) > 1 else ()
-    is_told = any(code == CHECKPOINT_ROOM for code, _ in doubts)
-    return Verdict((), (*doubts.values(), *(() if is_told else together)), ())
+    is_told = any(code == CHECKPOINT_ROOM for code, _ in warnings)
+    return Verdict((), (*warnings.values(), *(() if is_told else together)), ())
 
 
 def tell_of_measurement(job: JobSpec, runs_dir: Path, *, layout_is_open: bool = False) -> None:
@@ -81,4 +81,4 @@ def tell_of_measurement(job: JobSpec, runs_dir: Path, *, layout_is_open: bool = 
     verdict = verdict_on(job, None, runs_dir)
     untold = {CHECKPOINT_ROOM, *(_OF_THE_LAYOUT if layout_is_open else ())}
     stops = () if layout_is_open else verdict.stops
-    tell_warnings([*stops, *(each for each in verdict.doubts if each.code not in untold)])
+    tell_warnings([*stops, *(each for each in verdict.warnings if each.code not in untold)])

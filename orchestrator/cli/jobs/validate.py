@@ -55,8 +55,8 @@ def command(
         typer.echo(f"  {label:<13}{text}")
     for note in plan.notes:
         typer.echo(f"  note: {note}")
-    for doubt in judged.verdict.doubts:
-        typer.echo("\n".join(problem_lines("doubt", doubt)))
+    for warning in judged.verdict.warnings:
+        typer.echo("\n".join(problem_lines("warning", warning)))
 
 
 def _summary(judged: Judged) -> dict[str, Any]:

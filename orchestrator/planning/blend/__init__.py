@@ -22,7 +22,7 @@ from orchestrator.data.checks import (
 from orchestrator.data.index import IndexHeader, tokens_before
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.blend.findings import doubts, notes
+from orchestrator.planning.blend.findings import notes, warnings
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.data import BlendEntry, DataSpec
@@ -72,7 +72,7 @@ def blend_report(job: JobSpec, batch: BatchSchedule, there: Sequence[Source] | N
         validation=validation,
         test=_part(job, batch, TEST, needed.test, 0, found),
         stops=() if data.random_tokens else tuple(dict.fromkeys(_stops(job, needed, found))),
-        doubts=tuple(doubts(data, train, validation)),
+        warnings=tuple(warnings(data, train, validation)),
         notes=tuple(notes(train)),
     )
 

@@ -15,12 +15,12 @@ _FEW_DOCUMENTS = 5
 """With fewer documents than this a validation loss says little about others."""
 
 
-def doubts(data: DataSpec, train: PartPlan, validation: PartPlan) -> Iterator[str]:
+def warnings(data: DataSpec, train: PartPlan, validation: PartPlan) -> Iterator[str]:
     """What is hardly meant so: sources that are read very often or hardly at all, or that are evaluated on what they
     trained; validation parts that are too small.
     """
     for source in train.sources:
-        yield from _share_doubts(source, train)
+        yield from _share_warnings(source, train)
     yield from _twice(data.blend or [], "data.blend")
     yield from _twice(data.validation or [], "data.validation")
     trained = {normpath(entry.path) for entry in data.blend or ()}
@@ -29,7 +29,7 @@ def doubts(data: DataSpec, train: PartPlan, validation: PartPlan) -> Iterator[st
             yield f"{entry.path} is in data.blend and in data.validation: it is evaluated on what it was trained on"
     if validation.samples:
         for source in validation.sources:
-            yield from _validation_doubts(source)
+            yield from _validation_warnings(source)
 
 
 def notes(train: PartPlan) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _packing(source: SourcePlan, found: Conversations) -> str:
     return text
 
 
-def _share_doubts(source: SourcePlan, train: PartPlan) -> Iterator[str]:
+def _share_warnings(source: SourcePlan, train: PartPlan) -> Iterator[str]:
     expected = source.share * train.samples
     if len(train.sources) > 1 and expected < 1:
         given = "one sample" if source.samples else "no sample"
@@ -97,7 +97,7 @@ def _twice(blend: list[BlendEntry], name: str) -> Iterator[str]:
         yield f"{path} stands {paths.count(path)} times in {name}: each draws its samples from the beginning"
 
 
-def _validation_doubts(source: SourcePlan) -> Iterator[str]:
+def _validation_warnings(source: SourcePlan) -> Iterator[str]:
     needed = max(source.samples, source.samples_alone or 0)
     if source.samples_held and source.epochs is not None and needed > source.samples_held:
         yield (

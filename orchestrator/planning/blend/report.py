@@ -93,7 +93,7 @@ class BlendReport:
     test: PartPlan
     stops: tuple[str, ...]
     """What makes the job fail when it opens its data."""
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
     """What is hardly meant so."""
     notes: tuple[str, ...]
     """What is worth knowing and may well be meant so."""
@@ -103,6 +103,6 @@ class BlendReport:
         return {
             **{part.part: part.to_dict() for part in (self.train, self.validation, self.test)},
             "stops": list(self.stops),
-            "doubts": list(self.doubts),
+            "warnings": list(self.warnings),
             "notes": list(self.notes),
         }

@@ -29,7 +29,7 @@ Fields = Mapping[str, Any]
 
 
 def pipeline_idles(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    """A doubt, where a pipeline idles a large part of the step."""
+    """A warning, where a pipeline idles a large part of the step."""
     share = _idle(forecast.time)
     if share <= LARGE_BUBBLE:
         return

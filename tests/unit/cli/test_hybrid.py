@@ -1,4 +1,4 @@
-"""A hybrid where mamba-ssm is not installed: planned with a doubt, and not started."""
+"""A hybrid where mamba-ssm is not installed: planned with a warning, and not started."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_that_passes_are_captured_is_said(orchestrator: Any) -> None:
     assert plans[0]["memory"]["device_bytes"] > plans[1]["memory"]["device_bytes"]
 
 
-def test_that_the_host_is_the_limit_is_said_and_no_doubt(orchestrator: Any, seed: Path) -> None:
+def test_that_the_host_is_the_limit_is_said_and_no_warning(orchestrator: Any, seed: Path) -> None:
     for micro, bound in ((1, True), (24, False)):
         asked = ("plan", seed, "--gpu", "H200", "--set", f"batch.micro_batch_size={micro}")
         time = orchestrator(*asked, "--json").json["time"]
@@ -239,9 +239,10 @@ def test_what_it_takes(orchestrator: Any, seed: Path) -> None:
     assert time["mfu"] == pytest.approx(time["tflops_per_gpu"] / 312)
     assert time["training_seconds"] == pytest.approx(490 * time["step_seconds"])
     assert verdict["stops"] == []
-    [doubt] = [each for each in verdict["doubts"] if not each["path"].startswith("checkpoint.")]  # the disk may be full
-    assert doubt["path"] == "parallelism.pipeline_model_parallel_size"
-    assert "2 micro-batches through 2 stages" in doubt["message"]
+    # The disk may be full.
+    [warning] = [each for each in verdict["warnings"] if not each["path"].startswith("checkpoint.")]
+    assert warning["path"] == "parallelism.pipeline_model_parallel_size"
+    assert "2 micro-batches through 2 stages" in warning["message"]
     out = orchestrator("plan", seed, "--gpu", "A100").out
     for said in ("A100 (--gpu)", "% MFU", "Memory of a rank of stage", "Verdict: nothing stops this job; "):
         assert said in out
@@ -270,10 +271,10 @@ def test_a_cpu_has_no_cuda(orchestrator: Any, seed: Path) -> None:
 
 def test_what_is_in_no_file_is_not_the_doing_of_an_option(orchestrator: Any, seed: Path) -> None:
     said = orchestrator("plan", seed, "--gpu", "H100", "--set", "schedule.train_iters=10M").out
-    assert f"doubt  {seed}: checkpoint.save_interval" in said
+    assert f"warning {seed}: checkpoint.save_interval" in said
 
 
-def test_strict_refuses_doubts(orchestrator: Any, seed: Path) -> None:
+def test_strict_refuses_warnings(orchestrator: Any, seed: Path) -> None:
     assert orchestrator("validate", seed).code == 0
     refused = orchestrator("validate", seed, "--strict")
     assert refused.code == 2

@@ -39,7 +39,7 @@ def test_every_source_and_the_drawings(orchestrator: Any, tmp_path: Path) -> Non
     page = (tmp_path / "plan.html").read_text()
     assert "Plan of blended" in page
     assert "16 = micro 2 x 4 micro-batches x DP 2" in page
-    # The page is what is sent to others: the verdict with its doubts and every table that it does not draw are in it.
+    # The page is what is sent to others: the verdict with its warnings and every table that it does not draw are in it.
     text = html.unescape(page)
     for line in finished.out[finished.out.index("Verdict:") :].splitlines():
         assert line in text or line.startswith("drawn:")

@@ -198,8 +198,8 @@ def test_machines_that_links_join_are_one(orchestrator: Orchestrator, tmp_path: 
     """Both have 4 GPUs to a machine; NVLink joins a GB200's machines."""
     asked = [resource_root("jobs") / "gpt-7.1b.yaml", "--gpu", gpu, "--json"]
     sizes = ("launch.nodes=2", "launch.gpus_per_node=4", "parallelism.tensor_model_parallel_size=8")
-    doubts = str(orchestrator("plan", *asked, *(word for each in sizes for word in ("--set", each))).json["verdict"])
-    assert ("span machines of 4 GPUs: slow" in doubts) == spans
+    warnings = str(orchestrator("plan", *asked, *(word for each in sizes for word in ("--set", each))).json["verdict"])
+    assert ("span machines of 4 GPUs: slow" in warnings) == spans
     found = orchestrator("tune", *asked, "--gpus", "8", "-o", tmp_path / "tuned.yaml").json
     assert ("tensor parallelism across machines" in found["lost"]) == spans
 

@@ -49,8 +49,8 @@ def test_ok_and_what_it_would_do(orchestrator: Any, job_file: Path) -> None:
 def test_a_job_that_cannot_be_exported_is_told_of(orchestrator: Any, job: str, fields: set[str] | None) -> None:
     """With what stands in the way; jobs shipped to begin with, and models that are published, can be."""
     for command in ("validate", "plan"):
-        doubts = orchestrator(command, JOBS / f"{job}.yaml", "--json").json["verdict"]["doubts"]
-        found = [each for each in doubts if each.get("code") == NOT_EXPORTABLE]
+        warnings = orchestrator(command, JOBS / f"{job}.yaml", "--json").json["verdict"]["warnings"]
+        found = [each for each in warnings if each.get("code") == NOT_EXPORTABLE]
         assert len(found) == (fields is not None)
         for each in found:
             assert fields is not None

@@ -200,7 +200,7 @@ def test_the_plan_knows_what_is_built(build: Any, chats: Path, steps: int, packi
     assert expected == (None if later is None else later // 4 + 1)
     assert any("left out for their length" in note for note in report.notes)
     if steps == 40 and packing:
-        assert any(f"; 4 epochs are {4 * data.train.sequences * LENGTH:,} tokens" in each for each in report.doubts)
+        assert any(f"; 4 epochs are {4 * data.train.sequences * LENGTH:,} tokens" in each for each in report.warnings)
     assert report.stops == ()
 
 

@@ -181,10 +181,10 @@ def test_a_start_says_what_validate_warns_of(
         create_run(job, "", runs_dir)
     on_cpu = ["--set", "runtime.device=cpu"] if command in ("bench", "tune") else []
     where = ["--cluster", "lab"] if command == "submit" else on_cpu
-    found = json.loads(orchestrator("validate", path, *where, "--json")[1])["verdict"]["doubts"]
-    doubts = [each for each in found if each["code"] != NOT_EXPORTABLE]  # no start is the worse for it
-    assert len(doubts) == len(found) - 1
-    assert {each["code"] for each in doubts} == {"variable_unset", *([] if on_cpu else ["gpu_assumed"])}
+    found = json.loads(orchestrator("validate", path, *where, "--json")[1])["verdict"]["warnings"]
+    warnings = [each for each in found if each["code"] != NOT_EXPORTABLE]  # no start is the worse for it
+    assert len(warnings) == len(found) - 1
+    assert {each["code"] for each in warnings} == {"variable_unset", *([] if on_cpu else ["gpu_assumed"])}
     words = {
         "resume": ["resume", "tiny"],
         "sweep": ["sweep", "run", "sweep.yaml", "--local"],
@@ -192,7 +192,7 @@ def test_a_start_says_what_validate_warns_of(
     }
     code, _, err = orchestrator(*words.get(command, [command, path, *on_cpu]))
     assert code == 130, err
-    assert [each["message"] for each in doubts if each["message"] not in err] == []
+    assert [each["message"] for each in warnings if each["message"] not in err] == []
 
 
 @pytest.mark.parametrize("command", ["run", "submit"])
@@ -226,8 +226,8 @@ def test_every_warning_has_a_code(make_job: MakeJob, disk: Callable[[int], list[
     codes = set()
     for change in changes:
         plan = make_plan(make_job(**{"runtime": {}, **change}))
-        doubts = judge(plan, forecast(plan), None).doubts
-        assert [each for each in doubts if each.code is None] == []
-        codes |= {each.code for each in doubts}
+        warnings = judge(plan, forecast(plan), None).warnings
+        assert [each for each in warnings if each.code is None] == []
+        codes |= {each.code for each in warnings}
     assert {"checkpoint_room", "no_weights", "data", "gpu_assumed", "train_step_missing", "python_missing"} <= codes
-    assert SpecError(list(doubts)).problems[0].to_dict()["code"] in codes
+    assert SpecError(list(warnings)).problems[0].to_dict()["code"] in codes

@@ -327,7 +327,7 @@ def test_validate_and_plan_say_what_will_be_made(orchestrator: Orchestrator, pro
     _, out, _ = orchestrator("validate", job)
     assert "  data         1 of 3 sources are not on this machine; 2 sources will be made from text first\n" in out
     assert "note: data/v is not there yet; it is made first, from raw\n" in out
-    assert re.search(r"doubt .*no indexed data set at data/gone", out)
+    assert re.search(r"warning .*no indexed data set at data/gone", out)
     _, out, _ = orchestrator("plan", job)
     assert re.search(r"data/a +100.0% .*to be made", out)
     _, out, _ = orchestrator("plan", job, "--json")

@@ -127,57 +127,57 @@ def test_parts_that_cannot_be_built_stop_the_job(report: Any, make_job: Any, tmp
 
 
 def test_too_many_epochs(report: Any, books: str, web: str) -> None:
-    [doubt] = report(steps=140, blend=[3, books, 1, web]).doubts
-    assert "books is read 5.97 times (again from step 24 on, with its epochs shuffled together)" in doubt
-    assert "4 epochs are a share of 50.22% instead of 75.00%" in doubt
-    [doubt] = report(steps=100, blend=[books]).doubts
-    assert "books is read 5.69 times (again from step 18 on" in doubt
-    assert "4 epochs are 18,000 tokens" in doubt
+    [warning] = report(steps=140, blend=[3, books, 1, web]).warnings
+    assert "books is read 5.97 times (again from step 24 on, with its epochs shuffled together)" in warning
+    assert "4 epochs are a share of 50.22% instead of 75.00%" in warning
+    [warning] = report(steps=100, blend=[books]).warnings
+    assert "books is read 5.69 times (again from step 18 on" in warning
+    assert "4 epochs are 18,000 tokens" in warning
 
 
 def test_sources_that_are_read_again_are_noted(report: Any, books: str) -> None:
     found = report(steps=20, blend=[books])
-    assert found.doubts == ()
+    assert found.warnings == ()
     [note] = found.notes
     assert note.endswith("books is read 1.14 times (again from step 18 on)")
 
 
 def test_weights_that_cannot_be_reached(report: Any, books: str, web: str, tmp_path: Path) -> None:
     rare = write_indexed(tmp_path / "rare", [50] * 100)
-    [doubt] = report(steps=1, blend=[0.7, web, 0.3, books, 1e-6, rare]).doubts
-    assert "rare gives no sample of 8: its weight is 1e-06 of all" in doubt
+    [warning] = report(steps=1, blend=[0.7, web, 0.3, books, 1e-6, rare]).warnings
+    assert "rare gives no sample of 8: its weight is 1e-06 of all" in warning
     found = report(blend=[1e300, web, 1e-300, rare])
-    assert "rare gives no sample of 80: its weight is 0 of all" in found.doubts[0]
+    assert "rare gives no sample of 80: its weight is 0 of all" in found.warnings[0]
     assert found.train.samples_before_repeats == 1406
     # Whoever lags behind its share comes next: of two, the rare one is second.
-    [doubt] = report(blend=[1, web, 1e-6, rare]).doubts
-    assert "rare gives one sample of 80: its weight is 1e-06 of all" in doubt
+    [warning] = report(blend=[1, web, 1e-6, rare]).warnings
+    assert "rare gives one sample of 80: its weight is 1e-06 of all" in warning
 
 
 def test_data_evaluated_on_what_it_was_trained_on(report: Any, books: str, web: str) -> None:
     found = report(blend=[books], validation=[web, f"{books}/../books"], evaluation={"eval_interval": 5})
-    assert any("is in data.blend and in data.validation" in doubt for doubt in found.doubts)
-    assert any("stands 2 times in data.blend" in doubt for doubt in report(blend=[1, books, 1, books]).doubts)
+    assert any("is in data.blend and in data.validation" in warning for warning in found.warnings)
+    assert any("stands 2 times in data.blend" in warning for warning in report(blend=[1, books, 1, books]).warnings)
 
 
 def test_validation_parts_that_are_too_small(report: Any, books: str) -> None:
-    [doubt] = report(blend=[books], evaluation={"eval_interval": 5}).doubts
-    assert "validation reads 80 samples of" in doubt
-    assert "holds 15: it reads them 5." in doubt
-    [doubt] = report(blend=[books], split="97,3,0", evaluation={"eval_interval": 5, "eval_iters": 1}).doubts
-    assert "holds 4" in doubt
-    assert report(blend=[books]).doubts == ()
+    [warning] = report(blend=[books], evaluation={"eval_interval": 5}).warnings
+    assert "validation reads 80 samples of" in warning
+    assert "holds 15: it reads them 5." in warning
+    [warning] = report(blend=[books], split="97,3,0", evaluation={"eval_interval": 5, "eval_iters": 1}).warnings
+    assert "holds 4" in warning
+    assert report(blend=[books]).warnings == ()
 
 
 def test_few_documents(report: Any, tmp_path: Path) -> None:
     long = write_indexed(tmp_path / "long", [5000] * 10)
-    [doubt] = report(blend=[long], split="8,2,0", evaluation={"eval_interval": 5}).doubts
-    assert "is 2 documents: its loss says little" in doubt
+    [warning] = report(blend=[long], split="8,2,0", evaluation={"eval_interval": 5}).warnings
+    assert "is 2 documents: its loss says little" in warning
 
 
 def test_random_tokens_have_no_sources(make_job: Any) -> None:
     found = report_on(make_job(evaluation={"eval_interval": 10}))
-    assert (found.train.sources, found.validation.sources, found.stops, found.doubts) == ((), (), (), ())
+    assert (found.train.sources, found.validation.sources, found.stops, found.warnings) == ((), (), (), ())
     assert found.train.samples == 800
 
 
@@ -187,4 +187,4 @@ def test_the_report_is_json(make_job: Any, books: str, web: str) -> None:
     assert data["blend"] == data["blend_report"]["train"]["sources"]
     assert data["blend_report"]["validation"]["samples"] == 80
     assert data["blend_report"]["train"]["samples_before_repeats"] == 186
-    assert data["blend_report"]["doubts"]
+    assert data["blend_report"]["warnings"]

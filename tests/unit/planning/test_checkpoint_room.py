@@ -1,4 +1,4 @@
-"""Room on the disk: what is kept at once, and advice that is followed leaves no doubt."""
+"""Room on the disk: what is kept at once, and advice that is followed leaves no warning."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Disk:
         made: JobSpec = self._make_job(model=MODEL, launch={"gpu": "H100"}, checkpoint=saving)
         return made
 
-    def doubts(self, job: JobSpec, room: float) -> list[Problem]:
+    def warnings(self, job: JobSpec, room: float) -> list[Problem]:
         plan = make_plan(job)
         taken = forecast(plan)
         self._patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=int(room * taken.checkpoint_bytes)))
@@ -37,8 +37,8 @@ class Disk:
 
     def said(self, saving: dict[str, Any], room: float = 0) -> tuple[str, str]:
         """(message, hint)."""
-        [doubt] = self.doubts(self.job(saving), room)
-        return doubt.message, doubt.hint or ""
+        [warning] = self.warnings(self.job(saving), room)
+        return warning.message, warning.hint or ""
 
 
 @pytest.fixture
@@ -80,12 +80,12 @@ def test_keeping_fewer_is_offered_where_it_suffices(
     disk: Disk, saving: dict[str, Any], room: float, options: list[str]
 ) -> None:
     job = disk.job(saving)
-    [doubt] = disk.doubts(job, room)
-    assert doubt.hint is not None
-    assert doubt.hint.startswith("there is room with ")
-    assert re.findall(r"--set ([^\s;]+)", doubt.hint) == options
+    [warning] = disk.warnings(job, room)
+    assert warning.hint is not None
+    assert warning.hint.startswith("there is room with ")
+    assert re.findall(r"--set ([^\s;]+)", warning.hint) == options
     written = json.dumps(job.model_dump(mode="json", exclude_unset=True))
-    assert disk.doubts(load_text(written, "job", options).job, room) == []
+    assert disk.warnings(load_text(written, "job", options).job, room) == []
 
 
 def test_where_keeping_fewer_does_not_suffice_it_is_not_offered(disk: Disk) -> None:

@@ -159,7 +159,7 @@ def test_names_are_text(layout: Topology) -> None:
     step = unit_timeline(layout, 4)
     page = page_html(
         "<b>&",
-        Said((("data", EVIL),), (f"  doubt  {EVIL}",), (Rows(EVIL, (EVIL,), ((EVIL,),)),)),
+        Said((("data", EVIL),), (f"  warning  {EVIL}",), (Rows(EVIL, (EVIL,), ((EVIL,),)),)),
         layout,
         step,
         in_seconds=False,

@@ -34,12 +34,12 @@ def test_the_plan_is_json(make_job: Any) -> None:
     assert plan["flops"]["total"] == model_flops(job, plan["tokens"], 512)
 
 
-def test_doubts_and_notes(make_job: Any) -> None:
+def test_warnings_and_notes(make_job: Any) -> None:
     plain = make_plan(make_job())
-    assert (plain.doubts, plain.notes) == ((), ())
+    assert (plain.warnings, plain.notes) == ((), ())
     away = {"random_tokens": False, "blend": ["away"], "tokenizer": {"type": "huggingface", "path": "no/such"}}
     plan = make_plan(make_job(data=away))
-    tokenizer, data = plan.doubts
+    tokenizer, data = plan.warnings
     assert "tokenizer no/such is not on this machine" in tokenizer.message
     assert tokenizer.paths[0] == "data.tokenizer.path"
     assert "no indexed data set at away" in data.message

@@ -1,4 +1,4 @@
-"""What a job asks of its surroundings: doubts, found without running anything of a user's."""
+"""What a job asks of its surroundings: warnings, found without running anything of a user's."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from orchestrator.planning.verdict import judge
 EXPLODES = "raise RuntimeError('a module was imported')\n"
 
 
-def doubts(make_job: Any, **sections: Any) -> dict[str, str]:
+def warnings(make_job: Any, **sections: Any) -> dict[str, str]:
     sections["launch"] = {"gpu": "H100", **sections.get("launch", {})}
     plan = make_plan(make_job(**sections))
-    return {each.paths[0]: each.message for each in judge(plan, forecast(plan), None).doubts}
+    return {each.paths[0]: each.message for each in judge(plan, forecast(plan), None).warnings}
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_train_step_is_looked_for(
     if where == "variable":
         monkeypatch.setenv("MY_CODE", str(package))
         launch = {"env": {"PYTHONPATH": "${env:MY_CODE}"}}
-    said = doubts(make_job, launch=launch, runtime={"train_step": f"{module}:Loss"})
+    said = warnings(make_job, launch=launch, runtime={"train_step": f"{module}:Loss"})
     assert ("runtime.train_step" in said) == (not there or where == "not-named")
     assert not any(loaded.startswith("my_package") for loaded in sys.modules)
 
@@ -59,9 +59,8 @@ def test_a_train_step_is_looked_for(
 def test_the_program_itself_is_no_module_of_a_step(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed command has no specification that Python could give."""
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    assert (
-        "there is no module __main__" in doubts(make_job, runtime={"train_step": "__main__:Loss"})["runtime.train_step"]
-    )
+    said = warnings(make_job, runtime={"train_step": "__main__:Loss"})["runtime.train_step"]
+    assert "there is no module __main__" in said
 
 
 INSTALLED = ("json:JSONDecoder", "json.decoder:JSONDecoder", "orchestrator.runtime.steps.gpt:NextToken", "sys:Loss")
@@ -69,11 +68,11 @@ INSTALLED = ("json:JSONDecoder", "json.decoder:JSONDecoder", "orchestrator.runti
 
 @pytest.mark.parametrize("step", INSTALLED)
 def test_installed_modules_are_found(make_job: Any, step: str) -> None:
-    assert "runtime.train_step" not in doubts(make_job, runtime={"train_step": step})
+    assert "runtime.train_step" not in warnings(make_job, runtime={"train_step": step})
 
 
 def test_a_module_has_no_modules_inside(make_job: Any) -> None:
-    said = doubts(make_job, runtime={"train_step": "json.decoder.steps:Loss"})
+    said = warnings(make_job, runtime={"train_step": "json.decoder.steps:Loss"})
     assert "there is no module json.decoder.steps, looked for from here" in said["runtime.train_step"]
 
 
@@ -82,13 +81,13 @@ def test_a_class_is_looked_for_in_its_module(make_job: Any, package: Path, monke
     steps = package / "my_package" / "steps.py"
     for source, there in (("class Loss: ...", True), ("class Loss2: ...", False), ("from os import *", True)):
         steps.write_text(f"{EXPLODES}{source}\n")
-        said = doubts(make_job, runtime={"train_step": "my_package.steps:Loss"}).get("runtime.train_step")
+        said = warnings(make_job, runtime={"train_step": "my_package.steps:Loss"}).get("runtime.train_step")
         assert said == (None if there else f"there is no Loss in {steps}")
 
 
 def test_the_folder_of_the_indices_is_looked_at(make_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(folder: Path) -> str:
-        return doubts(make_job, data={"blend": [{"path": "d"}], "cache_dir": str(folder)}).get("data.cache_dir", "")
+        return warnings(make_job, data={"blend": [{"path": "d"}], "cache_dir": str(folder)}).get("data.cache_dir", "")
 
     (tmp_path / "file").touch()
     assert said(tmp_path / "not" / "yet") == said(tmp_path) == ""
@@ -116,21 +115,21 @@ def test_transformer_engine_may_be_missing(
     make_job: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, sections: dict[str, Any]
 ) -> None:
     asked = {**sections, "runtime": sections.get("runtime", {})}
-    assert path not in doubts(make_job, **asked), "another machine with that GPU has it"
+    assert path not in warnings(make_job, **asked), "another machine with that GPU has it"
     monkeypatch.chdir(tmp_path)
     Path("gpus").mkdir()
     Path("gpus/H100.yaml").write_text("base: H100\nlayers: torch\n")
-    assert "it is not installed there" in doubts(make_job, **asked)[path]
+    assert "it is not installed there" in warnings(make_job, **asked)[path]
     monkeypatch.setattr(choice, "gpus_here", lambda: ["NVIDIA H100 80GB HBM3"])
     found: list[str] = []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found.append(name))
-    assert "it is not installed here" in doubts(make_job, **asked)[path]
+    assert "it is not installed here" in warnings(make_job, **asked)[path]
     assert set(found) == {"transformer_engine"}
     named = {**asked, "runtime": {**asked["runtime"], "layers": "transformer_engine"}}
-    assert path not in doubts(make_job, **named)
+    assert path not in warnings(make_job, **named)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.util)
-    assert path not in doubts(make_job, **asked)
-    assert not doubts(make_job, model=WITH_EXPERTS)
+    assert path not in warnings(make_job, **asked)
+    assert not warnings(make_job, model=WITH_EXPERTS)
 
 
 def test_a_python_is_looked_for(make_job: Any, tmp_path: Path) -> None:
@@ -138,10 +137,10 @@ def test_a_python_is_looked_for(make_job: Any, tmp_path: Path) -> None:
     own.parent.mkdir()
     own.write_text("#!/bin/sh\n")
     own.chmod(0o755)
-    said = doubts(make_job, launch={"python": "python-of-mine"})
+    said = warnings(make_job, launch={"python": "python-of-mine"})
     assert said["launch.python"] == "python-of-mine is no program that can be run from here"
     for launch in ({"python": str(own)}, {"python": "python-of-mine", "env": {"PATH": str(own.parent)}}):
-        assert "launch.python" not in doubts(make_job, launch=launch)
+        assert "launch.python" not in warnings(make_job, launch=launch)
 
 
 def test_variables_are_looked_for(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +150,7 @@ def test_variables_are_looked_for(make_job: Any, monkeypatch: pytest.MonkeyPatch
         "tracking": {"uri": "https://${env:NOWHERE}"},
         "launch": {"env": {"A": "${env:NOWHERE}", "B": "${env:THERE}"}},
     }
-    found = {path: text for path, text in doubts(make_job, **asked).items() if "NOWHERE" in text}
+    found = {path: text for path, text in warnings(make_job, **asked).items() if "NOWHERE" in text}
     assert found == {
         "launch.env.A": "NOWHERE is not set here: without it where the job runs, no rank starts",
         "tracking.uri": "NOWHERE is not set here: without it where the job runs, nothing is sent",
@@ -163,22 +162,22 @@ def test_who_is_to_be_told_is_looked_for(make_job: Any, tmp_path: Path, monkeypa
     tell.write_text("#!/bin/sh\n")
     monkeypatch.setenv("HOOK", "https://chat.example/T0K3N")
     monkeypatch.delenv("HOOKK", raising=False)
-    said = doubts(make_job, notifications={"command": [str(tell)], "webhook": "${env:HOOKK}"})
+    said = warnings(make_job, notifications={"command": [str(tell)], "webhook": "${env:HOOKK}"})
     assert said["notifications.command"] == f"{tell} is no program that can be run from here"
     assert said["notifications.webhook"].startswith("HOOKK is not set here")
     tell.chmod(0o755)
-    said = doubts(make_job, notifications={"command": [str(tell)], "webhook": "${env:HOOK}"})
+    said = warnings(make_job, notifications={"command": [str(tell)], "webhook": "${env:HOOK}"})
     assert not [path for path in said if path.startswith("notifications")]
-    said = doubts(make_job, notifications={"webhook": "https://chat.example/T0K3N"})
+    said = warnings(make_job, notifications={"webhook": "https://chat.example/T0K3N"})
     assert said["notifications.webhook"].startswith("is written out")
     assert "T0K3N" not in str(said)
 
 
 def test_trackers_are_looked_for(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"tracking": {"tensorboard": True, "wandb": {}}}
-    assert not [path for path in doubts(make_job, **asked) if path.startswith("tracking")]
+    assert not [path for path in warnings(make_job, **asked) if path.startswith("tracking")]
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else found(name))
-    said = doubts(make_job, **asked)
+    said = warnings(make_job, **asked)
     assert [path for path in said if path.startswith("tracking")] == ["tracking.wandb"]
     assert said["tracking.wandb"].startswith("wandb is not installed here")

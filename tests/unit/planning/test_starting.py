@@ -16,7 +16,7 @@ from orchestrator.planning.verdict import judge
 EYES = {"image_size": 16, "patch_size": 8, "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
 
 
-def doubts(folder: Path, model: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+def warnings(folder: Path, model: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """Of a job with this model that starts from a run with another."""
     run = make_run(folder, tiny_job("source", model=theirs))
     checkpoint = run.checkpoint(5)
@@ -28,7 +28,7 @@ def doubts(folder: Path, model: dict[str, Any], theirs: dict[str, Any]) -> list[
     plan = make_plan(job)
     found = judge(plan, forecast(plan), None)
     assert found.stops == ()
-    return [each.message for each in found.doubts if "checkpoint.pretrained" in each.paths]
+    return [each.message for each in found.warnings if "checkpoint.pretrained" in each.paths]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ def doubts(folder: Path, model: dict[str, Any], theirs: dict[str, Any]) -> list[
     ],
 )
 def test_weights_that_are_here(tmp_path: Path, model: dict[str, Any], theirs: dict[str, Any], said: str | None) -> None:
-    found = doubts(tmp_path, model, theirs)
+    found = warnings(tmp_path, model, theirs)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]

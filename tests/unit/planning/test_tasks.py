@@ -72,6 +72,6 @@ def test_no_output_layer_shares_the_embedding(make_job: Any, task: str | None, i
     assert (time.parts["data_parallel"] > 0) == is_summed
 
 
-def test_files_that_are_not_here_are_doubted(make_job: Any) -> None:
-    said = [(doubt.message, doubt.paths[0]) for doubt in make_plan(job_of(make_job, "race")).doubts]
+def test_files_that_are_not_here_draw_a_warning(make_job: Any) -> None:
+    said = [(warning.message, warning.paths[0]) for warning in make_plan(job_of(make_job, "race")).warnings]
     assert ("nowhere is not there", "task.train") in said

@@ -39,12 +39,12 @@ def verdict(make_job: Any) -> Judge:
 
 
 def messages(verdict: Verdict) -> str:
-    return "\n".join(each.message for each in (*verdict.stops, *verdict.doubts))
+    return "\n".join(each.message for each in (*verdict.stops, *verdict.warnings))
 
 
 def test_a_job_that_is_fine(verdict: Judge) -> None:
     said = verdict(launch=H100)
-    assert (said.stops, said.doubts) == ((), ())
+    assert (said.stops, said.warnings) == ((), ())
     assert any(text.startswith("memory fits: a rank takes") for text in said.fine)
 
 
@@ -141,7 +141,7 @@ def test_arithmetic_that_a_gpu_has_not(verdict: Judge) -> None:
 
 
 def test_between_fitting_and_not(make_job: Any, verdict: Judge) -> None:
-    """A job whose memory is within the error of the estimate is doubtful, not refused."""
+    """A job whose memory is within the error of the estimate draws a warning and is not refused."""
     planned = (
         taken_by(make_job(model={**LARGE, "num_layers": layers}, launch=H100, batch={"micro_batch_size": 1}))
         for layers in range(1, 33)
@@ -182,22 +182,22 @@ def test_between_fitting_and_not(make_job: Any, verdict: Judge) -> None:
         ),
     ],
 )
-def test_what_is_doubtful(verdict: Judge, expected: str, sections: dict[str, Any]) -> None:
+def test_what_draws_a_warning(verdict: Judge, expected: str, sections: dict[str, Any]) -> None:
     sections = {**sections, "launch": {**H100, **sections.get("launch", {})}}
     assert expected in messages(verdict(**sections))
 
 
 @pytest.mark.parametrize(
-    ("count", "written", "is_doubted"),
+    ("count", "written", "is_warned"),
     [(1, {}, True), (1, {"A": "1"}, True), (1, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, False), (None, {}, False)],
 )
 def test_a_cluster_that_has_gpus_take_all_work_through_one_queue(
-    count: int | None, written: dict[str, str], is_doubted: bool, verdict: Judge
+    count: int | None, written: dict[str, str], is_warned: bool, verdict: Judge
 ) -> None:
     cluster = ClusterSpec(name="alps", env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
     runtime = {"layers": "transformer_engine", "cpu_offloading_num_layers": count}
     said = messages(verdict(cluster, runtime=runtime, launch={**H100, "env": written}))
-    assert ("alps sets CUDA_DEVICE_MAX_CONNECTIONS: 1" in said) is is_doubted
+    assert ("alps sets CUDA_DEVICE_MAX_CONNECTIONS: 1" in said) is is_warned
 
 
 def test_a_crash_loses_less_with_checkpoints(verdict: Judge) -> None:
@@ -206,7 +206,7 @@ def test_a_crash_loses_less_with_checkpoints(verdict: Judge) -> None:
         assert "a crash loses" not in messages(verdict(**sections, checkpoint=saving, launch=H100))
 
 
-def test_an_interval_that_a_short_try_never_reaches_is_no_doubt(verdict: Judge) -> None:
+def test_an_interval_that_a_short_try_never_reaches_is_no_warning(verdict: Judge) -> None:
     """A checkpoint is saved at the end whatever the interval; before a long one has ended, it may be missed."""
     sections: dict[str, Any] = {"model": {**LARGE, "num_layers": 4}, "checkpoint": {"save_interval": 200_000}}
     said = messages(verdict(**sections, schedule={"train_iters": 100_000}, launch=H100))
@@ -235,9 +235,9 @@ def taken_by(job: JobSpec) -> tuple[Plan, Forecast]:
 
 
 def test_weights_that_are_not_here(verdict: Judge) -> None:
-    [doubt] = verdict(launch=H100, checkpoint={"pretrained": "nowhere"}).doubts
-    assert doubt.paths == ("checkpoint.pretrained",)
-    assert "no checkpoint and no run at" in doubt.message
+    [warning] = verdict(launch=H100, checkpoint={"pretrained": "nowhere"}).warnings
+    assert warning.paths == ("checkpoint.pretrained",)
+    assert "no checkpoint and no run at" in warning.message
 
 
 def test_the_time_of_a_training(make_job: Any) -> None:

@@ -65,10 +65,10 @@ def planned(text: str, *overrides: str) -> Plan:
 
 def said(plan: Plan) -> tuple[str, list[list[str]]]:
     """(the hint, the overrides of each way that it offers)."""
-    [doubt] = pipeline_idles(plan, forecast(plan), None)
-    assert doubt.hint is not None
-    options = [re.findall(r"--set ([^\s:]+)", line) for line in doubt.hint.splitlines()[1:]]
-    return doubt.hint, options
+    [warning] = pipeline_idles(plan, forecast(plan), None)
+    assert warning.hint is not None
+    options = [re.findall(r"--set ([^\s:]+)", line) for line in warning.hint.splitlines()[1:]]
+    return warning.hint, options
 
 
 def test_virtual_stages_are_named_with_the_number_that_helps_most() -> None:
@@ -77,7 +77,7 @@ def test_virtual_stages_are_named_with_the_number_that_helps_most() -> None:
     as_it_is, best = (forecast(planned(LLAMA, *each)).time.step_seconds for each in ([], options[0]))
     assert best < 0.8 * as_it_is
     assert f"--set {VP}=10: {best:.3g} s a step, 4% of it idle" in hint
-    assert said(planned(LLAMA, f"{VP}=2"))[1][0] == [f"{VP}=10"], "two leave the doubt"
+    assert said(planned(LLAMA, f"{VP}=2"))[1][0] == [f"{VP}=10"], "two leave the warning"
 
 
 @pytest.mark.parametrize("text", [LLAMA, T5, SMALL], ids=["llama", "t5", "counted"])
@@ -117,7 +117,7 @@ def test_a_smaller_micro_batch_changes_nothing_else() -> None:
     assert planned(SMALL, *smaller).job.global_batch_size == planned(SMALL).job.global_batch_size
 
 
-def test_a_larger_batch_comes_last_and_ends_the_doubt() -> None:
+def test_a_larger_batch_comes_last_and_ends_the_warning() -> None:
     hint, options = said(planned(LLAMA))
     assert options[-1] == ["batch.global_batch_size=64"]
     assert " of 4 times the samples" in hint.splitlines()[-1]
