@@ -12,16 +12,15 @@ from orchestrator.spec.job import JobSpec
 
 NOT_EXPORTABLE = "not_exportable"
 """The code of the warning that no Hugging Face model is the job's network."""
+_NONE = "no Hugging Face model"
 
 
 def exported_as(job: JobSpec) -> str:
-    """Which Hugging Face model a job's checkpoints can be exported as, in words."""
+    """Which Hugging Face model a job's checkpoints can be exported as, in words; a warning says why there is none."""
     if job.task is not None:
-        return f"no Hugging Face model: none that is known here has the head of task {job.task.name}"
+        return _NONE
     family, against = nearest_family(job.model)
-    if not against:
-        return f"{family.name} (Hugging Face)"
-    return f"no Hugging Face model; the nearest is {family.name}, but {'; '.join(each.text for each in against)}"
+    return _NONE if against else f"{family.name} (Hugging Face)"
 
 
 def export_problems(job: JobSpec) -> Iterator[Problem]:
@@ -41,12 +40,18 @@ def export_warnings(job: JobSpec) -> Iterator[Problem]:
     """
     if job.checkpoint.export is not None:
         return
-    against = [] if job.task is not None else nearest_family(job.model)[1]
-    if not against and job.task is None:
+    if job.task is not None:
+        why = f": none that is known here has the head of task {job.task.name}"
+        yield Problem(f"its checkpoints are exported as {_NONE}{why}", ("task",), code=NOT_EXPORTABLE)
+        return
+    family, against = nearest_family(job.model)
+    if not against:
         return
     fields = tuple(f"model.{each.field}" for each in against)
-    message = f"its checkpoints are exported as {exported_as(job)}"
-    ways = [f"for one write other values of {', '.join(fields)} before it is trained"] if fields else []
-    if job.model.architecture == "gpt":
-        ways.append("Megatron-LM's layout takes most decoders: orchestrator checkpoint export --to megatron-lm")
-    yield Problem(message, fields or ("task",), "\n".join(ways) or None, code=NOT_EXPORTABLE)
+    why = f"; the nearest is {family.name}, but {'; '.join(each.text for each in against)}"
+    ways = [f"for one write other values of {', '.join(fields)} before it is trained"]
+    if job.model.architecture != "mamba":
+        ways.append(
+            "Megatron-LM's layout takes most GPTs, BERTs and T5s: orchestrator checkpoint export --to megatron-lm"
+        )
+    yield Problem(f"its checkpoints are exported as {_NONE}{why}", fields, "\n".join(ways), code=NOT_EXPORTABLE)

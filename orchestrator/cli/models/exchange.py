@@ -74,8 +74,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint as the folder of a Hugging Face model (GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3, Gemma,
-    BERT, T5, LLaVA), or for Megatron-LM with its optimizer (GPT). Low-rank adapters become part of the weights, or
-    stand alone.
+    BERT, T5, LLaVA), or for Megatron-LM with its optimizer (GPT, BERT, T5). Low-rank adapters become part of the
+    weights, or stand alone.
 
     \b
     Example:

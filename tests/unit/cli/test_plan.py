@@ -173,20 +173,6 @@ def test_gpus_do_not_wait_in_shipped_jobs(orchestrator: Any, job: Path) -> None:
     assert "the last stage, " not in said
 
 
-@pytest.mark.parametrize(
-    ("job", "model"),
-    [
-        ("llama3-8b", "Llama (Hugging Face)"),
-        ("gpt-1.7b", "no Hugging Face model; the nearest is Llama, but model.normalization is LayerNorm"),
-        ("bert-mnli", "no Hugging Face model: none that is known here has the head of task mnli"),
-    ],
-)
-def test_what_it_can_be_exported_as_is_said_before_it_is_trained(orchestrator: Any, job: str, model: str) -> None:
-    for command in ("plan", "validate"):
-        said = orchestrator(command, resource_root("jobs") / f"{job}.yaml", "--gpu", "H200").out
-        assert f"exports as {model}" in " ".join(said.split())
-
-
 def test_the_parameters_of_the_seeds_log(orchestrator: Any, seed: Path) -> None:
     finished = orchestrator("plan", seed)
     assert finished.code == 0

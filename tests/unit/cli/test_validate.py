@@ -58,6 +58,26 @@ def test_a_job_that_cannot_be_exported_is_told_of(orchestrator: Any, job: str, f
             assert all(field in each["message"] + each["hint"] for field in fields - {"task"})
 
 
+@pytest.mark.parametrize(
+    ("job", "model", "reason"),
+    [
+        ("llama3-8b", "Llama (Hugging Face)", None),
+        ("gpt-1.7b", "no Hugging Face model", "model.normalization is LayerNorm"),
+        ("bert-mnli", "no Hugging Face model", "has the head of task mnli"),
+    ],
+)
+def test_what_it_can_be_exported_as_is_said_before_it_is_trained(
+    orchestrator: Any, job: str, model: str, reason: str | None
+) -> None:
+    """And once why it cannot be, in a warning."""
+    for command in ("plan", "validate"):
+        said = " ".join(orchestrator(command, JOBS / f"{job}.yaml", "--gpu", "H200").out.split())
+        assert f"exports as {model}" in said
+        warned = said.find(" warning ")
+        if reason is not None:
+            assert (said.count(reason), said.find(reason) > warned > 0) == (1, True)
+
+
 def test_what_is_stopped_for_its_export_is_not_told_of_it_again(orchestrator: Any) -> None:
     export = "checkpoint.export={format: hf, interval: 100}"
     refused = orchestrator("validate", JOBS / "gpt-1.7b.yaml", "--set", "checkpoint.save_interval=100", "--set", export)
