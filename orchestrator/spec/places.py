@@ -31,7 +31,9 @@ class Places:
             return problem
         location, whole = self._last_written(problem.paths)
         paths = problem.paths
-        if whole in paths and paths[0].startswith(f"{whole}["):  # an item of a flat list, whose numbers a person does not see
+        if whole in paths and paths[0].startswith(
+            f"{whole}["
+        ):  # an item of a flat list, whose numbers a person does not see
             paths = (whole, *(path for path in paths if path != whole))
         hints = [problem.hint] if problem.hint else []
         hints += [note for path in problem.paths if (note := self._elsewhere(path, location))]
