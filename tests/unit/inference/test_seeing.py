@@ -248,7 +248,7 @@ def test_a_server_reads_images_in_conversations(
             ([image(as_url(huge))], "8000 x 5001 are more than the 40000000 pixels that an image may have"),
             ([image("data:image/png;base64,aGk=")], "the image is none that is read: JPEG, PNG"),
             ([image(sent)] * 5, "5 images take 80 tokens; a prompt has at most 64"),
-            ([{"type": "input_audio"}], "part 0 is neither"),
+            ([{"type": "input_audio"}], "part 0: expects"),
         ]:
             status, answer = ask(content)
             assert status == 400, answer
