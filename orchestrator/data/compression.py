@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+from abc import abstractmethod
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,9 +56,9 @@ class FrameStream(io.RawIOBase):
         self._between = b""
         self._ready = memoryview(b"")
 
+    @abstractmethod
     def new_frame(self) -> Any:
         """A decompressor of the next frame."""
-        raise NotImplementedError
 
     def decompress(self, data: bytes) -> bytes:
         """What the frame makes of more data, or, of none, of what it still has."""

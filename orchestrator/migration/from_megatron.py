@@ -11,7 +11,6 @@ from orchestrator.errors import UserError
 from orchestrator.migration.defaults import REQUIRED
 from orchestrator.migration.environment import OWNED, read_environment
 from orchestrator.migration.flag_groups import TOGETHER
-from orchestrator.migration.flag_groups.experts import EXPERTS
 from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
@@ -43,7 +42,7 @@ from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
-from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, HINTS, OPENS, WORDS, elsewhere
+from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, HINTS, OPENS, WORDS, elsewhere, why_idle
 from orchestrator.spec.foreign_names import FOREIGN_NAMES
 from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.suggestions import closest, suggest
@@ -335,10 +334,8 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
         given.no_effect(name, "this value asks for nothing" if asks_for_nothing else found.reason)
     elif found.effect == "aside":
         given.not_supported(name, found.reason)
-    elif re.match("moe-|expert-", name) and given.get(EXPERTS) is None:
-        given.no_effect(name, "Megatron-LM takes it with --num-experts only")
-    elif name == "reset-attention-mask" and given.get("runtime.layers") != "torch":
-        given.no_effect(name, "the causal attention of Transformer Engine's layers takes no mask")
+    elif (idle := why_idle(name, given.get)) is not None:
+        given.no_effect(name, idle)
     elif found.path is not None:
         given.refuse_value(name, found.path, found.reason)
     else:

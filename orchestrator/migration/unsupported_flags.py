@@ -5,9 +5,10 @@ those without which it would train something else.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 from orchestrator.migration.performance import by_reason
 
@@ -330,6 +331,23 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "data-parallel-sharding-strategy": ("no_shard",),
 }
 """Values of flags that are not supported which ask for nothing."""
+
+
+_IDLE: tuple[tuple[str, str, Callable[[Any], bool], str], ...] = (
+    ("(moe|expert)-.*", "model.num_experts", lambda count: count is None,
+     "Megatron-LM takes it with --num-experts only"),
+    ("reset-attention-mask", "runtime.layers", lambda layers: layers != "torch",
+     "the causal attention of Transformer Engine's layers takes no mask"),
+)  # fmt: skip
+"""Flags of another training that change nothing where a field has certain values, and why."""
+
+
+def why_idle(name: str, value_of: Callable[[str], Any]) -> str | None:
+    """Why a flag of another training changes nothing for a job of these values; None where it does."""
+    for pattern, path, idles, reason in _IDLE:
+        if re.fullmatch(pattern, name) and idles(value_of(path)):
+            return reason
+    return None
 
 
 def elsewhere(name: str) -> Elsewhere | None:

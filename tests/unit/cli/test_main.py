@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import typer
-from typer.core import TyperOption
+from typer.core import TyperGroup, TyperOption
 
 from orchestrator import __version__
 from orchestrator.cli import main as front
@@ -51,7 +51,9 @@ def test_every_command_has_help_with_an_example(entry: Any, capsys: pytest.Captu
 
 
 def _options(entry: Any) -> Iterator[Any]:
-    unseen = [typer.main.get_command(build_app(entry.name)).commands[entry.name]]  # type: ignore[attr-defined]
+    app = typer.main.get_command(build_app(entry.name))
+    assert isinstance(app, TyperGroup)
+    unseen = [app.commands[entry.name]]
     while unseen:
         command = unseen.pop()
         unseen += getattr(command, "commands", {}).values()

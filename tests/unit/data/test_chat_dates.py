@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from pydantic import ValidationError
@@ -87,8 +87,8 @@ def test_what_was_interrupted_goes_on_with_its_day(
 
     class Earlier(date):
         @classmethod
-        def today(cls) -> date:  # type: ignore[override]
-            return date(2025, 1, 31)
+        def today(cls) -> Self:
+            return cls(2025, 1, 31)
 
     class KilledError(BaseException):
         """Stands for the end of the process."""
@@ -119,7 +119,7 @@ def test_a_template_without_a_date_has_no_day(tokenize: Tokenize, chats: Path) -
 
 
 def test_a_job_says_the_day(chats: Path, tmp_path: Path) -> None:
-    def data(day: str | None) -> DataSpec:
+    def data(day: object) -> DataSpec:
         source = {"path": str(tmp_path / "made"), "text": str(chats)}
         chat = {"template": str(chats.with_name("t.jinja")), "date": day}
         return DataSpec.model_validate({"blend": [source], "chat": chat})
@@ -131,7 +131,7 @@ def test_a_job_says_the_day(chats: Path, tmp_path: Path) -> None:
         assert (source.trouble is None) == is_fit
     for wrong in ("2025-02-30", "20250201", 2025):
         with pytest.raises(ValidationError):
-            data(wrong)  # type: ignore[arg-type]
+            data(wrong)
 
 
 def test_wrong_days(program: Program, chats: Path, tmp_path: Path) -> None:
