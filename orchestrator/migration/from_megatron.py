@@ -42,7 +42,7 @@ from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
-from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, HINTS, OPENS, WORDS, elsewhere, why_idle
+from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, HINTS, OPENS, WORDS, unsupported_flag, why_idle
 from orchestrator.spec.foreign_names import FOREIGN_NAMES
 from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.suggestions import closest, suggest
@@ -213,7 +213,7 @@ def migrate_command(
         together.read(gathering)
     for name in flags:
         if name not in gathering.settled:
-            _read_elsewhere(gathering, name)
+            _read_unsupported(gathering, name)
     migration.notes += unread_notes(gathering)
     order = {flag.shown: number for number, flag in enumerate(flags.values())}
     migration.accounts.sort(key=lambda account: order.get(account.flag, len(order)))
@@ -309,7 +309,7 @@ def _read_value(given: Gathering, row: Row, text: str) -> Any:
     return value
 
 
-def _read_elsewhere(given: Gathering, name: str) -> None:
+def _read_unsupported(given: Gathering, name: str) -> None:
     flag = given.flags[name]
     family = family_of_flag(name)
     if family is not None and name in given.family.flags:
@@ -319,7 +319,7 @@ def _read_elsewhere(given: Gathering, name: str) -> None:
     if family is not None and flag.words != (("0",),):
         given.no_effect(name, f"it is for {family.name}")
         return
-    found = elsewhere(name)
+    found = unsupported_flag(name)
     if found is None:
         reason = HINTS.get(name) or f"not a flag that is known here: {_hint(name)}"
         given.settle(name, "no_counterpart", OPENS.get(name), reason=reason)

@@ -17,7 +17,7 @@ Effect = Literal["none", "aside", "training"]
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class UnsupportedFlag:
     """What is known of a flag that no field has."""
 
     reason: str
@@ -350,12 +350,12 @@ def why_idle(name: str, value_of: Callable[[str], Any]) -> str | None:
     return None
 
 
-def elsewhere(name: str) -> Elsewhere | None:
+def unsupported_flag(name: str) -> UnsupportedFlag | None:
     """What is known of a flag that no field has; None for a flag that nobody knows."""
     for table, effect in _TABLES:
         if name in table:
-            return Elsewhere(table[name], effect, OPENS.get(name))
+            return UnsupportedFlag(table[name], effect, OPENS.get(name))
     for pattern, reason, effect in _FAMILIES_OF_FLAGS:
         if re.fullmatch(pattern, name):
-            return Elsewhere(reason, effect, OPENS.get(name))
+            return UnsupportedFlag(reason, effect, OPENS.get(name))
     return None

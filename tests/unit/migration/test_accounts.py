@@ -10,7 +10,7 @@ from orchestrator.errors import SpecError
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
-from orchestrator.migration.unsupported_flags import NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING, elsewhere
+from orchestrator.migration.unsupported_flags import NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING, unsupported_flag
 from orchestrator.migration.writing import job_text
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.shape import leaf_paths
@@ -67,7 +67,7 @@ def test_the_tables_do_not_overlap() -> None:
     tables = (NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING)
     assert not ours & {name for table in tables for name in table}
     assert len({name for table in tables for name in table}) == sum(map(len, tables))
-    assert {name for name in ours if elsewhere(name)} == set()
+    assert {name for name in ours if unsupported_flag(name)} == set()
     paths = {row.path for row in ROWS} | {path for together in TOGETHER for path in together.paths}
     known = set(leaf_paths())
     assert {

@@ -9,7 +9,7 @@ from orchestrator.errors import UserError
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.overriding import override
 from orchestrator.migration.report import Migration
-from orchestrator.migration.unsupported_flags import OPENS, OTHER_TRAINING, WORDS, elsewhere
+from orchestrator.migration.unsupported_flags import OPENS, OTHER_TRAINING, WORDS, unsupported_flag
 from orchestrator.spec.shape import leaf_paths, sections
 
 EXPERTS = "--num-experts 4"
@@ -88,7 +88,7 @@ def test_every_such_flag_of_the_table() -> None:
         words = " ".join([f"--{name}", *(["x"] if WORDS[name] != 0 else [])])
         assert not migrated(f"{EXPERTS} --transformer-impl local {words}").is_complete, name
     assert set(OPENS.values()) <= {*leaf_paths(), *(".".join(path) for path in sections())}
-    assert all(name in WORDS or elsewhere(name) is None for name in OPENS)
+    assert all(name in WORDS or unsupported_flag(name) is None for name in OPENS)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from orchestrator.migration.performance import ANSWERS, GROUPS
 from orchestrator.migration.programs import family_of_flag
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.migration.unsupported_flags import elsewhere
+from orchestrator.migration.unsupported_flags import unsupported_flag
 from orchestrator.spec.job import JobSpec
 
 HERE = Path(__file__).parent
@@ -66,7 +66,7 @@ def test_every_flag_of_the_parsers_is_known() -> None:
     known = {row.flag for row in ROWS} | {flag for together in TOGETHER for flag in together.flags}
     known |= {*IMPLIED, *OLD_NAMES}
     flags = {flag for flag, _, _ in recorded()} - known
-    assert {flag for flag in flags if elsewhere(flag) is None and family_of_flag(flag) is None} == set()
+    assert {flag for flag in flags if unsupported_flag(flag) is None and family_of_flag(flag) is None} == set()
 
 
 def test_recorded_flags_are_those_of_a_checkout() -> None:
@@ -108,7 +108,7 @@ def test_what_is_a_key_is_read_into_one() -> None:
 def test_what_is_none_says_so() -> None:
     for flag, group in SPEED.items():
         if group.answer != "key":
-            found = elsewhere(flag)
+            found = unsupported_flag(flag)
             assert found is not None, flag
             assert (found.reason, found.effect) == (group.where, EFFECTS[group.answer]), flag
 

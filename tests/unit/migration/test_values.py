@@ -13,7 +13,7 @@ from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.report import LOUD, Account, Migration
 from orchestrator.migration.table import ROWS
-from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, elsewhere
+from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, unsupported_flag
 
 UNKNOWN = "no-such-value"
 _GPT = "pretrain_gpt.py"
@@ -106,7 +106,7 @@ def test_choices_of_flags_without_a_field_have_an_effect_nowhere_or_are_listed()
     """Those without effect whatever they say were looked at, one by one."""
     silent = set()
     for flag, choices in recorded_choices():
-        answer = elsewhere(flag)
+        answer = unsupported_flag(flag)
         if flag not in READ and answer is not None and answer.effect == "none":
             silent.add(flag)
         for value in HARMLESS_VALUES.get(flag, ()):
