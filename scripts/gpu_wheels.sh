@@ -14,9 +14,9 @@ megatron_core=${1:-0.19.2}
 python_version=${GPU_PYTHON_VERSION:-3.12}
 
 packages=(
-    annotated-doc annotated-types hypothesis iniconfig jinja2 markdown-it-py markupsafe mdurl packaging pluggy psutil
-    pydantic pydantic-core pygments pytest pytest-timeout pyyaml rich shellingham sortedcontainers tokenizers typer
-    typing-extensions typing-inspection
+    annotated-doc annotated-types anyio click fastapi h11 hypothesis idna iniconfig jinja2 markdown-it-py markupsafe
+    mdurl opentelemetry-api packaging pluggy psutil pydantic pydantic-core pygments pytest pytest-timeout pyyaml
+    rich shellingham sortedcontainers starlette tokenizers typer typing-extensions typing-inspection uvicorn
 )
 platforms=()
 for glibc in 2_28 2_27 2_24 2_17 2_12 2_5; do platforms+=(--platform "manylinux_${glibc}_x86_64"); done

@@ -53,7 +53,7 @@ def with_mistakes(folder: Path) -> dict[str, str]:
     lines = "".join(f"    {line}\n" for line in FAILING.splitlines())
     begin = 'import os\nif "RANK" in os.environ:\n    from orchestrator import plain_megatron\n'
     (folder / "sitecustomize.py").write_text(f'{begin}    RANK = int(os.environ["RANK"])\n{lines}')
-    return {"PYTHONPATH": str(folder)}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
 def served_job(tokenizer: Path, tp: int = 1, pp: int = 1, **sections: Mapping[str, Any]) -> JobSpec:
@@ -122,7 +122,8 @@ def start(run: RunDir, *options: str, env: Mapping[str, str] | None = None, few_
     )
     assert process.stdout is not None
     line = process.stdout.readline()
-    said = json.loads(line) if line else process.communicate()
+    assert line, process.communicate()[1]
+    said = json.loads(line)
     assert said["model"] == "writer"
     assert said["url"].startswith("http://127.0.0.1:")
     return Server(process, int(said["url"].rpartition(":")[2]), run)

@@ -96,7 +96,7 @@ class Engine:
         is_alone = self._model.network.ranks.world_size == 1
         while True:
             if not is_alone:
-                end_waiting(self._model.network.device, self._model.network.groups.store)
+                end_waiting(self._model.network.device, self._model.network.groups)
             if not self._fails():
                 return
             if not is_alone:
@@ -133,6 +133,8 @@ class Engine:
             return False
         owners = [(ticket, request.number) for ticket in tickets for request in ticket.requests]
         for piece in self._model.write(batch):
+            if self._model.network.groups.aborted.is_set():
+                raise RuntimeError("another process has failed on this batch")
             if owners:
                 ticket, number = owners[piece.number]
                 ticket.put(replace(piece, number=number))

@@ -9,7 +9,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from orchestrator.spec.job import JobSpec
 _FAILED = "failed"
 """A key of the groups' store: a process has left them after an error."""
 _LOOK_SECONDS = 0.5
+_aborting = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Groups:
     pipeline: dist.ProcessGroup
     store: distributed_c10d.Store
     """Where the job's processes have met."""
+    aborted: threading.Event = field(default_factory=threading.Event)
+    """Set by `end_waiting`: collectives of NCCL have ended without results since."""
 
 
 def patience(job: JobSpec) -> float:
@@ -270,27 +274,45 @@ def leave_failed_groups(device: Device, store: distributed_c10d.Store) -> distri
     closed; what waits over NCCL, by `end_waiting`.
     """
     store.set(_FAILED, "1")
-    parallel_state.destroy_model_parallel()
-    if dist.is_initialized():  # not where `end_waiting` was faster
+    if device.is_cuda:
         # To leave NCCL's groups in order would be to wait for the others.
-        distributed_c10d._abort_process_group() if device.is_cuda else dist.destroy_process_group()
+        _abort_groups()
+    parallel_state.destroy_model_parallel()
+    if not device.is_cuda:
+        dist.destroy_process_group()
     return distributed_c10d.PrefixStore("again", store)
 
 
-def end_waiting(device: Device, store: distributed_c10d.Store) -> None:
+def _abort_groups() -> None:
+    """End what this process does over NCCL; whoever calls second waits for the first.
+
+    All groups at once: to abort one frees memory of the GPU, which waits for the kernels of the others, and
+    `_abort_process_group` takes them one after the other (torch's backends abort in threads of their own, where NCCL's
+    group calls around them have no effect).
+    """
+    with _aborting:
+        if dist.is_initialized():
+            groups = list(distributed_c10d._world.pg_names)
+            with ThreadPoolExecutor(len(groups)) as pool:
+                list(pool.map(dist.ProcessGroup.abort, groups))
+            distributed_c10d._abort_process_group()
+
+
+def end_waiting(device: Device, groups: Groups) -> None:
     """From now on, end what this process does over NCCL once another one has left failed groups: of a process that is
-    gone from a collective on the same machine NCCL itself says nothing.
+    gone from a collective on the same machine NCCL itself says nothing. What waits gets no error, but a result that is
+    none: look at `groups.aborted` before one is used.
     """
     if not device.is_cuda:
         return
 
     def watch() -> None:
         try:
-            while not store.check([_FAILED]):
+            while not groups.store.check([_FAILED]):
                 time.sleep(_LOOK_SECONDS)
         except RuntimeError:
             return  # the store is gone, and the server with it
-        if dist.is_initialized():
-            distributed_c10d._abort_process_group()
+        groups.aborted.set()
+        _abort_groups()
 
     threading.Thread(target=watch, daemon=True).start()

@@ -30,7 +30,7 @@ class Model:
         self.network = SimpleNamespace(
             ranks=SimpleNamespace(world_size=world_size),
             device=SimpleNamespace(is_cuda=False),
-            groups=SimpleNamespace(store=None),
+            groups=SimpleNamespace(store=None, aborted=threading.Event()),
         )
 
     def from_first(self, value: Any) -> Any:
@@ -110,6 +110,23 @@ def test_ranks_load_the_model_again_after_an_error_of_one_and_go_on() -> None:
     loop.close()
     assert isinstance(refusal, RequestError)
     assert (refusal.status, isinstance(piece, Piece), model.reloads) == (500, True, 1)
+
+
+def test_nothing_is_written_of_a_batch_that_another_rank_has_left() -> None:
+    """What waits for it over NCCL gets numbers that mean nothing, and no error."""
+    model: Any = Model(world_size=2)
+    model.network.groups.aborted.set()
+    engine, loop = Engine(model, max_batch=1, max_waiting=1), asyncio.new_event_loop()
+    ticket = Ticket(requests(5), loop)
+    engine.submit(ticket)
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    found = loop.run_until_complete(asyncio.wait_for(ticket.pieces.get(), 60))
+    engine.stop()
+    thread.join()
+    loop.close()
+    assert isinstance(found, RequestError)
+    assert (found.status, model.reloads) == (500, 1)
 
 
 @pytest.mark.parametrize(
