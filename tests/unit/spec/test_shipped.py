@@ -38,7 +38,7 @@ def of_preset(name: str) -> JobSpec:
 
 
 def test_the_jobs_of_the_documentation_are_shipped() -> None:
-    assert {"gpt-tiny-cpu", "gpt2-large", "gpt-345m", "llama3-8b", "gpt-1.7b", "gpt-7.1b"} <= set(SHIPPED)
+    assert {"gpt-tiny-cpu", "gpt2-large", "gpt-345m", "llama-1.7b", "llama3-8b", "gpt-1.7b", "gpt-7.1b"} <= set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
