@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.shipped import SHIPPED
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {
@@ -81,7 +82,7 @@ def run_and_list_modules(*arguments: str, cwd: Path) -> set[str]:
     ids=lambda arguments: " ".join(arguments) or "import",
 )
 def test_light_commands_load_nothing_heavy(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    job = ROOT / "jobs" / "gpt-1.7b.yaml"
+    job = SHIPPED["gpt-1.7b"]
     words = [word.format(job=job, runs=tmp_path) for word in arguments]
     assert run_and_list_modules(*words, cwd=tmp_path) & HEAVY == set()
 

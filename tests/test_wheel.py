@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from support.shipped import SHIPPED
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -122,7 +123,7 @@ def test_init_validate_plan_render(installed: Installation) -> None:
     assert "orchestrator.runtime" in installed.run("render", "job.yaml").stdout
 
 
-@pytest.mark.parametrize("job", sorted(path.name for path in (ROOT / "jobs").glob("*.yaml")))
+@pytest.mark.parametrize("job", [str(path.relative_to(ROOT / "jobs")) for path in SHIPPED.values()])
 def test_shipped_jobs_plan_and_render(installed: Installation, job: str) -> None:
     program = "from orchestrator.resources import resource_root; print(resource_root('jobs'))"
     path = str(Path(installed.python(program)) / job)

@@ -31,6 +31,7 @@ import numpy
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "benchmarks"
+JOB = ROOT / "jobs" / "benchmarks" / "gpt-1.7b.yaml"
 SOURCES = {"web": (0.6, 20_000_000), "code": (0.3, 20_000_000), "books": (0.1, 20_000_000)}
 """Weight in the blend, and tokens."""
 EATEN = 61_200
@@ -74,7 +75,7 @@ def measure(folder: Path, workers: int) -> dict[str, Any]:
     overlay = folder / "input.yaml"
     overlay.write_text(json.dumps({"data": {"random_tokens": False, "blend": blend, "split": "100,0,0"}}))
     sizes = [f"batch.micro_batch_size={MICRO}", f"batch.global_batch_size={MICRO}", "schedule.train_iters=2000"]
-    job = load_job([ROOT / "jobs" / "gpt-1.7b.yaml", overlay], [*sizes, "evaluation.eval_interval=null"]).job
+    job = load_job([JOB, overlay], [*sizes, "evaluation.eval_interval=null"]).job
     device, schedule = select_device("cpu"), BatchSchedule.of(job)
     store: Any = vars(dist)["HashStore"]
     dist.init_process_group("gloo", rank=0, world_size=1, store=store())
@@ -162,8 +163,9 @@ def page(rows: list[dict[str, Any]], repeats: int) -> str:
 |---|---|---|---|---|---|---|
 {table}
 
-- A blend of three data sets, {tokens:.0f} million tokens of four bytes, read as a rank of `jobs/gpt-1.7b.yaml` reads
-  it: micro-batches of {MICRO} sequences of {LENGTH:,} tokens (`tests/benchmarks/bench_input.py`). Workers are
+- A blend of three data sets, {tokens:.0f} million tokens of four bytes, read as a rank of
+  `jobs/benchmarks/gpt-1.7b.yaml` reads it: micro-batches of {MICRO} sequences of {LENGTH:,} tokens
+  (`tests/benchmarks/bench_input.py`). Workers are
   `data.num_workers` of each rank; on a GPU 2 where nothing is said.
 - CPU time of the training process for a micro-batch, and of its workers together.
 - "Wait" is what the training process waits for a micro-batch when it takes one every {every} ms, as the hungriest rank

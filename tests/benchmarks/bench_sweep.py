@@ -20,7 +20,7 @@ from pathlib import Path
 CELLS = 1000
 MOST_SECONDS = 10.0
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
-BASE = Path(__file__).resolve().parents[2] / "jobs" / "gpt-1.7b.yaml"
+BASE = Path(__file__).resolve().parents[2] / "jobs" / "benchmarks" / "gpt-1.7b.yaml"
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ Each repeat: {", ".join(f"{took:.2f}" for took in seconds)} seconds.
 
 ## What was measured
 - The whole command from its start to its end, in a fresh process: a grid of 1,500 combinations over
-  `jobs/gpt-1.7b.yaml`, of which a condition keeps {CELLS}.
+  `jobs/benchmarks/gpt-1.7b.yaml`, of which a condition keeps {CELLS}.
 - For each cell: merging, typing and checking the spec, its configuration hash, the plan, the limits of a cluster
   profile, and the batch script that its task would run. For all: the script of the array, by submitit in a process of
   its own.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.pages import table, write_or_check
+from support.shipped import SHIPPED
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import shipped
@@ -92,7 +93,7 @@ class Least:
 def least(row: Row) -> Least:
     """The roofline of a row on an H200 as shipped."""
     overrides = [f"model.preset={row.job}", *(f"{key}={value}" for key, value in row.settings.items())]
-    job = load_job([ROOT / "jobs" / f"{'gpt-1.7b' if row.job == 'gpt-1.7b' else 'gpt-7.1b'}.yaml"], overrides).job
+    job = load_job([SHIPPED["gpt-1.7b" if row.job == "gpt-1.7b" else "gpt-7.1b"]], overrides).job
     device, padded = shipped("H200"), vocabulary(job).padded_size
     assert device is not None
     ideal = estimate_with(job, padded, IDEAL, device).parts

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.faults import Ranks
+from support.shipped import SHIPPED
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
@@ -16,7 +17,6 @@ from orchestrator.spec.presets import preset_names, preset_text
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("ranks for each size of a replica build many networks")]
 
-JOBS = Path(__file__).parents[2] / "jobs"
 LARGEST = 50_000_000
 """Parameters of a rank up to which weights are made for real; larger networks are built without memory."""
 
@@ -41,7 +41,7 @@ def of_preset(name: str) -> JobSpec:
 
 
 PRESETS = {f"preset-{name}": of_preset(name) for name in preset_names()}
-REPLICAS = {path.stem: one_replica(path) for path in sorted(JOBS.glob("*.yaml"))} | PRESETS
+REPLICAS = {name: one_replica(path) for name, path in SHIPPED.items()} | PRESETS
 
 
 @pytest.mark.parametrize("processes", sorted({job.world_size for job in REPLICAS.values()}))

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from support.fixtures import tokenized
 from support.measured import Measured, Meter, asked_of, gpu_count, has_layers, needs_gpus, padded_vocab
+from support.shipped import SHIPPED
 
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.spec.job import JobSpec
@@ -31,13 +32,13 @@ GPUS = int(os.environ.get("AT_SIZE_GPUS", "2"))
 SECONDS = float(os.environ.get("AT_SIZE_SECONDS", "480"))
 """After this no further job is measured."""
 STEPS, MICRO_BATCH = 50, 4
-JOB = Path(__file__).parents[2] / "jobs" / "gpt-1.7b.yaml"
+JOB = SHIPPED["gpt-1.7b"]
 TE: Layers = "transformer_engine"
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is written over jobs/gpt-1.7b.yaml."""
+    """What is written over jobs/benchmarks/gpt-1.7b.yaml."""
 
     layers: Layers
     changes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.measured import needs_gpus
+from support.shipped import SHIPPED
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
@@ -17,7 +18,7 @@ from orchestrator.spec.loading import load_job
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
 
 ROOT = Path(__file__).parents[2]
-JOB = ROOT / "jobs" / "gpt-1.7b.yaml"
+JOB = SHIPPED["gpt-1.7b"]
 ONE_MICRO_BATCH = "batch.global_batch_size=4"
 KNOWN = 0.95
 

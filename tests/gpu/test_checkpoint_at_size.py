@@ -1,7 +1,7 @@
 """What a checkpoint at size costs: training stands still for little of it, and a new process soon goes on from it.
 
-jobs/gpt-7.1b.yaml with its optimizer on two GPUs (100 GB), and jobs/gpt-1.7b.yaml on one and as two replicas, each of
-which saves its half of the optimizer's state. Only one checkpoint is on the disk at a time.
+jobs/benchmarks/gpt-7.1b.yaml with its optimizer on two GPUs (100 GB), and jobs/benchmarks/gpt-1.7b.yaml on one and as
+two replicas, each of which saves its half of the optimizer's state. Only one checkpoint is on the disk at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 from support.faults import Ranks
 from support.measured import RANK_ENVIRONMENT, needs_gpus
 from support.saving import measure_saves, resumed
+from support.shipped import SHIPPED
 from support.training import make_run
 
 from orchestrator.spec.job import JobSpec
@@ -20,21 +21,20 @@ from orchestrator.spec.loading import load_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
 
-JOBS = Path(__file__).parents[2] / "jobs"
 STANDING_STILL, FIRST_STEP = 3.0, 60.0
 """Seconds: per save, and from a new process to its first step."""
 
 
 ROWS = {"7.1b-tp2": ("gpt-7.1b", 2, 1), "1.7b": ("gpt-1.7b", 1, 1), "1.7b-dp2": ("gpt-1.7b", 2, 2)}
-"""By a name: the job of `jobs`, its GPUs and its replicas."""
+"""By a name: the shipped job, its GPUs and its replicas."""
 
 
 def saving_job(row: str) -> JobSpec:
-    """As it is in `jobs`, with one micro-batch per step. The interval is so long that only the test saves."""
+    """As it is shipped, with one micro-batch per step. The interval is so long that only the test saves."""
     name, gpus, replicas = ROWS[row]
     changes = [f"launch.gpus_per_node={gpus}", f"batch.global_batch_size={4 * replicas}", "tracking.mlflow=false"]
     lengths = ["schedule.train_iters=100000", "checkpoint.save_interval=100000"]
-    return load_job([JOBS / f"{name}.yaml"], [*changes, *lengths]).job
+    return load_job([SHIPPED[name]], [*changes, *lengths]).job
 
 
 def jobs(text: str) -> list[JobSpec]:

@@ -17,6 +17,7 @@ from support.configurations import Configuration
 from support.faults import Ranks
 from support.fixtures import real_sentences, tokenize
 from support.measured import Measured, Meter, gpu_name, needs_gpus, padded_vocab
+from support.shipped import SHIPPED
 from support.training import largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.planning.hardware import shipped
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]
 RECIPES = ("delayed", "tensorwise", "blockwise")
 GIB = 2**30
 STEPS, LAST = 200, 20
-JOB = Path(__file__).parents[2] / "jobs" / "gpt-1.7b.yaml"
+JOB = SHIPPED["gpt-1.7b"]
 PACKAGES = ("asyncio", "email", "http", "importlib", "json", "logging", "multiprocessing", "unittest", "urllib", "xml")
 """Of the standard library, beside its modules."""
 SMALL_TEXT = {

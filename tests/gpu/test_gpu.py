@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.faults import Ranks, wait_until
+from support.shipped import SHIPPED
 from support.training import events, largest_difference, layout, losses, make_run, must_train, tiny_job, values
 
 from orchestrator.rundir import RunDir
@@ -57,7 +58,7 @@ def fp16_job() -> JobSpec:
 
 def large_job() -> JobSpec:
     changes = ["schedule.train_iters=5", "tracking.mlflow=false"]
-    return load_job([Path(__file__).parents[2] / "jobs" / "gpt-1.7b.yaml"], changes).job
+    return load_job([SHIPPED["gpt-1.7b"]], changes).job
 
 
 def jobs(text: str) -> list[JobSpec]:

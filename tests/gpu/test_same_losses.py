@@ -18,7 +18,8 @@ from support.faults import Ranks
 from support.fixtures import tokenize
 from support.flash import needs_flash
 from support.measured import Measured, Meter, needs_gpus, needs_memory
-from support.peer import JOBS, ROWS, peer_meter
+from support.peer import ROWS, peer_meter
+from support.shipped import SHIPPED
 from support.training import tiny_job
 
 from orchestrator.spec.job import JobSpec
@@ -74,7 +75,7 @@ def row_job(name: str, text: str, variant: str | None = None) -> JobSpec:
 
 def data_of(job: str, text: str) -> object:
     """The section of a job that is to train on text."""
-    return load_job([JOBS / f"{job}.yaml"], ["data.random_tokens=false", f"data.blend=[{text}]"]).job.data
+    return load_job([SHIPPED[job]], ["data.random_tokens=false", f"data.blend=[{text}]"]).job.data
 
 
 def small_job(text: str, dtype: str, layers: str) -> JobSpec:

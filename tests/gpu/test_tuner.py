@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from support.measured import WARM_UP, Measured, Meter, gpu_name, needs_gpus
+from support.shipped import SHIPPED
 
 from orchestrator.planning.hardware import device_named
 from orchestrator.spec.job import JobSpec
@@ -87,7 +87,7 @@ class Sweep:
 def plan_sweep(case: Case, gpu: str, meter: Meter, until: float) -> Sweep:
     """Every TP, PP, VP and micro-batch, each with the least recomputation that may fit: more is never faster."""
     changes = ["tracking.mlflow=false", f"runtime.layers={case.layers}"]
-    loaded = load_job([Path(__file__).parents[2] / "jobs" / f"{case.job}.yaml"], changes)
+    loaded = load_job([SHIPPED[case.job]], changes)
     job = on_machines(loaded.job, 1, case.gpus)
     job = job.model_copy(update={"batch": job.batch.model_copy(update={"global_batch_size": case.global_batch})})
     assert job.model.vocab_size is not None

@@ -10,8 +10,8 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from support.measured import WARM_UP, Meter
 from support.ranks import RankStarter
+from support.shipped import SHIPPED
 
-JOBS = Path(__file__).parents[2] / "jobs"
 _BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PLAIN_LOOP, TITAN_LOOP = _BENCHMARKS / "plain_loop.py", _BENCHMARKS / "titan_loop.py"
 TRAINER = _BENCHMARKS / "megatron_trainer.py"
@@ -30,7 +30,7 @@ def peer_meter(
 
 @dataclass(frozen=True)
 class Row:
-    """What is written over a job of `jobs`."""
+    """What is written over a job of `jobs/benchmarks`."""
 
     job: str
     gpus: int
@@ -48,7 +48,7 @@ class Row:
             f"schedule.train_iters={steps}",
             "tracking.mlflow=false",
         ]
-        return load_job([JOBS / f"{self.job}.yaml"], [*of_row, *changes, *self.changes]).job
+        return load_job([SHIPPED[self.job]], [*of_row, *changes, *self.changes]).job
 
 
 _TP1 = ("parallelism.tensor_model_parallel_size=1", "parallelism.sequence_parallel=false")

@@ -76,7 +76,7 @@ def command(
     \b
     Example:
       orchestrator calibrate
-      orchestrator calibrate --from gpt-1.7b --from gpt-7.1b
+      orchestrator calibrate --from llama-1.7b --from llama3-8b
       orchestrator calibrate --gpu-name h200-cluster-a -o gpus/h200-cluster-a.yaml
     """
     if output is not None and output.suffix != ".yaml":

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.faults import QUICK_TORCHRUN, Ranks
+from support.shipped import SHIPPED
 
 from orchestrator.bench import text
 from orchestrator.bench.measuring import Measurement, Request, bench_job
@@ -34,7 +35,6 @@ Orchestrator = Callable[..., Any]
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="training needs torch, which the light half runs without"
 )
-JOBS = Path(__file__).parents[3] / "jobs"
 
 TINY = """\
 name: tiny
@@ -147,7 +147,7 @@ PROFILE: dict[str, Any] = {
 
 def measurement(tmp_path: Path, **changes: Any) -> Measurement:
     """Of the 1.7B on one H200, as its rank could have found it."""
-    loaded = load_job([JOBS / "gpt-1.7b.yaml"], ["batch.global_batch_size=4"])
+    loaded = load_job([SHIPPED["gpt-1.7b"]], ["batch.global_batch_size=4"])
     rank = {"rank": 0, "pp": 0, "tp": 0, "dp": 0, "step_seconds": [0.40, 0.39, 0.42], "profile": PROFILE}
     rank |= {"peak_bytes": 70 * 2**30, "used_bytes": 75 * 2**30}
     request = Request(warm_up=5, steps=3)
@@ -244,7 +244,7 @@ ON_RANDOM_TOKENS = ("data.random_tokens=true", "data.blend=null", "data.tokenize
 
 def test_the_roofline_of_the_1_7b_is_near_62_percent() -> None:
     """By hand: 145 TFLOP of products, causal attention, 40 ms of memory traffic and Adam: about 300 ms, 62 %."""
-    job = load_job([JOBS / "gpt-1.7b.yaml"], ["batch.global_batch_size=4"]).job
+    job = load_job([SHIPPED["gpt-1.7b"]], ["batch.global_batch_size=4"]).job
     device = device_named("H200")
     least, plan = roofline(job, 131072, device), estimate_time(job, 131072, "torch", device)
     assert all(0 < least[part] <= plan.parts[part] for part in PARTS)
@@ -260,7 +260,7 @@ def test_the_roofline_draws_nothing(name: str, part: str, longer: float) -> None
     others = {"attention_dropout": 0, "hidden_dropout": 0}
     dropping, keeping = (
         load_job(
-            [JOBS / "gpt-345m.yaml"],
+            [SHIPPED["gpt-345m"]],
             [*ON_RANDOM_TOKENS, *(f"model.{key}={value}" for key, value in {**others, name: dropped}.items())],
         ).job
         for dropped in (0.1, 0)

@@ -27,7 +27,9 @@ from orchestrator.spec.presets import preset_names
 
 def test_yes_writes_a_job_that_validates(orchestrator: Any, tmp_path: Path) -> None:
     assert orchestrator("init", "--yes").code == 0
-    assert orchestrator("validate", "job.yaml").code == 0
+    validated = orchestrator("validate", "job.yaml")
+    assert validated.code == 0
+    assert "exports as   Llama (Hugging Face)" in validated.out
     text = (tmp_path / "job.yaml").read_text()
     assert "# " in text
 

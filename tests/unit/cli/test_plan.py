@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.shipped import SHIPPED
 
 from orchestrator.cli.jobs.plan_tables import tables
 from orchestrator.cli.jobs.planned import judge_files
-from orchestrator.resources import resource_root
 
 SEED = """\
 name: seed
@@ -32,7 +32,7 @@ def seed(tmp_path: Path) -> Path:
 
 
 def test_that_passes_are_captured_is_said(orchestrator: Any) -> None:
-    small = resource_root("jobs") / "gpt-345m.yaml"
+    small = SHIPPED["gpt-345m"]
     asked = ("plan", small, "--gpu", "H200", "--set", "batch.micro_batch_size=1", "--set", "batch.global_batch_size=8")
     assert ", CUDA graphs" in " ".join(orchestrator(*asked).out.split())
     without = (*asked, "--set", "runtime.cuda_graphs=false")
@@ -57,7 +57,7 @@ def test_that_the_host_is_the_limit_is_said_and_no_warning(orchestrator: Any, se
 
 
 def test_images_and_the_stage_that_encodes_them(orchestrator: Any) -> None:
-    asked: list[Any] = ["plan", resource_root("jobs") / "llava1.5-7b.yaml"]
+    asked: list[Any] = ["plan", SHIPPED["llava1.5-7b"]]
     said = " ".join(orchestrator(*asked).out.split())
     encoder = "by an encoder of 23 layers, hidden 1024, frozen; 311.9M parameters on the first stage"
     assert f"images 1 x 576 tokens to a sequence, {encoder}" in said
@@ -84,7 +84,7 @@ def test_that_a_slow_host_would_be_the_limit_is_said_until_one_is_measured(
         "launch.gpus_per_node=2",
         "runtime.layers=transformer_engine",
     )
-    asked = ["plan", resource_root("jobs") / "gpt-1.7b.yaml", "--gpu", "H100"]
+    asked = ["plan", SHIPPED["gpt-1.7b"], "--gpu", "H100"]
     asked += [word for each in (*pipeline, "batch.micro_batch_size=1") for word in ("--set", each)]
     time = orchestrator(*asked, "--json").json["time"]
     more = time["slow_host_step_seconds"] / time["step_seconds"] - 1
@@ -115,7 +115,7 @@ def test_what_to_do_about_the_host(orchestrator: Any, seed: Path, micro_batches:
 
 
 def test_where_torchs_layers_ask_less_of_the_host_they_are_named(orchestrator: Any) -> None:
-    small = resource_root("jobs") / "gpt-1.7b.yaml"
+    small = SHIPPED["gpt-1.7b"]
     asked = ("plan", small, "--gpu", "H200", "--set", "runtime.cuda_graphs=false", "--set", "batch.micro_batch_size=1")
 
     def planned(length: int, layers: str, *more: str) -> tuple[str, float]:
@@ -140,7 +140,7 @@ def test_where_torchs_layers_ask_less_of_the_host_they_are_named(orchestrator: A
 
 
 def test_stages_that_would_take_equally_long_are_named(orchestrator: Any) -> None:
-    asked = ["plan", resource_root("jobs") / "gpt-7.1b.yaml", "--gpu", "H200"]
+    asked = ["plan", SHIPPED["gpt-7.1b"], "--gpu", "H200"]
     for change in ("parallelism.pipeline_model_parallel_size=2", "batch.micro_batch_size=1", "launch.gpus_per_node=4"):
         asked += ["--set", change]
     better = "parallelism.num_layers_in_last_pipeline_stage=14"
@@ -166,7 +166,7 @@ WAITING = {"t5-220m"}
 """A pipeline of T5, which cannot be a CUDA graph."""
 
 
-@pytest.mark.parametrize("job", sorted(resource_root("jobs").glob("*.yaml")), ids=lambda path: str(path.stem))
+@pytest.mark.parametrize("job", SHIPPED.values(), ids=SHIPPED)
 def test_gpus_do_not_wait_in_shipped_jobs(orchestrator: Any, job: Path) -> None:
     said = orchestrator("plan", job).out
     assert ("the host: " in said) == (job.stem in WAITING)
@@ -332,7 +332,7 @@ def test_names_with_brackets_are_shown_as_they_are(orchestrator: Any, tmp_path: 
     assert "not here" in finished.out
 
 
-@pytest.mark.parametrize("job", sorted(resource_root("jobs").glob("*.yaml")), ids=lambda path: str(path.stem))
+@pytest.mark.parametrize("job", SHIPPED.values(), ids=SHIPPED)
 def test_every_shipped_job_has_a_plan(orchestrator: Any, job: Path) -> None:
     finished = orchestrator("plan", job)
     assert (finished.code, finished.err) == (0, "")

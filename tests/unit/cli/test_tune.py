@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 from support.faults import QUICK_TORCHRUN, Ranks
+from support.shipped import SHIPPED
 
 from orchestrator.cli.jobs import this_machine, tune
 from orchestrator.cli.main import main
 from orchestrator.launch.runs import create_run
 from orchestrator.lease import Lease
 from orchestrator.planning.hardware.here import gpus_counted
-from orchestrator.resources import resource_root
 from orchestrator.rundir import read_lines
 from orchestrator.spec.loading import load_job
 from orchestrator.tuning.trial import Trials
@@ -196,7 +196,7 @@ def test_a_hundredth_of_the_memory_is_left_where_nothing_is_measured(
 @pytest.mark.parametrize(("gpu", "spans"), [("GB200", False), ("GH200", True)])
 def test_machines_that_links_join_are_one(orchestrator: Orchestrator, tmp_path: Path, gpu: str, spans: bool) -> None:
     """Both have 4 GPUs to a machine; NVLink joins a GB200's machines."""
-    asked = [resource_root("jobs") / "gpt-7.1b.yaml", "--gpu", gpu, "--json"]
+    asked = [SHIPPED["gpt-7.1b"], "--gpu", gpu, "--json"]
     sizes = ("launch.nodes=2", "launch.gpus_per_node=4", "parallelism.tensor_model_parallel_size=8")
     warnings = str(orchestrator("plan", *asked, *(word for each in sizes for word in ("--set", each))).json["verdict"])
     assert ("span machines of 4 GPUs: slow" in warnings) == spans
@@ -206,7 +206,7 @@ def test_machines_that_links_join_are_one(orchestrator: Orchestrator, tmp_path: 
 
 def test_what_nearly_all_of_the_memory_would_save_is_said(orchestrator: Orchestrator, tmp_path: Path) -> None:
     """7.1B on one H200 recomputes 23 of 30 layers to fit for sure."""
-    asked = ["tune", resource_root("jobs") / "gpt-7.1b.yaml", "--gpus", "1", "--gpu", "H200"]
+    asked = ["tune", SHIPPED["gpt-7.1b"], "--gpus", "1", "--gpu", "H200"]
     asked += ["--set", "runtime.layers=transformer_engine", "-o", tmp_path / "tuned.yaml"]
     said = orchestrator(*asked).out
     note = re.search(
@@ -251,7 +251,7 @@ def test_what_a_slow_host_would_make_of_the_best_is_said_until_one_is_measured(
 ) -> None:
     """Single sequences on two stages: Transformer Engine's kernels are started as fast as they are computed."""
     monkeypatch.chdir(tmp_path)
-    asked = ["tune", resource_root("jobs") / "gpt-1.7b.yaml", "--gpu", "H100", "-o", tmp_path / "tuned.yaml"]
+    asked = ["tune", SHIPPED["gpt-1.7b"], "--gpu", "H100", "-o", tmp_path / "tuned.yaml"]
     two_stages = ("launch.gpus_per_node=2", "parallelism.pipeline_model_parallel_size=2")
     asked += [word for each in (*two_stages, "runtime.layers=transformer_engine") for word in ("--set", each)]
     single = ("--set", "batch.micro_batch_size=1")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.shipped import SHIPPED
 
 from orchestrator.cli.jobs.render import megatron_script
 from orchestrator.errors import SpecError, UserError
@@ -22,7 +23,7 @@ from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.shape import leaf_paths
 
 ROOT = Path(__file__).parents[3]
-JOBS, GOLDEN = ROOT / "jobs", ROOT / "tests" / "golden"
+GOLDEN = ROOT / "tests" / "golden"
 WORDS = st.text(st.sampled_from("abcXYZ019._/- 'é$\"\\"), min_size=1, max_size=12)
 PATHS = st.tuples(st.sampled_from(("data/", "-", "--x")), WORDS).map(lambda parts: parts[0] + parts[1].strip())
 TINY = {
@@ -355,7 +356,7 @@ def test_the_words_say_what_the_script_says(job: JobSpec) -> None:
             assert by_script.values[path] == value
 
 
-@pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SHIPPED.values(), ids=SHIPPED)
 def test_shipped_jobs(path: Path) -> None:
     job = load_job([path]).job
     if job.task is not None:
@@ -397,7 +398,7 @@ def test_bash_starts_what_the_flags_say(tmp_path: Path) -> None:
     """The script as bash runs it, with a torchrun that only tells what it is given."""
     (tmp_path / "torchrun").write_text('#!/bin/bash\nprintf \'%s\\0\' "$NCCL_DEBUG" "$@"\n')
     (tmp_path / "torchrun").chmod(0o755)
-    job = load_job([JOBS / "llama3-8b.yaml"], ["launch.env.NCCL_DEBUG=it's $(odd)", "data.cache_dir=/a b/$c"]).job
+    job = load_job([SHIPPED["llama3-8b"]], ["launch.env.NCCL_DEBUG=it's $(odd)", "data.cache_dir=/a b/$c"]).job
     script, command = megatron_script(job)
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     ran = subprocess.run(
@@ -411,13 +412,13 @@ def test_bash_starts_what_the_flags_say(tmp_path: Path) -> None:
 
 def test_the_script_is_exactly_the_golden_one() -> None:
     """After a wanted change: write the new text to tests/golden and read the difference."""
-    job = load_job([JOBS / "llama3-8b.yaml"], ["launch.nodes=2", "launch.env={NCCL_DEBUG: WARN}"]).job
+    job = load_job([SHIPPED["llama3-8b"]], ["launch.nodes=2", "launch.env={NCCL_DEBUG: WARN}"]).job
     assert megatron_script(job)[0] == (GOLDEN / "megatron-lm-two-machines.sh").read_text()
 
 
 def test_what_megatron_refuses_to_go_without_is_written() -> None:
     """Its argument parser, and the checks behind it, want each of these of every GPT."""
-    job = load_job([JOBS / "llama3-8b.yaml"], ["batch.micro_batch_size=1"]).job
+    job = load_job([SHIPPED["llama3-8b"]], ["batch.micro_batch_size=1"]).job
     needed = {"num-layers", "hidden-size", "num-attention-heads", "seq-length", "max-position-embeddings"}
     needed |= {"micro-batch-size", "lr", "tokenizer-type"}
     assert {f"--{name}" for name in needed} <= set(megatron_script(job)[1].words)

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.shipped import SHIPPED
 from support.training import layout, tiny_job
 
 from orchestrator.planning.balance import balanced, splits
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time import estimate_time
-from orchestrator.resources import resource_root
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.rules import check
 from orchestrator.spec.stages import layers_of_chunks
 
 WORDS = 131072
-LARGE = resource_root("jobs") / "gpt-7.1b.yaml"
+LARGE = SHIPPED["gpt-7.1b"]
 PIPELINE = (
     "launch.gpus_per_node=4",
     "parallelism.pipeline_model_parallel_size=2",
@@ -76,7 +76,7 @@ def seeing(stages: int, words: int) -> list[int]:
     degrees = (f"parallelism.pipeline_model_parallel_size={stages}", "parallelism.tensor_model_parallel_size=1")
     alone = ("parallelism.sequence_parallel=false", f"launch.gpus_per_node={stages}")
     images = "model.vision={images_per_sequence: 3, freeze: false}"
-    job = load_job([resource_root("jobs") / "llava1.5-7b.yaml"], [*degrees, *alone, images]).job
+    job = load_job([SHIPPED["llava1.5-7b"]], [*degrees, *alone, images]).job
 
     def taken(job: JobSpec) -> float:
         return estimate_time(job, words, "torch", device_named("H200")).step_seconds
@@ -118,7 +118,7 @@ def test_only_what_fits() -> None:
         large("parallelism.pipeline_model_parallel_layout=Et*15|t*15L"),
         large("parallelism.pipeline_model_parallel_size=1"),
         large("model.vocab_size=1024"),
-        load_job([resource_root("jobs") / "t5-220m.yaml"], []).job,
+        load_job([SHIPPED["t5-220m"]], []).job,
     ],
     ids=["written", "written-in-letters", "one-stage", "small-vocabulary", "t5"],
 )

@@ -7,12 +7,12 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from support.shipped import SHIPPED
 
 from orchestrator.planning import layers
 from orchestrator.planning.hardware import choice, device_named
 from orchestrator.planning.layers import WORTH, layers_of, layers_there, saved_by_torch
 from orchestrator.planning.time import estimate_time
-from orchestrator.resources import resource_root
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
@@ -24,7 +24,7 @@ WAITING = (*SPLIT, "batch.micro_batch_size=1")
 
 
 def small(*changes: str) -> JobSpec:
-    return load_job([Path(resource_root("jobs")) / "gpt-1.7b.yaml"], list(changes)).job
+    return load_job([SHIPPED["gpt-1.7b"]], list(changes)).job
 
 
 @pytest.fixture

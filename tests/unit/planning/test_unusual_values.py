@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from support.shipped import SHIPPED
 
 from orchestrator.planning.unusual_values import unusual_values
 from orchestrator.spec.loading import load_job
 
 SGD = ("optimizer.name=sgd", "adam_beta2=null")
-JOBS = Path(__file__).resolve().parents[3] / "jobs"
 
 
-def found(*overrides: str, job: str = "gpt-tiny-cpu.yaml") -> list[str]:
-    return [problem.paths[0] for problem in unusual_values(load_job([JOBS / job], overrides).job)]
+def found(*overrides: str, job: str = "gpt-tiny-cpu") -> list[str]:
+    return [problem.paths[0] for problem in unusual_values(load_job([SHIPPED[job]], overrides).job)]
 
 
 @pytest.mark.parametrize(
@@ -43,12 +41,12 @@ def test_what_is_far_from_usual(overrides: tuple[str, ...], paths: list[str]) ->
 
 
 def test_the_warning_says_what_is_usual_and_why() -> None:
-    [problem] = unusual_values(load_job([JOBS / "gpt-tiny-cpu.yaml"], ["lr=30"]).job)
+    [problem] = unusual_values(load_job([SHIPPED["gpt-tiny-cpu"]], ["lr=30"]).job)
     assert (
         "30 is far above what is usual, 1e-6 to 1e-2: Adam changes a weight by about lr in each step" in problem.message
     )
 
 
-@pytest.mark.parametrize("job", sorted(path.name for path in JOBS.glob("*.yaml")))
+@pytest.mark.parametrize("job", SHIPPED)
 def test_shipped_jobs_have_usual_values(job: str) -> None:
     assert found(job=job) == []

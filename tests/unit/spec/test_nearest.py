@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.shipped import SHIPPED
 
 from orchestrator.errors import Problem, SpecError
 from orchestrator.spec import rules
@@ -18,8 +18,6 @@ from orchestrator.spec.loading import load_job
 from orchestrator.spec.rules.base import Refusal, divisors, divisors_of, multiples_of
 from orchestrator.spec.shape import leaf_paths
 
-JOBS = Path(__file__).parents[3] / "jobs"
-SHIPPED = sorted(path.stem for path in JOBS.glob("*.yaml"))
 SHORT = {
     "TP": "parallelism.tensor_model_parallel_size",
     "PP": "parallelism.pipeline_model_parallel_size",
@@ -130,7 +128,7 @@ def overrides_of(written: list[str]) -> list[str]:
 
 def problems_of(name: str, overrides: list[str]) -> list[Problem]:
     try:
-        load_job([JOBS / f"{name}.yaml"], overrides)
+        load_job([SHIPPED[name]], overrides)
     except SpecError as error:
         return error.problems
     return []
@@ -188,7 +186,7 @@ def test_every_rule_that_offers_is_here() -> None:
 
 @cache
 def shipped(name: str) -> Any:
-    return load_job([JOBS / f"{name}.yaml"]).job
+    return load_job([SHIPPED[name]]).job
 
 
 def changed(section: Any, changes: dict[str, Any]) -> Any:
@@ -218,7 +216,7 @@ CHANGES: dict[str, list[Any]] = {
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.sampled_from(SHIPPED),
+    st.sampled_from(sorted(SHIPPED)),
     st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=3, unique=True).flatmap(
         lambda paths: st.fixed_dictionaries({path: st.sampled_from(CHANGES[path]) for path in paths})
     ),

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from support.shipped import SHIPPED
 
 from orchestrator.spec.presets import preset_names
 from orchestrator.spec.schema import job_schema
 from orchestrator.spec.shape import fields_of, sections
-
-JOBS = sorted((Path(__file__).parents[3] / "jobs").glob("*.yaml"))
 
 
 def resolve(schema: dict[str, Any], part: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,7 +64,7 @@ def test_extends_and_presets_are_offered() -> None:
     assert {"type": "string", "enum": preset_names()} in schema["$defs"]["ModelSpec"]["properties"]["preset"]["anyOf"]
 
 
-@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED.values(), ids=SHIPPED)
 def test_shipped_jobs_match(path: Path) -> None:
     schema = job_schema()
     text = re.sub(r"(?<![\d.])(\d+)e-", r"\1.0e-", path.read_text(encoding="utf-8"))  # a float in YAML 1.1 too

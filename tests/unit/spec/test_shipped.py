@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from support.shipped import SHIPPED
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.presets import preset_names
-
-JOBS = {path.stem: path for path in sorted((Path(__file__).parents[3] / "jobs").glob("*.yaml"))}
 
 # heads, hidden, layers of Megatron-LM's published scaling table
 TABLE = {
@@ -41,21 +38,21 @@ def of_preset(name: str) -> JobSpec:
 
 
 def test_the_jobs_of_the_documentation_are_shipped() -> None:
-    assert {"gpt-tiny-cpu", "gpt2-large", "gpt-345m", "llama3-8b", "gpt-1.7b", "gpt-7.1b"} <= set(JOBS)
+    assert {"gpt-tiny-cpu", "gpt2-large", "gpt-345m", "llama-1.7b", "llama3-8b", "gpt-1.7b", "gpt-7.1b"} <= set(SHIPPED)
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_job_is_legal(name: str) -> None:
-    job = load_job([JOBS[name]]).job
+    job = load_job([SHIPPED[name]]).job
     assert job.global_batch_size == job.batch.micro_batch_size * job.num_micro_batches * job.data_parallel_size
 
 
 def test_the_benchmark_is_the_table_s() -> None:
-    job = load_job([JOBS["gpt-1.7b"]]).job
+    job = load_job([SHIPPED["gpt-1.7b"]]).job
     assert (job.world_size, job.batch.micro_batch_size, job.global_batch_size, job.num_micro_batches) == (1, 4, 192, 48)
     assert job.precision.dtype == "bf16"
     assert job.data.random_tokens
-    spread = load_job([JOBS["gpt-1.7b"]], ["launch.nodes=6", "launch.gpus_per_node=8"]).job
+    spread = load_job([SHIPPED["gpt-1.7b"]], ["launch.nodes=6", "launch.gpus_per_node=8"]).job
     assert (spread.data_parallel_size, spread.num_micro_batches) == (48, 1)
 
 

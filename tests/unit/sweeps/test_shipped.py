@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.exchange.exportability import export_warnings
 from orchestrator.launch.render import render
 from orchestrator.launch.sbatch import render_sbatch
 from orchestrator.launch.submission import place_of
@@ -27,6 +28,7 @@ def test_every_shipped_sweep_is_legal(path: Path, tmp_path: Path) -> None:
     cluster = ClusterSpec(name="any", time=3600)
     for cell in loaded.cells.cells:
         run = RunDir(tmp_path / cell.id)
+        assert list(export_warnings(cell.job)) == []
         assert make_plan(cell.job).topology.world_size == cell.job.world_size
         assert str(run.path) in render(cell.job, run_dir=run.path, python="python")
         assert str(run.path) in render_sbatch(cell.job, cluster, place_of(run, cell.job, copy=False))

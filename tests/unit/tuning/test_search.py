@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.layouts import GIB, Laws
+from support.shipped import SHIPPED
 
 from orchestrator.planning.graphs import with_graphs
 from orchestrator.planning.hardware import device_named
@@ -25,7 +25,6 @@ from orchestrator.tuning.space import Space
 Spaces = Callable[..., Space]
 
 H100 = device_named("H100")
-JOBS = Path(__file__).parents[3] / "jobs"
 
 
 def test_sequence_parallelism_is_done_without_where_it_does_not_fit(space: Spaces) -> None:
@@ -48,7 +47,7 @@ def test_logits_are_done_without_where_they_take_what_layers_need() -> None:
     """7.1B with 4 sequences on 141 GB: a joined loss and nothing recomputed, beside layers recomputed. Where logits are
     few, as where nothing has to give way, they stay.
     """
-    job = on_machines(load_job([JOBS / "gpt-7.1b.yaml"], ["batch.global_batch_size=16"]).job, 1, 4)
+    job = on_machines(load_job([SHIPPED["gpt-7.1b"]], ["batch.global_batch_size=16"]).job, 1, 4)
     h200 = Planned(device_named("H200"), "transformer_engine", 131072)
     found = {each.layout for each in search(Space(job), h200).fitting}
     of_four = {each for each in found if each.micro_batch_size == 4 and each.model_parallel_size == 1}

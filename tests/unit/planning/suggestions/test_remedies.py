@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.shipped import SHIPPED
 
 from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.suggestions.remedies import Remedy, remedies
@@ -13,7 +13,6 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 
-JOBS = Path(__file__).parents[4] / "jobs"
 GIB = 2**30
 
 
@@ -35,7 +34,7 @@ def planned(job: JobSpec) -> tuple[Memory, float]:
 
 
 def shipped(name: str, *overrides: str) -> JobSpec:
-    return load_job([JOBS / f"{name}.yaml"], overrides).job
+    return load_job([SHIPPED[name]], overrides).job
 
 
 def found(job: JobSpec, limit: float) -> list[Remedy]:
