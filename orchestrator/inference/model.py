@@ -62,8 +62,8 @@ class Model:
     def __enter__(self) -> Model:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        stop_process_groups(after_error=kind is not None)
 
     def close(self) -> None:
         """Leave the other processes. The model cannot be used afterwards."""
@@ -76,7 +76,7 @@ class Model:
         Meanwhile prompts can be made requests of. Raises CheckpointError when there is no whole checkpoint any more.
         """
         assert self._opened is not None, "it was loaded by `load`"
-        store = leave_failed_groups(self.network.device, self.network.groups.store)
+        store = leave_failed_groups(self.network.groups.store)
         self.network = self.network.emptied()
         for cached in ("_writer", "_passes"):
             self.__dict__.pop(cached, None)

@@ -165,13 +165,15 @@ def before_the_report(output: str) -> str:
 
 
 def last_exception(text: str) -> str | None:
-    """The last line of the last Python traceback in a log."""
+    """The last line of the last Python traceback in a log. In one that several ranks have written, the last of a rank
+    that did not fail because it had lost another.
+    """
     lines = [_RANK_PREFIX.sub("", line) for line in text.splitlines()]
     starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    for start in reversed(starts):
-        for line in lines[start + 1 :]:
-            if _EXCEPTION.fullmatch(line):
-                return line
+    ends = (next(filter(_EXCEPTION.fullmatch, lines[start + 1 :]), None) for start in reversed(starts))
+    raised = [end for end in ends if end is not None]
+    if raised:
+        return min(raised, key=lost_a_peer)
     return next((line for line in reversed(lines) if _EXCEPTION.fullmatch(line) and ": " in line), None)
 
 

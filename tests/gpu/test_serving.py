@@ -1,9 +1,12 @@
-"""On several GPUs: an error of one rank of a server, while the other waits for it over NCCL."""
+"""On several GPUs: an error of one rank of a server or of a command, while the other waits for it over NCCL."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,21 @@ def test_ranks_load_the_model_again_after_an_error_of_one(name: str, ranks: Rank
     finally:
         server.process.send_signal(signal.SIGINT)
         server.process.communicate(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_generate_ends_after_an_error_of_one_rank(name: str, rank: int, ranks: Ranks, tmp_path: Path) -> None:
+    needs_gpus(2, "torch")
+    job = served(name, write_tokenizer(tmp_path))
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    command = [sys.executable, "-m", "orchestrator", "generate", str(run.path), "--prompt", "d"]
+    finished = subprocess.run(
+        [*command, "--max-new-tokens", "6", "--seed", str(7000 + rank)],
+        env={**os.environ, **with_mistakes(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert finished.returncode not in (0, 2), finished.stdout
+    assert "a mistake of ours" in finished.stderr

@@ -260,13 +260,18 @@ def set_rng_state(state: dict[str, Any]) -> None:
     tracker.set_states(kept)
 
 
-def stop_process_groups() -> None:
-    """Leave the job's processes."""
+def stop_process_groups(*, after_error: bool = False) -> None:
+    """Leave the job's processes. `after_error`: others may wait for this one in a collective, for which NCCL would wait
+    in turn: its communicators are aborted.
+    """
+    if after_error and dist.is_initialized() and dist.get_backend() == "nccl":
+        _abort_groups()
     parallel_state.destroy_model_parallel()
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
-def leave_failed_groups(device: Device, store: distributed_c10d.Store) -> distributed_c10d.Store:
+def leave_failed_groups(store: distributed_c10d.Store) -> distributed_c10d.Store:
     """Leave the job's processes after an error, while others may wait for this one in a collective. `store`: where they
     have met; returns where all meet again.
 
@@ -274,12 +279,7 @@ def leave_failed_groups(device: Device, store: distributed_c10d.Store) -> distri
     closed; what waits over NCCL, by `end_waiting`.
     """
     store.set(_FAILED, "1")
-    if device.is_cuda:
-        # To leave NCCL's groups in order would be to wait for the others.
-        _abort_groups()
-    parallel_state.destroy_model_parallel()
-    if not device.is_cuda:
-        dist.destroy_process_group()
+    stop_process_groups(after_error=True)
     return distributed_c10d.PrefixStore("again", store)
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -270,3 +273,18 @@ def test_more_connections_than_descriptors_shut_nobody_out(alone: Server) -> Non
         assert alone.ask("/v1/completions", GREEDY)[0] == 200
         time.sleep(1)
     assert len(list(Path(f"/proc/{alone.process.pid}/fd").iterdir())) < 100
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_generate_tells_the_mistake_and_not_that_another_rank_was_lost(rank: int, run: RunDir, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "orchestrator", "generate", str(run.path), "--prompt", "d"]
+    finished = subprocess.run(
+        [*command, "--max-new-tokens", "6", "--seed", str(7000 + rank)],
+        env={**os.environ, **with_mistakes(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert finished.returncode == 1
+    assert "OverflowError: a mistake of ours" in finished.stderr
+    assert "gloo" not in finished.stderr
