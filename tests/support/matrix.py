@@ -104,9 +104,7 @@ CELLS = tuple(
 )
 
 
-def matrix_job(
-    family: str, dtype: str, sentences: str, parallelism: dict[str, Any], num_layers: int = 2
-) -> JobSpec:
+def matrix_job(family: str, dtype: str, sentences: str, parallelism: dict[str, Any], num_layers: int = 2) -> JobSpec:
     """A tiny job of a family. `sentences` is the data set of the families that
     cannot train on random tokens; with "-race" behind it, the folder of RACE's files.
     """
