@@ -25,7 +25,7 @@ TINY: dict[str, dict[str, Any]] = {
 }
 """A GPT of 34,000 parameters on random tokens, of two micro-batches: what a job is about it makes larger."""
 
-SMALL: dict[str, dict[str, Any]] = {
+FOUR_LAYERS: dict[str, dict[str, Any]] = {
     **TINY,
     "model": {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, "vocab_size": 250},
     "batch": {"micro_batch_size": 2, "global_batch_size": 8},
@@ -50,9 +50,9 @@ def tiny_job(name: str, **sections: Mapping[str, Any]) -> JobSpec:
     return _job(TINY, name, sections)
 
 
-def small_job(name: str, **sections: Mapping[str, Any]) -> JobSpec:
-    """SMALL likewise."""
-    return _job(SMALL, name, sections)
+def four_layer_job(name: str, **sections: Mapping[str, Any]) -> JobSpec:
+    """FOUR_LAYERS likewise."""
+    return _job(FOUR_LAYERS, name, sections)
 
 
 def _job(base: Mapping[str, Mapping[str, Any]], name: str, sections: Mapping[str, Mapping[str, Any]]) -> JobSpec:
