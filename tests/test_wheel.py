@@ -123,12 +123,34 @@ def test_init_validate_plan_render(installed: Installation) -> None:
     assert "orchestrator.runtime" in installed.run("render", "job.yaml").stdout
 
 
-@pytest.mark.parametrize("job", [str(path.relative_to(ROOT / "jobs")) for path in SHIPPED.values()])
-def test_shipped_jobs_plan_and_render(installed: Installation, job: str) -> None:
-    program = "from orchestrator.resources import resource_root; print(resource_root('jobs'))"
-    path = str(Path(installed.python(program)) / job)
-    installed.run("plan", path)
-    assert "orchestrator.runtime" in installed.run("render", path).stdout
+JOBS = [str(path.relative_to(ROOT / "jobs")) for path in SHIPPED.values()]
+EVERY_JOB = f"""
+import contextlib, io, json
+from orchestrator.cli.main import main
+from orchestrator.resources import resource_root
+said = {{}}
+for job in {JOBS}:
+    for command in ("plan", "render"):
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+            code = main([command, str(resource_root("jobs") / job)])
+        said[f"{{command}} {{job}}"] = code, out.getvalue()
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def said(installed: Installation) -> dict[str, tuple[int, str]]:
+    """The exit code and the output of each command about each job, all from one process."""
+    answers: dict[str, tuple[int, str]] = json.loads(installed.python(EVERY_JOB))
+    return answers
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_shipped_jobs_plan_and_render(said: dict[str, tuple[int, str]], job: str) -> None:
+    for command in ("plan", "render"):
+        code, out = said[f"{command} {job}"]
+        assert code == 0, out
+    assert "orchestrator.runtime" in out
 
 
 def test_schema_and_presets(installed: Installation) -> None:

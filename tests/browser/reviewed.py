@@ -22,7 +22,7 @@ from support.faults import Ranks, wait_for_step
 from support.fixtures import tokenized
 from support.held import HOLD, hold_at
 from support.ranks import Started
-from support.training import layout, logs, tiny_job
+from support.training import four_layer_job, layout, logs
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.exits import LogMarks, classify
@@ -250,7 +250,7 @@ def _all_of(tasks: Sequence[Callable[[], None]]) -> None:
 
 def _completed(folder: Path, ranks: Ranks) -> None:
     first, second = (tokenized(package, folder / "text" / package, "--append-eod") for package in ("json", "email"))
-    job = tiny_job(
+    job = four_layer_job(
         "small",
         model={**SMALL["model"], "vocab_size": None},
         batch=SMALL["batch"],
@@ -269,7 +269,7 @@ def _completed(folder: Path, ranks: Ranks) -> None:
 
 def _resumed(folder: Path, ranks: Ranks) -> None:
     checkpoint = {"save_interval": 10, "async_save": False}  # that of step 20 is there when the next step is
-    job = tiny_job("resumed", schedule={"train_iters": 40}, checkpoint=checkpoint, **SMALL)
+    job = four_layer_job("resumed", schedule={"train_iters": 40}, checkpoint=checkpoint, **SMALL)
     run = created(job, folder / "runs")
     program = folder / "held.py"
     program.write_text(HOLD)
@@ -284,7 +284,7 @@ def _resumed(folder: Path, ranks: Ranks) -> None:
 
 
 def _diverged(folder: Path, ranks: Ranks) -> None:
-    job = tiny_job(
+    job = four_layer_job(
         "diverged",
         **SMALL,
         optimizer={"lr": 1e30},
@@ -300,15 +300,15 @@ def _broken(folder: Path, ranks: Ranks) -> None:
     (steps / "penalties.py").write_text(BROKEN_STEP)
     program = folder / "own-steps.py"
     program.write_text(f"import sys\nsys.path.insert(0, {str(steps)!r})\n")
-    job = tiny_job("broken", runtime={"train_step": "penalties:Penalized"}, **SMALL)
+    job = four_layer_job("broken", runtime={"train_step": "penalties:Penalized"}, **SMALL)
     see_through(ranks, created(job, folder / "runs"), job, "broken-1", "bug", inject=program)
 
 
 def _changed(folder: Path, ranks: Ranks) -> None:
-    job = tiny_job("changed", **SMALL)
+    job = four_layer_job("changed", **SMALL)
     run = created(job, folder / "runs")
     see_through(ranks, run, job, "changed-1", "completed")
-    changed = tiny_job("changed", schedule={"train_iters": 40}, optimizer={"lr": 5e-4}, **SMALL)
+    changed = four_layer_job("changed", schedule={"train_iters": 40}, optimizer={"lr": 5e-4}, **SMALL)
     add_generation(run, changed, dump_resolved(changed))
     see_through(ranks, run, changed, "changed-2", "completed")
 
@@ -316,7 +316,7 @@ def _changed(folder: Path, ranks: Ranks) -> None:
 def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
     """Plan the sweep as `sweep run` does; what trains each of its cells."""
     schedule = {"train_iters": 20, "lr_warmup_iters": 2}
-    base = tiny_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1}, **SMALL)
+    base = four_layer_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1}, **SMALL)
     (folder / "cell.yaml").write_text(dump_resolved(base))
     (folder / "rates.yaml").write_text(f"base: cell.yaml\n{SWEEP_OF_TWELVE}")
     program = folder / "out-of-memory.py"

@@ -10,7 +10,7 @@ import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import FAILED_CELL, Reviewed
 from playwright.sync_api import Page, expect
-from support.training import tiny_job
+from support.training import four_layer_job
 
 from orchestrator.rundir import RunDir
 
@@ -94,7 +94,7 @@ def test_it_follows_a_run_that_trains(
     dashboards: Dashboards, visitor: Visitor, reviewed: Reviewed, tmp_path: Path
 ) -> None:
     mine = reviewed.copied(tmp_path)
-    with mine.live(tiny_job("going", schedule={"train_iters": 9000}), seconds=0.1) as run:
+    with mine.live(four_layer_job("going", schedule={"train_iters": 9000}), seconds=0.1) as run:
         page = visitor(dashboards.start(mine.runs_dir).address + address(run, mine.changed))
         steps = page.get_by_role("row", name=re.compile("^going")).get_by_role("cell").nth(2)
         link = page.get_by_role("link", name=f"Remove {key(run)}")

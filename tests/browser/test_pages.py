@@ -6,13 +6,13 @@ from pathlib import Path
 
 from browser.conftest import Dashboards, Visitor
 from support.faults import Ranks
-from support.training import tiny_job
+from support.training import four_layer_job
 
 from orchestrator.launch.runs import create_run
 
 
 def test_a_run_and_its_curves(dashboards: Dashboards, visitor: Visitor, ranks: Ranks, tmp_path: Path) -> None:
-    job = tiny_job("first")
+    job = four_layer_job("first")
     run = create_run(job, "name: first\n", tmp_path)
     ranks.must_train(run, job)
     page = visitor(dashboards.start(tmp_path).address)

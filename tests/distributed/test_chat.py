@@ -13,7 +13,7 @@ from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.rundir import RunDir
 
-MODEL = {"seq_length": 96, "vocab_size": 272, "num_layers": 4, "position_embedding_type": "rope"}
+MODEL = {"hidden_size": 64, "seq_length": 96, "vocab_size": 272, "num_layers": 4, "position_embedding_type": "rope"}
 STEPS = 6
 
 

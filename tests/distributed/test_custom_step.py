@@ -17,6 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "custom-train-step.md"
 KEYWORDS = next(code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "Keyword" in code)
 """The class as the page has it."""
 STEPS = 5
+LONG = {"seq_length": 64}
 
 
 def as_documented(inputs: Any, loss_mask: Any, output_tensor: Any, keytoken_ids: list[int], alpha: float) -> Any:
@@ -56,7 +57,10 @@ def test_the_keyword_weighted_loss(ranks: Ranks, tmp_path: Path, in_folder: Path
     """In one process, under TP2 and under PP2 the same losses, which are higher than those of the plain loss."""
     arguments = {"keytoken_ids": [1, 2, 3, 5, 8, 13, 21, 34], "alpha": 0.25}
     runtime = {"train_step": "my_package.steps:KeywordWeightedLoss", "train_step_arguments": arguments}
-    sections = {"runtime": runtime, "schedule": {"train_iters": STEPS}, "evaluation": {"eval_interval": STEPS}}
+    sections = {
+        **{"model": LONG, "runtime": runtime, "schedule": {"train_iters": STEPS}},
+        "evaluation": {"eval_interval": STEPS},
+    }
     found = {}
     for name, parallelism in {"one": layout(), "tp2": layout(tp=2), "pp2-dp2": layout(pp=2, dp=2)}.items():
         job = tiny_job(name, **sections, parallelism=parallelism)
@@ -65,7 +69,7 @@ def test_the_keyword_weighted_loss(ranks: Ranks, tmp_path: Path, in_folder: Path
     for name in ("tp2", "pp2-dp2"):
         for ours, alone in zip(found[name], found["one"], strict=True):
             assert ours == pytest.approx(alone, rel=1e-5)
-    plain = tiny_job("plain", schedule={"train_iters": STEPS})
+    plain = tiny_job("plain", model=LONG, schedule={"train_iters": STEPS})
     unweighted = ranks.losses_of(plain, tmp_path / "plain")
     # Of 64 tokens of 250 about two are key tokens, so a sequence counts for about 1.5.
     assert all(found["one"][0][step] > 1.2 * unweighted[step] for step in unweighted)

@@ -36,7 +36,7 @@ pytestmark = [
 
 MODEL: dict[str, Any] = {
     **{"num_layers": 2, "num_query_groups": 2, "vocab_size": 261, "activation": "swiglu", "normalization": "RMSNorm"},
-    **{"add_bias_linear": False, "init_method_std": 0.3},
+    **{"add_bias_linear": False, "init_method_std": 0.3, "hidden_size": 64, "seq_length": 64},
 }
 LAYOUTS = {"alone": (1, 1), "tp2": (2, 1), "pp2": (1, 2)}
 STRIDE = 24

@@ -19,6 +19,7 @@ Inject = Callable[[str], Path]
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("it trains to the end of a small disk, and again")]
 
 TWO = layout(tp=2)
+SIZE = {"num_layers": 4, "hidden_size": 64}
 
 
 @pytest.fixture
@@ -34,32 +35,32 @@ def small_disk(tmp_path: Path) -> Iterator[Path | None]:
 
 def test_full_disk(small_disk: Path | None, ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
     """Training goes on without the checkpoint; only the last one must succeed. Earlier ones are as they were."""
-    job = tiny_job("full", parallelism=TWO, checkpoint={"save_interval": 5})
+    job = tiny_job("full", model=SIZE, parallelism=TWO, checkpoint={"save_interval": 2})
     run = make_run(small_disk or tmp_path, job)
     # Where the disk is full, no rank may go on before there is room again: its exit record would find none.
     code = ranks.start(
         run, job, inject=inject(SLOW_TO_REMOVE if small_disk else _limited_after_first_save(3 << 20))
     ).wait()
     told = [(event["event"], event["iteration"]) for event in events(run, "checkpoint_saved")]
-    assert told == [("checkpoint_saved", 5)], logs(run)
+    assert told == [("checkpoint_saved", 2)], logs(run)
     failures = events(run, "checkpoint_failed")
-    assert [event["iteration"] for event in failures] == [10, 15, 20]
+    assert [event["iteration"] for event in failures] == [4, 6, 8]
     reason = "No space left on device" if small_disk else "File too large"
     assert all(reason in event["message"] for event in failures), failures
-    assert list(losses(run)) == list(range(1, 21)), "no measurement is lost"
-    assert verify(run.checkpoint(5)) == []
-    assert [path.name for path in run.checkpoints.iterdir()] == ["iter_0000005"]
+    assert list(losses(run)) == list(range(1, 9)), "no measurement is lost"
+    assert verify(run.checkpoint(2)) == []
+    assert [path.name for path in run.checkpoints.iterdir()] == ["iter_0000002"]
     assert code == 1
     for rank in (0, 1):
         record = json.loads(run.exit_record("test", rank).read_bytes())
         assert record["cause"] == "disk_full"
-        assert f"the checkpoint of iteration 20 could not be written: {reason}" in record["message"]
+        assert f"the checkpoint of iteration 8 could not be written: {reason}" in record["message"]
 
     if small_disk:
         subprocess.run(["mount", "-o", "remount,size=40m", str(small_disk)], check=True)
     ranks.must_train(run, job, launch_id="second")
-    assert [event["iteration"] for event in events(run, "resumed")] == [5]
-    assert committed(run)[-1].iteration == 20
+    assert [event["iteration"] for event in events(run, "resumed")] == [2]
+    assert committed(run)[-1].iteration == 8
 
 
 SLOW_TO_REMOVE = """
@@ -79,7 +80,7 @@ import resource
 from orchestrator.runtime.callbacks import saving
 begin = saving.CheckpointSaving._save
 def save(self, session, *, wait):
-    if session.state.iteration > 5:
+    if session.state.iteration > 2:
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit // 12}, {resource.RLIM_INFINITY}))
     return begin(self, session, wait=wait)
 saving.CheckpointSaving._save = save

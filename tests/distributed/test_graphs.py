@@ -106,7 +106,7 @@ def micro_batches(job: JobSpec) -> int:
 
 def test_a_micro_batch_of_another_shape(ranks: Ranks, tmp_path: Path) -> None:
     """It is computed as it comes, among those that are repeated."""
-    (tmp_path / "inject.py").write_text(ON_THE_CPU + shorter_batches(48))
+    (tmp_path / "inject.py").write_text(ON_THE_CPU + shorter_batches(24))
     found = Meter(ranks.starter, tmp_path, inject=tmp_path / "inject.py").measure_all(
         job("dropout", kind) for kind in ("plain", "captured")
     )

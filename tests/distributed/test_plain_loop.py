@@ -15,7 +15,7 @@ from support.training import layout, tiny_job
 def test_both_learn_the_same(parallelism: dict[str, object], ranks: Ranks, tmp_path: Path) -> None:
     job = tiny_job(
         "same",
-        model={"vocab_size": 256, "add_bias_linear": False, "position_embedding_type": "rope"},
+        model={"num_layers": 4, "vocab_size": 256, "add_bias_linear": False, "position_embedding_type": "rope"},
         parallelism=parallelism,
         schedule={"train_iters": 5},
     )

@@ -200,7 +200,7 @@ MOVES: dict[str, tuple[signal.Signals, bool, dict[str, Any], dict[str, Any]]] = 
     "kill-one-rank": (signal.SIGKILL, False, layout(dp=2), layout(tp=2, sequence_parallel=True)),
     "kill-all": (signal.SIGKILL, True, layout(tp=2, pp=2), layout(dp=2)),
     "terminate": (signal.SIGTERM, False, layout(pp=2), layout(tp=2)),
-    "interrupt": (signal.SIGINT, True, layout(tp=2, sequence_parallel=True), layout(pp=2, vp=2)),
+    "interrupt": (signal.SIGINT, True, layout(tp=2, sequence_parallel=True), layout(pp=2)),
     "usr1": (signal.SIGUSR1, False, layout(), layout(pp=2)),
     "terminate-to-one": (signal.SIGTERM, True, layout(tp=2, dp=2), layout()),
 }

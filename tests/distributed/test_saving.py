@@ -12,6 +12,7 @@ from support.training import events, layout, make_run, tiny_job
 def test_saves_are_measured(ranks: Ranks, tmp_path: Path) -> None:
     job = tiny_job(
         "saving",
+        model={"num_layers": 4, "hidden_size": 64},
         parallelism=layout(tp=2),
         schedule={"train_iters": 10_000},
         checkpoint={"save_interval": 10_000},

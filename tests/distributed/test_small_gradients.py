@@ -36,15 +36,15 @@ BERT = {"architecture": "bert", "vocab_size": 300, "position_embedding_type": "l
 T5 = {"architecture": "t5", "decoder_seq_length": 16, "vocab_size": 320, "position_embedding_type": "relative"}
 RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
-    "gpt": (34, {}),
-    "recomputed": (34, {"runtime": RECOMPUTED}),
-    "fp32": (34, {"precision": {"dtype": "fp32"}}),
-    "stages": (18, {"parallelism": layout(pp=2)}),
-    "replicas": (34, {"parallelism": layout(dp=2, overlap_grad_reduce=False)}),
-    "bert": (40, {"model": BERT}),
-    "t5": (88, {"model": T5}),
+    "gpt": (18, {}),
+    "recomputed": (18, {"runtime": RECOMPUTED}),
+    "fp32": (18, {"precision": {"dtype": "fp32"}}),
+    "stages": (10, {"parallelism": layout(pp=2)}),
+    "replicas": (18, {"parallelism": layout(dp=2, overlap_grad_reduce=False)}),
+    "bert": (24, {"model": BERT}),
+    "t5": (46, {"model": T5}),
 }
-"""How many biases and weights of norms the last rank has, and sections of a job. A GPT has eight in each of four layers
+"""How many biases and weights of norms the last rank has, and sections of a job. A GPT has eight in each of two layers
 and two behind them.
 """
 

@@ -33,6 +33,7 @@ def job(name: str, parallelism: dict[str, Any]) -> JobSpec:
     return tiny_job(
         name,
         model={"num_layers": 6, "hidden_size": 32, "seq_length": 32},
+        batch={"micro_batch_size": 2},
         parallelism=parallelism,
         schedule={"train_iters": 4, "lr_warmup_iters": 1},
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.fixtures import real_sentences
 from support.measured import Measured, Meter, asked_of, has_layers, largest_differences, needs_layers
-from support.training import layout, tiny_job
+from support.training import four_layer_job, layout
 
 from orchestrator.spec.job import JobSpec
 
@@ -80,7 +80,7 @@ IN_FP32 = (1e-4, 1e-3)
 def gpt_job(
     name: str, layers: str, parallelism: dict[str, Any] | None = None, dtype: str = "bf16", **runtime: Any
 ) -> JobSpec:
-    return tiny_job(
+    return four_layer_job(
         name,
         model={**GPT, "init_method_std": STD},
         batch={"micro_batch_size": 4, "global_batch_size": 8},
@@ -94,7 +94,7 @@ def gpt_job(
 def text_job(
     name: str, model: dict[str, Any], layers: str, text: str, parallelism: dict[str, Any] | None = None
 ) -> JobSpec:
-    return tiny_job(
+    return four_layer_job(
         name,
         model={**model, "init_method_std": STD},
         data={

@@ -8,7 +8,7 @@ import pytest
 from support.chats import MEASURED, conversations
 from support.faults import Ranks
 from support.measured import needs_gpus
-from support.training import events, make_run, tiny_job
+from support.training import events, four_layer_job, make_run
 
 from orchestrator.spec.job import JobSpec
 
@@ -22,7 +22,7 @@ MODEL = {
 
 
 def chat_job(prefix: str, layers: str, packing: bool, device: str = "cuda") -> JobSpec:
-    return tiny_job(
+    return four_layer_job(
         f"packing-{packing}",
         model=MODEL,
         data={"random_tokens": False, "blend": [{"path": prefix}], "split": "1,0,0", "chat": {"packing": packing}},

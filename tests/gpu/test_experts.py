@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.faults import Ranks
 from support.measured import Measured, Meter, asked_of, has_layers, largest_differences, needs_layers
-from support.training import events, largest_difference, layout, losses, make_run, tiny_job
+from support.training import events, four_layer_job, largest_difference, layout, losses, make_run
 
 from orchestrator.spec.expert_kernels import GROUPED_PRODUCTS
 from orchestrator.spec.job import JobSpec
@@ -80,7 +80,7 @@ def experts_job(
     model: dict[str, Any] | None = None,
     **degrees: Any,
 ) -> JobSpec:
-    return tiny_job(
+    return four_layer_job(
         name,
         model={**MODEL, "moe_grouped_gemm": grouped, **(model or {})},
         parallelism=layout(**degrees),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.flash import needs_flash
 from support.measured import Meter, largest_differences, needs_layers
-from support.training import layout, tiny_job
+from support.training import four_layer_job, layout
 from torch.nn import functional
 
 from orchestrator.runtime.layers.flash_attention import attend
@@ -45,7 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
 def flash_job(case: str, backend: str) -> JobSpec:
     given = dict(CASES[case])
     model = {"hidden_size": 512, "seq_length": 512, "vocab_size": 50000, "init_method_std": 0.05, **given.pop("model")}
-    return tiny_job(
+    return four_layer_job(
         f"{case}-{backend}",
         model=model,
         batch={"micro_batch_size": 4, "global_batch_size": 8},

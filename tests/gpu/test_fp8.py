@@ -18,7 +18,7 @@ from support.faults import Ranks
 from support.fixtures import real_sentences, tokenize
 from support.measured import Measured, Meter, gpu_name, needs_gpus, padded_vocab
 from support.shipped import SHIPPED
-from support.training import largest_difference, layout, losses, make_run, tiny_job
+from support.training import four_layer_job, largest_difference, layout, losses, make_run
 
 from orchestrator.planning.hardware import shipped
 from orchestrator.planning.memory import estimate_memory
@@ -103,11 +103,11 @@ def learning_job(recipe: str | None, text: str) -> JobSpec:
 def generating_job(text: str) -> JobSpec:
     data = {"random_tokens": False, "blend": [{"path": text}], "split": "90,10,0"}
     schedule = {"train_iters": 20}
-    return tiny_job("generating", **SMALL_TEXT, data=data, schedule=schedule, precision=precision("delayed"))
+    return four_layer_job("generating", **SMALL_TEXT, data=data, schedule=schedule, precision=precision("delayed"))
 
 
 def small_job(name: str, recipe: str | None, **sections: Any) -> JobSpec:
-    return tiny_job(name, **{"model": SMALL, "precision": precision(recipe), "runtime": TE, **sections})
+    return four_layer_job(name, **{"model": SMALL, "precision": precision(recipe), "runtime": TE, **sections})
 
 
 def dropping_job(name: str, recipe: str, **sections: Any) -> JobSpec:
@@ -231,11 +231,11 @@ def test_scales_are_what_a_checkpoint_adds(ranks: Ranks, tmp_path: Path) -> None
         "runtime": {"layers": "transformer_engine"},
         "checkpoint": {"save_interval": 10},
     }
-    whole = tiny_job("bf16", **sections, precision=precision(None), schedule={"train_iters": 40})
+    whole = four_layer_job("bf16", **sections, precision=precision(None), schedule={"train_iters": 40})
     expected = ranks.losses_of(whole, tmp_path)
     for steps, recipe in ((10, "delayed"), (20, "blockwise"), (30, None), (40, "delayed")):
         schedule = {"train_iters": steps, "lr_decay_iters": 40}
-        job = tiny_job("changed", **sections, precision=precision(recipe), schedule=schedule)
+        job = four_layer_job("changed", **sections, precision=precision(recipe), schedule=schedule)
         run = ranks.must_train(make_run(tmp_path, job), job)
     difference = largest_difference(expected, losses(run))
     print(f"\nRESULT FP8 delayed, blockwise, bf16, delayed in turn against bf16: {difference:.2e}")
@@ -288,7 +288,7 @@ def test_first_and_last_layers_in_bf16(ranks: Ranks, tmp_path: Path) -> None:
     ends = {"num_layers_at_start_in_bf16": 1, "num_layers_at_end_in_bf16": 1}
     jobs = {"bf16": precision(None), "all": precision("tensorwise"), "between": precision("tensorwise", **ends)}
     curves = {
-        name: ranks.losses_of(tiny_job(name, **sections, precision=each), tmp_path) for name, each in jobs.items()
+        name: ranks.losses_of(four_layer_job(name, **sections, precision=each), tmp_path) for name, each in jobs.items()
     }
     assert curves["between"] not in (curves["bf16"], curves["all"])
     difference = largest_difference(curves["bf16"], curves["between"])

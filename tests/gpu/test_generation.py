@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.faults import Ranks
 from support.measured import needs_gpus
-from support.training import layout, make_run, tiny_job
+from support.training import four_layer_job, layout, make_run
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
@@ -33,7 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def variant(name: str) -> JobSpec:
-    return tiny_job(
+    return four_layer_job(
         name, model={**MODEL, **VARIANTS[name]}, parallelism=layout(), runtime={"layers": "torch"},
         schedule={"train_iters": 5},
     )  # fmt: skip

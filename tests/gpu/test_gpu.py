@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.faults import Ranks, wait_until
 from support.shipped import SHIPPED
-from support.training import events, largest_difference, layout, losses, make_run, must_train, tiny_job, values
+from support.training import events, four_layer_job, largest_difference, layout, losses, make_run, must_train, values
 
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -33,7 +33,7 @@ def gpus(count: int) -> None:
 
 
 def small_job(name: str, **sections: Any) -> Any:
-    return tiny_job(name, **{"model": SMALL, "precision": BF16, **sections})
+    return four_layer_job(name, **{"model": SMALL, "precision": BF16, **sections})
 
 
 def dropping_job(name: str, layers: str) -> JobSpec:

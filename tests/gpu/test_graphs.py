@@ -13,7 +13,7 @@ import pytest
 from support.faults import Ranks, wait_until
 from support.fixtures import inject, real_sentences
 from support.measured import Measured, Meter, asked_of, largest_differences, needs_layers, padded_vocab
-from support.training import events, layout, losses, make_run, tiny_job, values
+from support.training import events, four_layer_job, layout, losses, make_run, values
 from support.uneven import shorter_batches
 
 from orchestrator.checkpoints import committed
@@ -101,7 +101,7 @@ def small_job(case: str, *, captured: bool | None, text: str = "", **sections: A
         **{"blend": [{"path": text}], "random_tokens": False, "split": "90,10,0"},
         "tokenizer": {"vocab_extra_ids": 20},
     }
-    return tiny_job(
+    return four_layer_job(
         f"{case}-{'captured' if captured else 'plain'}",
         model=given["model"],
         batch={"micro_batch_size": 2, "global_batch_size": 6, **given.get("batch", {})},

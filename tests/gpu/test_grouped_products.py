@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.measured import needs_layers
-from support.training import tiny_job
+from support.training import four_layer_job
 
 from orchestrator.runtime.layers.experts import multiply_in_one_kernel
 from orchestrator.spec.expert_kernels import GROUPED_PRODUCTS
@@ -17,7 +17,7 @@ from orchestrator.spec.job import JobSpec
 pytestmark = pytest.mark.gpu
 
 INPUTS, OUTPUTS = 256, 384
-JOB = tiny_job("experts", model={"num_experts": 4, "activation": "swiglu", "add_bias_linear": False})
+JOB = four_layer_job("experts", model={"num_experts": 4, "activation": "swiglu", "add_bias_linear": False})
 SPLITS = {
     "even": [128, 128, 128, 128],
     "odd": [1, 37, 501, 8],

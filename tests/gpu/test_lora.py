@@ -10,7 +10,7 @@ import torch
 from support.faults import Ranks
 from support.fixtures import real_text
 from support.measured import gpu_count
-from support.training import events, layout, make_run, tiny_job, values
+from support.training import events, four_layer_job, layout, make_run, values
 from torch.distributed import checkpoint
 
 from orchestrator.checkpoints import committed
@@ -25,7 +25,7 @@ MODEL = {"hidden_size": 256, "num_attention_heads": 4, "num_query_groups": 2, "s
 
 
 def text_job(name: str, prefix: str, model: dict[str, Any] | None = None, **sections: Any) -> JobSpec:
-    return tiny_job(
+    return four_layer_job(
         name,
         model={**MODEL, "activation": "swiglu", "normalization": "RMSNorm", **(model or {})},
         data={"blend": [{"path": prefix}], "random_tokens": False, "split": "90,10,0"},

@@ -10,7 +10,7 @@ import pytest
 from support import mamba_stub
 from support.cpu_weights import ON_THE_CPU
 from support.faults import Ranks
-from support.training import largest_difference, losses, make_run, tiny_job, values
+from support.training import four_layer_job, largest_difference, losses, make_run, values
 
 from orchestrator.spec.job import JobSpec
 
@@ -30,7 +30,7 @@ MODEL = {
 
 
 def hybrid_job(name: str, **sections: Any) -> JobSpec:
-    return tiny_job(name, model=MODEL, schedule={"train_iters": 10}, **sections)
+    return four_layer_job(name, model=MODEL, schedule={"train_iters": 10}, **sections)
 
 
 def jobs(text: str) -> list[JobSpec]:

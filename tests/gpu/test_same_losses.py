@@ -20,7 +20,7 @@ from support.flash import needs_flash
 from support.measured import Measured, Meter, needs_gpus, needs_memory
 from support.peer import ROWS, peer_meter
 from support.shipped import SHIPPED
-from support.training import tiny_job
+from support.training import four_layer_job
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
@@ -80,7 +80,7 @@ def data_of(job: str, text: str) -> object:
 
 def small_job(text: str, dtype: str, layers: str) -> JobSpec:
     """The small model; `text` is the prefix of a data set."""
-    job = tiny_job(
+    job = four_layer_job(
         f"small-{dtype}",
         model=SMALL,
         precision={"dtype": dtype},

@@ -9,7 +9,7 @@ import pytest
 from support.examples import write_mnli, write_race
 from support.faults import Ranks
 from support.measured import Measured, Meter, has_layers, needs_layers
-from support.training import layout, make_run, tiny_job, values
+from support.training import four_layer_job, layout, make_run, values
 
 from orchestrator.spec.job import JobSpec
 
@@ -36,7 +36,7 @@ def task_job(task: str, kind: str, folder: str) -> JobSpec:
         "mnli": {"train": f"{folder}/train.tsv", "validation": [f"{folder}/dev.tsv"]},
         "race": {"train": f"{folder}/train", "validation": f"{folder}/dev"},
     }
-    return tiny_job(
+    return four_layer_job(
         f"{task}-{kind}",
         task={"name": task, **files[task]},
         model=MODEL,

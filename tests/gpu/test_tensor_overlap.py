@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.faults import Ranks, wait_until
 from support.measured import Measured, Meter, asked_of, largest_differences, needs_gpus
-from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
+from support.training import events, four_layer_job, largest_difference, layout, losses, make_run, values
 
 from orchestrator.checkpoints import committed
 from orchestrator.spec.job import JobSpec
@@ -47,7 +47,7 @@ LOSSES, NORMS = 1.5e-3, 2e-2
 
 def overlap_job(case: str, *, overlaps: bool | None, steps: int = 12, **sections: Any) -> JobSpec:
     given = CASES[case]
-    return tiny_job(
+    return four_layer_job(
         f"{case}-{'waiting' if overlaps is False else 'overlapped'}",
         model={**MODEL, **given.get("model", {})},
         batch={"micro_batch_size": 4, "global_batch_size": 8},

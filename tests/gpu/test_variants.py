@@ -8,7 +8,7 @@ import pytest
 from support.cpu_weights import ON_THE_CPU
 from support.faults import Ranks
 from support.measured import Measured, Meter, has_layers, largest_differences, needs_gpus
-from support.training import tiny_job
+from support.training import four_layer_job
 
 from orchestrator.spec.job import JobSpec
 
@@ -40,9 +40,11 @@ def variant_job(name: str, layers: str | None) -> JobSpec:
     """On the CPU in fp32, or with these layers on a GPU in bf16."""
     sections: dict[str, Any] = {"model": {**SIZES, **VARIANTS[name]}, "schedule": {"train_iters": 10}}
     if layers is None:
-        return tiny_job(f"{name}-cpu", **sections, runtime={"device": "cpu"})
+        return four_layer_job(f"{name}-cpu", **sections, runtime={"device": "cpu"})
     runtime = {"device": "cuda", "layers": layers}
-    return tiny_job(f"{name}-{layers}".replace("_", "-"), **sections, precision={"dtype": "bf16"}, runtime=runtime)
+    return four_layer_job(
+        f"{name}-{layers}".replace("_", "-"), **sections, precision={"dtype": "bf16"}, runtime=runtime
+    )
 
 
 def jobs(text: str) -> list[JobSpec]:

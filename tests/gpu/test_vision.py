@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.measured import Measured, Meter, asked_of, has_layers, largest_differences, needs_layers, padded_vocab
-from support.training import layout, tiny_job
+from support.training import four_layer_job, layout
 
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.spec.job import JobSpec
@@ -39,7 +39,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def seeing_job(name: str, layers: str, dtype: str) -> JobSpec:
-    return tiny_job(
+    return four_layer_job(
         f"{name}-{layers}-{dtype}".replace("_", "-"),
         model=MODEL,
         parallelism=layout(**LAYOUTS[name]),
@@ -52,7 +52,7 @@ def seeing_job(name: str, layers: str, dtype: str) -> JobSpec:
 
 def large_job(layers: str, *, freeze: bool) -> JobSpec:
     """Llama 3.2 1B behind LLaVA's encoder."""
-    return tiny_job(
+    return four_layer_job(
         f"large-{layers}-{freeze}".lower().replace("_", "-"),
         model={
             **{"preset": "llama3.2-1b", "seq_length": 2048, "vocab_size": 128256, "vision": {"freeze": freeze}},

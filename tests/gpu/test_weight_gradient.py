@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.faults import Ranks
-from support.training import largest_difference, losses, make_run, tiny_job, values
+from support.training import four_layer_job, largest_difference, losses, make_run, values
 
 from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.spec.job import JobSpec
@@ -24,7 +24,7 @@ MODEL = {"num_layers": 4, "hidden_size": 2048, "num_attention_heads": 16, "seq_l
 
 
 def trained_job(layers: str, *, in_fp32: bool, fused: bool) -> JobSpec:
-    return tiny_job(
+    return four_layer_job(
         f"{'fused' if fused else 'plain'}-{'fp32' if in_fp32 else 'bf16'}",
         model=MODEL,
         batch={"micro_batch_size": 2, "global_batch_size": 16},

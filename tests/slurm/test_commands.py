@@ -13,7 +13,7 @@ import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands, Said
 from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, wait_until
-from support.training import events, tiny_job
+from support.training import events, four_layer_job
 
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import RunDir
@@ -41,7 +41,9 @@ def write_job(orchestrator: CommandLine) -> Callable[..., Path]:
     """write_job(name, **launch): a spec file of one process on one node."""
 
     def write(name: str = "tiny", **launch: Any) -> Path:
-        return orchestrator.write(tiny_job(name, launch={"cluster": "test", **launch}, checkpoint={"save_interval": 5}))
+        return orchestrator.write(
+            four_layer_job(name, launch={"cluster": "test", **launch}, checkpoint={"save_interval": 5})
+        )
 
     return write
 
@@ -220,7 +222,7 @@ def test_what_slurm_refuses_is_said_in_one_line_and_loses_nothing(
     launch, named = REFUSALS[what]
     parallelism = {"data_parallel_size": launch.get("gpus_per_node", 1)}
     batch = {"global_batch_size": 2 * launch.get("gpus_per_node", 1)}
-    job = tiny_job("tiny", launch={"cluster": "test", **launch}, parallelism=parallelism, batch=batch)
+    job = four_layer_job("tiny", launch={"cluster": "test", **launch}, parallelism=parallelism, batch=batch)
     said = orchestrator("submit", orchestrator.write(job))
     assert said.code == 2, said.out + said.err
     assert named in one_clear_line(said)

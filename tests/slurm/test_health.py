@@ -14,7 +14,7 @@ import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands
 from support.faults import PATIENCE, CommandLine
-from support.training import events, layout, logs, tiny_job
+from support.training import events, four_layer_job, layout, logs
 
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import RunDir
@@ -27,7 +27,7 @@ def submitted(commands: Commands, folder: Path, **launch: Any) -> RunDir:
     (folder / "clusters").mkdir(parents=True)
     (folder / "clusters" / "test.yaml").write_text("name: test\n")
     command = CommandLine(folder, commands)
-    job = tiny_job(
+    job = four_layer_job(
         "checked",
         schedule={"train_iters": 3},
         parallelism=layout(dp=2),

@@ -12,7 +12,7 @@ import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands, Said
 from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine
-from support.training import events, tiny_job
+from support.training import events, four_layer_job
 
 from orchestrator.data.index import read_index
 from orchestrator.launch.states import RunStatus, status_of
@@ -48,7 +48,7 @@ def submit(orchestrator: CommandLine) -> Callable[..., Said]:
     def start(text: str = "raw/books.jsonl", *options: str) -> Said:
         blend = [{"path": "data/books", "text": text}]
         data = {"random_tokens": False, "blend": blend, "split": "1,0,0"}
-        job = tiny_job("tiny", data=data, model={"vocab_size": 261}, launch={"cluster": "test"})
+        job = four_layer_job("tiny", data=data, model={"vocab_size": 261}, launch={"cluster": "test"})
         return orchestrator("submit", orchestrator.write(job), *options)
 
     return start

@@ -19,7 +19,7 @@ from slurm.cluster import Cluster
 from support.commands import Commands
 from support.faults import QUICK_TORCHRUN, CommandLine, Ranks, wait_for_step, wait_until
 from support.fixtures import inject, ranks, real_text
-from support.training import events, layout, logs, losses, tiny_job
+from support.training import events, four_layer_job, layout, logs, losses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from orchestrator.causes import by_word_of_the_ranks
@@ -70,7 +70,7 @@ def make_job(real_text: list[str]) -> Callable[..., JobSpec]:
     """make_job(layout, **launch): real text, dropout, one rank on each of two nodes."""
 
     def make(name: str, **launch: Any) -> JobSpec:
-        return tiny_job(
+        return four_layer_job(
             name,
             model={"num_layers": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1, "vocab_size": None},
             data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},

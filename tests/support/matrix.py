@@ -9,7 +9,7 @@ from orchestrator.spec.job import JobSpec
 from support.training import layout, tiny_job
 
 STEPS = 3
-_MODEL: dict[str, Any] = {"num_layers": 4, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32}
+_MODEL: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
     "vision": {
@@ -30,7 +30,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "race": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "t5": {
-        **{**_MODEL, "architecture": "t5", "num_layers": 2, "decoder_seq_length": 16, "vocab_size": 320},
+        **{**_MODEL, "architecture": "t5", "decoder_seq_length": 16, "vocab_size": 320},
         **{"position_embedding_type": "relative", "relative_attention_max_distance": 32, "activation": "relu"},
         **{"kv_channels": 16, "softmax_scale": 1.0, "scale_decoder_outputs": True, "add_output_bias": True},
     },
@@ -50,6 +50,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2-pp2-sp": layout(tp=2, pp=2, sequence_parallel=True),
     "tp2-pp2-interleaved-sp": layout(tp=2, pp=2, vp=2, sequence_parallel=True),
 }
+NUM_LAYERS = {"pp2-interleaved": 4, "pp2-uneven": 4, "tp2-pp2-interleaved-sp": 4}
+"""Of layouts whose stages need more than one layer each; 2 elsewhere."""
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
 """Largest relative difference of a loss; gradient norms may differ by ten times as much."""
 REFUSED = {
@@ -83,6 +85,11 @@ class Cell:
     dtype: str
 
     @property
+    def num_layers(self) -> int:
+        """One process has as many for the comparison."""
+        return NUM_LAYERS.get(self.layout, 2)
+
+    @property
     def name(self) -> str:
         """For a test's id and a run's folder."""
         return f"{self.family}-{self.layout}-{self.dtype}"
@@ -97,11 +104,14 @@ CELLS = tuple(
 )
 
 
-def matrix_job(family: str, dtype: str, sentences: str, parallelism: dict[str, Any]) -> JobSpec:
-    """A tiny job of a family. `sentences` is the data set of the families that cannot train on random tokens; with
-    "-race" behind it, the folder of RACE's files."""
+def matrix_job(family: str, dtype: str, sentences: str, parallelism: dict[str, Any], num_layers: int = 2) -> JobSpec:
+    """A tiny job of a family. `sentences` is the data set of the families that
+    cannot train on random tokens; with "-race" behind it, the folder of RACE's files.
+    """
     data: dict[str, Any] = {"random_tokens": True}
     more: dict[str, Any] = {}
+    # Masked tokens and the balance of experts are averaged in each micro-batch: there it is the same at every layout.
+    replicas = parallelism.get("data_parallel_size", 1) if family in ("gpt", "vision") else 1
     if family in ("bert", "post-ln", "t5"):
         data = {"blend": [{"path": sentences}], "random_tokens": False, "split": "90,10,0"}
     if family == "race":
@@ -111,7 +121,8 @@ def matrix_job(family: str, dtype: str, sentences: str, parallelism: dict[str, A
         data["tokenizer"] = {"vocab_extra_ids": 20}
     return tiny_job(
         f"{family}-{dtype}",
-        model=FAMILIES[family],
+        model={**FAMILIES[family], "num_layers": num_layers},
+        batch={"micro_batch_size": 4 // replicas},
         data=data,
         parallelism=parallelism,
         precision={"dtype": dtype},

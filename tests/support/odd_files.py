@@ -18,7 +18,7 @@ from orchestrator.lease import Lease
 from orchestrator.results.record import Measure, Result, result_path, write_result
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
-from support.training import tiny_job
+from support.training import four_layer_job
 
 SECRET = "the secret of a folder that is none of a run"
 LAUNCH = "20260131-120000-abcdef"
@@ -26,7 +26,7 @@ LAUNCH = "20260131-120000-abcdef"
 
 def whole_run(name: str, runs_dir: Path) -> RunDir:
     """A run that ended, with all that a training leaves behind."""
-    job = tiny_job(name, tracking={"mlflow": True})
+    job = four_layer_job(name, tracking={"mlflow": True})
     run = create_run(job, dump_resolved(job), runs_dir, CodeState({"version": "1", "repositories": []}, b"a change\n"))
     lease = Lease.acquire(run, launch_id=LAUNCH)
     lease.release()

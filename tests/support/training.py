@@ -15,15 +15,23 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 
 TINY: dict[str, dict[str, Any]] = {
-    "model": {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, "vocab_size": 250},
-    "batch": {"micro_batch_size": 2, "global_batch_size": 8},
+    "model": {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "vocab_size": 250},
+    "batch": {"micro_batch_size": 4, "global_batch_size": 8},
     "data": {"random_tokens": True},
     "optimizer": {"lr": 1e-3},
-    "schedule": {"train_iters": 20, "lr_warmup_iters": 2},
+    "schedule": {"train_iters": 8, "lr_warmup_iters": 2},
     "precision": {"dtype": "fp32"},
     "tracking": {"mlflow": False},
 }
-"""A GPT of 220,000 parameters on random tokens: 20 steps take about a second."""
+"""A GPT of 34,000 parameters on random tokens, of two micro-batches: what a job is about it makes larger."""
+
+FOUR_LAYERS: dict[str, dict[str, Any]] = {
+    **TINY,
+    "model": {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, "vocab_size": 250},
+    "batch": {"micro_batch_size": 2, "global_batch_size": 8},
+    "schedule": {"train_iters": 20, "lr_warmup_iters": 2},
+}
+"""A GPT of 220,000 parameters, for what is planned and read and hardly trained."""
 
 
 def layout(tp: int = 1, pp: int = 1, dp: int = 1, vp: int | None = None, **more: Any) -> dict[str, Any]:
@@ -39,11 +47,20 @@ def layout(tp: int = 1, pp: int = 1, dp: int = 1, vp: int | None = None, **more:
 
 def tiny_job(name: str, **sections: Mapping[str, Any]) -> JobSpec:
     """TINY with some fields of some sections replaced."""
+    return _job(TINY, name, sections)
+
+
+def four_layer_job(name: str, **sections: Mapping[str, Any]) -> JobSpec:
+    """FOUR_LAYERS likewise."""
+    return _job(FOUR_LAYERS, name, sections)
+
+
+def _job(base: Mapping[str, Mapping[str, Any]], name: str, sections: Mapping[str, Mapping[str, Any]]) -> JobSpec:
     merged: dict[str, Any] = {"name": name}
-    for section in {*TINY, *sections}:
+    for section in {*base, *sections}:
         if sections.get(section, {}) is None:  # of a dumped job, one that it does not have
             continue
-        merged[section] = {**TINY.get(section, {}), **sections.get(section, {})}
+        merged[section] = {**base.get(section, {}), **sections.get(section, {})}
     return JobSpec.model_validate(merged)
 
 

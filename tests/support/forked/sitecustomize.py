@@ -3,7 +3,7 @@ has imported it, where RANKS_FROM names that one's socket (ranks.py). The proces
 on, and ends as the other does.
 
 `-m torch.distributed.run` becomes what quick_torchrun has in its place, and its ranks are forked as well. So are the
-tests' own programs, `-m …_program`.
+tests' own programs, `-m …_program`, and those that FORKED_TOO names.
 """
 
 from __future__ import annotations
@@ -44,10 +44,14 @@ def stand_for(name: str, module: str, arguments: list[str]) -> int:
         return int(answers.readline() or 1)
 
 
+def is_forked(module: str) -> bool:
+    return module in PROGRAMS or module.endswith("_program") or module in os.environ.get("FORKED_TOO", "").split()
+
+
 def begin() -> None:
     words = iter(sys.orig_argv[1:])
     option, module = next((word for word in words if word not in ("-u", "-P")), ""), next(words, "")
-    if "RANKS_FROM" in os.environ and option == "-m" and (module in PROGRAMS or module.endswith("_program")):
+    if "RANKS_FROM" in os.environ and option == "-m" and is_forked(module):
         with contextlib.suppress(ConnectionError, FileNotFoundError):  # where nobody can fork, it starts as ever
             os._exit(stand_for(os.environ["RANKS_FROM"], module, list(words)))
 

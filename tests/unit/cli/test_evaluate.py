@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.training import make_run, tiny_job
+from support.training import four_layer_job, make_run
 
 from orchestrator.checkpoints import read_commit, write_commit
 from orchestrator.cli.main import main
@@ -28,7 +28,7 @@ T5 = {"architecture": "t5", "position_embedding_type": "relative", "decoder_seq_
 
 
 def job(model: Mapping[str, Any] | None = None, **sections: Any) -> JobSpec:
-    return tiny_job("job", model=model or {}, **sections)
+    return four_layer_job("job", model=model or {}, **sections)
 
 
 def fine_tuned(validation: list[str]) -> JobSpec:

@@ -44,6 +44,17 @@ schedule: {train_iters: 100}
 launch: {gpu: H100}
 """
 
+SMALL = """\
+name: small
+model: {preset: gpt-1.7b}
+parallelism: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2, sequence_parallel: true}
+batch: {micro_batch_size: 1, global_batch_size: 32}
+data: {random_tokens: true}
+optimizer: {lr: 1.0e-4}
+schedule: {train_iters: 100}
+launch: {gpu: H100}
+"""
+
 TINY = """\
 name: tiny
 model: {num_layers: 2, hidden_size: 64, num_attention_heads: 2, seq_length: 64, vocab_size: 300}
@@ -61,6 +72,13 @@ runtime: {device: cpu}
 def large(tmp_path: Path) -> Path:
     path = tmp_path / "large.yaml"
     path.write_text(LARGE)
+    return path
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
     return path
 
 
@@ -90,17 +108,17 @@ def test_the_tables_and_the_overlay(orchestrator: Orchestrator, large: Path, tmp
     assert "# Use it: orchestrator run large.yaml large.tuned.yaml" in overlay
 
 
-def test_the_overlay_on_standard_output(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
-    said = orchestrator("tune", "large.yaml", "--gpus", "64", "--gpu", "H200", "-o", "-")
+def test_the_overlay_on_standard_output(orchestrator: Orchestrator, small: Path, tmp_path: Path) -> None:
+    said = orchestrator("tune", "small.yaml", "--gpus", "8", "--gpu", "H200", "-o", "-")
     assert said.code == 0, said.err
     assert said.out.startswith("# Written by `orchestrator tune` ")
     assert "(--gpu)" in said.out.splitlines()[1]
     assert "The fastest of" in said.err
-    assert said.err.splitlines()[-1] == "use it: orchestrator run large.yaml OVERLAY.yaml"
-    assert [path.name for path in tmp_path.iterdir()] == ["large.yaml"]
+    assert said.err.splitlines()[-1] == "use it: orchestrator run small.yaml OVERLAY.yaml"
+    assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
     (tmp_path / "OVERLAY.yaml").write_text(said.out)
-    assert orchestrator("validate", "large.yaml", "OVERLAY.yaml").code == 0
-    refused = orchestrator("tune", "large.yaml", "-o", "-", "--json")
+    assert orchestrator("validate", "small.yaml", "OVERLAY.yaml").code == 0
+    refused = orchestrator("tune", "small.yaml", "-o", "-", "--json")
     assert (refused.code, refused.json["message"].partition(" would ")[0]) == (2, "-o - and --json")
 
 
@@ -129,8 +147,8 @@ def test_the_overlay_makes_a_job_that_is_right_and_trains_the_same(
     assert planned.json["ok"]
 
 
-def test_the_same_job_gives_the_same_answer(orchestrator: Orchestrator, large: Path) -> None:
-    assert orchestrator("tune", large, "--gpus", "32").out == orchestrator("tune", large, "--gpus", "32").out
+def test_the_same_job_gives_the_same_answer(orchestrator: Orchestrator, small: Path) -> None:
+    assert orchestrator("tune", small, "--gpus", "8").out == orchestrator("tune", small, "--gpus", "8").out
 
 
 def test_a_70b_model_on_1024_gpus_is_searched_within_its_bar(large: Path) -> None:
@@ -320,31 +338,31 @@ def test_speeds_on_the_cpu_are_those_of_a_process(orchestrator: Orchestrator, ti
 
 
 def test_no_figure_is_cut_off_in_a_narrow_terminal(
-    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert main(["tune", str(large), "--gpus", "64"]) == 0
+    assert main(["tune", str(small), "--gpus", "8"]) == 0
     tables = capsys.readouterr().out.split("why the rest lost")[0]
     assert tables.count("tokens/s/GPU") == 2
     assert "…" not in tables
 
 
-def test_a_file_of_somebody_else_is_left_as_it_is(orchestrator: Orchestrator, large: Path, tmp_path: Path) -> None:
-    theirs = tmp_path / "large.tuned.yaml"
+def test_a_file_of_somebody_else_is_left_as_it_is(orchestrator: Orchestrator, small: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "small.tuned.yaml"
     theirs.write_text("name: mine\n")
-    said = orchestrator("tune", large, "--gpus", "64")
+    said = orchestrator("tune", small, "--gpus", "8")
     assert said.code == 2
     assert "is left as it is" in said.err
     assert theirs.read_text() == "name: mine\n"
     theirs.unlink()
-    assert orchestrator("tune", large, "--gpus", "64").code == 0
-    assert orchestrator("tune", large, "--gpus", "32").code == 0, "its own overlay it writes again"
+    assert orchestrator("tune", small, "--gpus", "8").code == 0
+    assert orchestrator("tune", small, "--gpus", "16").code == 0, "its own overlay it writes again"
 
 
-def test_an_overlay_that_cannot_be_written(orchestrator: Orchestrator, large: Path) -> None:
-    finished = orchestrator("tune", large, "--gpus", "1024", "-o", "/proc/tuned.yaml")
+def test_an_overlay_that_cannot_be_written(orchestrator: Orchestrator, small: Path) -> None:
+    finished = orchestrator("tune", small, "--gpus", "8", "-o", "/proc/tuned.yaml")
     assert finished.code == 2
     assert "/proc/tuned.yaml cannot be written" in finished.err
 

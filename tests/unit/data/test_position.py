@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.training import tiny_job
+from support.training import four_layer_job
 
 from orchestrator.data.position import DataPosition, beginning, position_of, seen_again
 from orchestrator.spec.job import JobSpec
 
 
 def job_of(blend: list[Any], **data: Any) -> JobSpec:
-    return tiny_job("position", model={"vocab_size": None}, data={"random_tokens": False, "blend": blend, **data})
+    return four_layer_job("position", model={"vocab_size": None}, data={"random_tokens": False, "blend": blend, **data})
 
 
 @pytest.mark.parametrize(

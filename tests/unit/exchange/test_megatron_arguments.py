@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.training import layout, tiny_job
+from support.training import four_layer_job, layout
 
 from orchestrator.checkpoints import MEGATRON_TRACKER, find_weights
 from orchestrator.cli.models import megatron
@@ -42,7 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_there_and_back(name: str) -> None:
-    job = tiny_job(name, model=MODELS[name], parallelism=layout(tp=2, pp=2, sequence_parallel=True))
+    job = four_layer_job(name, model=MODELS[name], parallelism=layout(tp=2, pp=2, sequence_parallel=True))
     require_representable(job)
     arguments = to_arguments(job, iteration=7, consumed_samples=56, padded_vocab=256)
     assert (arguments["iteration"], arguments["consumed_train_samples"], arguments["padded_vocab_size"]) == (7, 56, 256)
@@ -60,7 +60,7 @@ def test_there_and_back(name: str) -> None:
 @pytest.mark.parametrize(("activation", "fuses"), [("gelu_tanh", True), ("gelu", False)])
 def test_gelu_that_is_fused_with_a_bias_is_the_approximation(activation: str, fuses: bool) -> None:
     """As Megatron-LM's own checkpoints say it, which have no `openai_gelu`."""
-    job = tiny_job("job", model={"activation": activation, "add_bias_linear": True})
+    job = four_layer_job("job", model={"activation": activation, "add_bias_linear": True})
     arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)
     assert arguments["bias_gelu_fusion"] == fuses
     assert to_model(arguments)["activation"] == activation
@@ -70,13 +70,13 @@ def test_gelu_that_is_fused_with_a_bias_is_the_approximation(activation: str, fu
 
 
 def test_another_network_is_named() -> None:
-    job = tiny_job("job", model=MODELS["llama"])
+    job = four_layer_job("job", model=MODELS["llama"])
     arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=256)
     assert differences(job, {**arguments, "rotary_base": 10000, "num_query_groups": 4}) == [
         "model.num_query_groups is 4 there and 2 here",
         "model.rotary_base is 10000 there and 500000 here",
     ]
-    capped = tiny_job("job", model={**MODELS["llama"], "attention_logit_softcapping": 30.0})
+    capped = four_layer_job("job", model={**MODELS["llama"], "attention_logit_softcapping": 30.0})
     assert differences(capped, arguments) == ["model.attention_logit_softcapping is None there and 30.0 here"]
     with pytest.raises(UserError, match="multi-latent attention, state space layers, which is not imported"):
         to_model({**arguments, "multi_latent_attention": True, "hybrid_override_pattern": "M*"})
@@ -99,35 +99,35 @@ def test_another_network_is_named() -> None:
 )
 def test_what_megatron_has_not_is_refused(model: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=f"has no such network: .*{said}"):
-        require_representable(tiny_job("job", model=model))
+        require_representable(four_layer_job("job", model=model))
 
 
 def test_adapters_are_refused_with_the_way_out() -> None:
     with pytest.raises(UserError, match="export it --to hf, which adds them to the weights, import that"):
-        require_representable(tiny_job("job", model={**MODELS["llama"], "lora": {"rank": 4}}))
+        require_representable(four_layer_job("job", model={**MODELS["llama"], "lora": {"rank": 4}}))
 
 
 def test_images_are_refused_with_the_way_out() -> None:
     with pytest.raises(UserError, match=r"has images .model.vision., .* export it --to hf"):
-        require_representable(tiny_job("job", model={**MODELS["llama"], "seq_length": 1024, "vision": {}}))
+        require_representable(four_layer_job("job", model={**MODELS["llama"], "seq_length": 1024, "vision": {}}))
 
 
 def test_a_vocabulary_that_the_tokenizer_has_too_is_no_reason() -> None:
     tokenizer = {"type": "huggingface", "path": "tokenizer.json"}
-    job = tiny_job("job", model={"vocab_size": 300}, data={"tokenizer": tokenizer})
+    job = four_layer_job("job", model={"vocab_size": 300}, data={"tokenizer": tokenizer})
     require_representable(job)
     assert to_arguments(job, iteration=1, consumed_samples=4, padded_vocab=384)["padded_vocab_size"] == 384
 
 
 def test_the_longest_sequence_without_a_table_is_said() -> None:
     """As an import writes it."""
-    job = tiny_job("imported", model={**MODELS["llama"], "max_position_embeddings": 128})
+    job = four_layer_job("imported", model={**MODELS["llama"], "max_position_embeddings": 128})
     require_representable(job)
     assert to_arguments(job, iteration=0, consumed_samples=0, padded_vocab=256)["max_position_embeddings"] == 128
 
 
 def test_the_schedule_is_in_samples() -> None:
-    job = tiny_job("job", schedule={"train_iters": 20, "lr_warmup_iters": 2, "lr_decay_style": "cosine"})
+    job = four_layer_job("job", schedule={"train_iters": 20, "lr_warmup_iters": 2, "lr_decay_style": "cosine"})
     assert scheduler_state(job, Progress(10, 80, 80 * 64)) == {
         **{"max_lr": 1e-3, "min_lr": 0.0, "lr_warmup_steps": 16, "lr_decay_steps": 160, "lr_decay_style": "cosine"},
         **{"num_steps": 80, "start_wd": 0.01, "end_wd": 0.01, "wd_incr_style": "constant", "wd_incr_steps": 160},
@@ -135,7 +135,7 @@ def test_the_schedule_is_in_samples() -> None:
 
 
 def test_the_decay_of_a_run_whose_sequences_became_longer_ends_where_its_tokens_do() -> None:
-    job = tiny_job("job", model={"seq_length": 128}, schedule={"train_iters": None, "train_tokens": 20_480})
+    job = four_layer_job("job", model={"seq_length": 128}, schedule={"train_iters": None, "train_tokens": 20_480})
     assert scheduler_state(job, Progress(10, 80, 80 * 64))["lr_decay_steps"] == 80 + (20_480 - 80 * 64) // 128
 
 
@@ -176,7 +176,7 @@ def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
     kind: str | None, taken: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = found_with(kind)
-    assert megatron._takes_optimizer(Path("there"), found, tiny_job("job")) is taken
+    assert megatron._takes_optimizer(Path("there"), found, four_layer_job("job")) is taken
     said = capsys.readouterr().err
     assert ("stays behind" in said) is not taken
     assert ("--dist-ckpt-optim-fully-reshardable" in said) is (kind == "dp_reshardable")
@@ -185,7 +185,7 @@ def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
 def test_an_optimizer_that_only_the_job_refuses_is_not_to_be_saved_once_more(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    job = tiny_job("job", parallelism={"use_distributed_optimizer": False})
+    job = four_layer_job("job", parallelism={"use_distributed_optimizer": False})
     assert not megatron._takes_optimizer(Path("there"), found_with("fully_reshardable"), job)
     said = capsys.readouterr().err
     assert "parallelism.use_distributed_optimizer" in said
@@ -202,20 +202,20 @@ def test_an_optimizer_that_only_the_job_refuses_is_not_to_be_saved_once_more(
     ],
 )
 def test_the_older_formats_optimizer_is_adams_in_one_precision(sections: dict[str, Any], taken: bool) -> None:
-    job = tiny_job("job", **sections)
+    job = four_layer_job("job", **sections)
     assert megatron._takes_optimizer(Path("there"), {**found_with("whole"), "dtype": "fp32"}, job) is taken
 
 
 def test_the_state_of_another_optimizer_stays_behind(capsys: pytest.CaptureFixture[str]) -> None:
     """What SGD calls its momentum has the name of one of Adam's."""
-    job = tiny_job("job", optimizer={"name": "sgd", "sgd_momentum": 0.9})
+    job = four_layer_job("job", optimizer={"name": "sgd", "sgd_momentum": 0.9})
     assert not megatron._takes_optimizer(Path("there"), found_with("fully_reshardable"), job)
     assert "optimizer is sgd" in capsys.readouterr().err
 
 
 def found_with(kind: str | None) -> dict[str, Any]:
     """What is found of a checkpoint of a tiny job, by the format of its optimizer."""
-    tensors = wanted_tensors(tiny_job("job"), 256, with_optimizer=True)
+    tensors = wanted_tensors(four_layer_job("job"), 256, with_optimizer=True)
     said = {"is_resumable": True, "torn": None, "left_behind": None, "unread": None}
     return {"optimizer": kind, **said, "rows": 256, "tensors": tensors}
 

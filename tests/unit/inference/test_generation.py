@@ -19,7 +19,7 @@ LISTS = [[7, 8, 9], [1, 2, 3, 4, 5], [249, 240], [3, 1, 4, 1, 5, 9, 2, 6]]
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, and ranks for each layout")]
 
 HERE = Path(__file__).parent
-MODEL = {"num_query_groups": 2, "vocab_size": 300, "position_embedding_type": "learned_absolute", "seq_length": 32}
+MODEL = {"num_layers": 4, "num_query_groups": 2, "vocab_size": 300, "position_embedding_type": "learned_absolute"}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp1": layout(),
     "tp2": layout(tp=2, sequence_parallel=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.training import layout, tiny_job
+from support.training import four_layer_job, layout
 
 from orchestrator.errors import UserError
 from orchestrator.planning.replica import at_layout
@@ -13,10 +13,10 @@ from orchestrator.planning.replica import at_layout
 
 def test_another_pipeline_has_stages_of_its_own() -> None:
     """What shared out the layers of the training's pipeline is forgotten; four layers go into three stages."""
-    job = tiny_job("job", parallelism=layout(pp=2, vp=2, account_for_loss_in_pipeline_split=False))
+    job = four_layer_job("job", parallelism=layout(pp=2, vp=2, account_for_loss_in_pipeline_split=False))
     assert at_layout(job, 1, 2) is job
     assert at_layout(job, 1, 3).parallelism.pipeline_model_parallel_layout == "Ett|t|tL"
-    uneven = tiny_job("job", parallelism=layout(pp=2, num_layers_in_first_pipeline_stage=1))
+    uneven = four_layer_job("job", parallelism=layout(pp=2, num_layers_in_first_pipeline_stage=1))
     assert at_layout(uneven, 2, 1).parallelism.num_layers_in_first_pipeline_stage is None
 
 
@@ -42,12 +42,12 @@ def test_sizes_that_do_not_divide_are_refused_beside_those_that_do(
 ) -> None:
     asked = f"tensor_model_parallel_size {tp}" if tp > 1 else f"pipeline_model_parallel_size {pp}"
     with pytest.raises(UserError) as refused:
-        at_layout(tiny_job("job", model=model), tp, pp)
+        at_layout(four_layer_job("job", model=model), tp, pp)
     assert str(refused.value) == f"{asked} does not fit this model: {why}; sizes that fit: {fit}"
 
 
 def test_where_no_size_fits_the_training_s_own_does() -> None:
-    job = tiny_job("job", model=_HYBRID)
+    job = four_layer_job("job", model=_HYBRID)
     stored = job.model_copy(update={"model": job.model.model_copy(update={"mamba_num_groups": 3})})
     with pytest.raises(UserError, match=r"8 heads: 8 / 3 = 2.667; no size fits; name none, and it is split as it was"):
         at_layout(stored, 2, 1)
@@ -55,7 +55,7 @@ def test_where_no_size_fits_the_training_s_own_does() -> None:
 
 
 def test_query_groups_are_shared_by_equally_many_ranks() -> None:
-    job = tiny_job("job", model={"num_attention_heads": 12, "hidden_size": 96, "num_query_groups": 2})
+    job = four_layer_job("job", model={"num_attention_heads": 12, "hidden_size": 96, "num_query_groups": 2})
     assert at_layout(job, 4, 1).parallelism.tensor_model_parallel_size == 4
     with pytest.raises(UserError, match=r"2 / 3 = 0.6667; sizes that fit: 1, 2, 4, 6, 12$"):
         at_layout(job, 3, 1)
@@ -63,4 +63,4 @@ def test_query_groups_are_shared_by_equally_many_ranks() -> None:
 
 def test_a_stage_has_a_layer_at_least() -> None:
     with pytest.raises(UserError, match="5 is more than the model's 4 layers: 4 at most"):
-        at_layout(tiny_job("job"), 1, 5)
+        at_layout(four_layer_job("job"), 1, 5)

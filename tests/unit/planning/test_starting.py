@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.training import make_run, tiny_job
+from support.training import four_layer_job, make_run
 
 from orchestrator.checkpoints import file_record, write_commit
 from orchestrator.planning.forecast import forecast
@@ -18,13 +18,13 @@ EYES = {"image_size": 16, "patch_size": 8, "num_layers": 2, "hidden_size": 32, "
 
 def warnings(folder: Path, model: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """Of a job with this model that starts from a run with another."""
-    run = make_run(folder, tiny_job("source", model=theirs))
+    run = make_run(folder, four_layer_job("source", model=theirs))
     checkpoint = run.checkpoint(5)
     checkpoint.mkdir(parents=True)
     (checkpoint / "weights").write_bytes(b"weights")
     files = {"weights": file_record(checkpoint / "weights")}
     write_commit(checkpoint, iteration=5, consumed_samples=40, files=files, config_hash="abc")
-    job = tiny_job("tuned", model=model, checkpoint={"pretrained": str(run.path)}, launch={"gpu": "H100"})
+    job = four_layer_job("tuned", model=model, checkpoint={"pretrained": str(run.path)}, launch={"gpu": "H100"})
     plan = make_plan(job)
     found = judge(plan, forecast(plan), None)
     assert found.stops == ()

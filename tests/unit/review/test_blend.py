@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as cases
 from hypothesis import strategies as st
 from support.indexed_files import write_indexed
-from support.training import tiny_job
+from support.training import four_layer_job
 
 from orchestrator.data.blending import Draws
 from orchestrator.launch.code import CodeState
@@ -27,7 +27,7 @@ CODE = CodeState({"commit": "0" * 40, "branch": "main", "dirty": False}, "")
 
 def job_of(blend: list[Any], steps: int = 100, **data: Any) -> JobSpec:
     """Sequences of 64 tokens, 8 a step."""
-    return tiny_job(
+    return four_layer_job(
         "read",
         model={"vocab_size": None},
         data={"random_tokens": False, "split": "1,0,0", "blend": blend, **data},
@@ -93,7 +93,7 @@ def test_steps_that_a_resume_undid_are_not_read_yet(tmp_path: Path) -> None:
 
 
 def test_runs_without_a_blend(tmp_path: Path) -> None:
-    run = run_of(tiny_job("random"), tmp_path, 5)
+    run = run_of(four_layer_job("random"), tmp_path, 5)
     use = blend_use(run)
     assert (use.kind, use.sources, use.samples) == ("random", (), 40)
     assert consumption_figure(run)["data"] == []
@@ -127,7 +127,7 @@ def test_tokens_are_counted_at_the_length_that_they_were_read_with(tmp_path: Pat
     assert sum(source.tokens for source in use.sources) == use.tokens
 
 
-PLAIN = tiny_job("plain")
+PLAIN = four_layer_job("plain")
 weights = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 

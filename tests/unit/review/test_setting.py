@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.training import tiny_job
+from support.training import four_layer_job
 
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run
@@ -26,7 +26,7 @@ def created(job: JobSpec, folder: Path) -> RunDir:
 
 
 def test_a_plan_is_of_the_gpu_that_a_run_started_on(tmp_path: Path) -> None:
-    run = created(tiny_job("planned", precision={"dtype": "bf16"}), tmp_path)
+    run = created(four_layer_job("planned", precision={"dtype": "bf16"}), tmp_path)
     assert planned_of(run).is_assumed
     assert references_of("loss", run) == []
     run.append_event("started", device="NVIDIA H200", layers="torch", parameters=7)
@@ -55,14 +55,14 @@ def test_a_plan_is_of_the_gpu_that_a_run_started_on(tmp_path: Path) -> None:
 )
 def test_a_plan_is_of_graphs_where_a_run_has_them(said: dict[str, bool], is_captured: bool, tmp_path: Path) -> None:
     """So small a model would have them; older versions had none and did not say so."""
-    run = created(tiny_job("planned", precision={"dtype": "bf16"}), tmp_path)
+    run = created(four_layer_job("planned", precision={"dtype": "bf16"}), tmp_path)
     assert planned_of(run).forecast.cuda_graphs
     run.append_event("started", device="NVIDIA H200", layers="torch", **said)
     assert planned_of(run).forecast.cuda_graphs == is_captured
 
 
 def test_on_a_cpu_no_nominal_figure_is_drawn(tmp_path: Path) -> None:
-    run = created(tiny_job("planned"), tmp_path)
+    run = created(four_layer_job("planned"), tmp_path)
     run.append_event("started", device="cpu", layers="torch")
     planned = planned_of(run)
     assert planned.forecast.device.is_cpu
@@ -72,8 +72,8 @@ def test_on_a_cpu_no_nominal_figure_is_drawn(tmp_path: Path) -> None:
 
 
 def test_what_a_resume_changed_and_what_it_means(tmp_path: Path) -> None:
-    run = created(tiny_job("changed"), tmp_path)
-    changed = tiny_job("changed", optimizer={"lr": 5e-4})
+    run = created(four_layer_job("changed"), tmp_path)
+    changed = four_layer_job("changed", optimizer={"lr": 5e-4})
     add_generation(run, changed, "optimizer: {lr: 5e-4}\n")
     first, second = generations_of(run)
     assert (first.number, second.number) == (1, 2)
@@ -92,8 +92,8 @@ def test_what_a_resume_changed_and_what_it_means(tmp_path: Path) -> None:
 def test_the_events_of_other_runs_are_not_read_for_the_head_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parent = created(tiny_job("parent"), tmp_path)
-    child = created(tiny_job("child", checkpoint={"pretrained": parent.run_id[:4]}), tmp_path)
+    parent = created(four_layer_job("parent"), tmp_path)
+    child = created(four_layer_job("child", checkpoint={"pretrained": parent.run_id[:4]}), tmp_path)
     child.append_event("pretrained", from_run=f"parent/{parent.run_id}", from_iteration=4, checkpoint="x")
     summaries = summarize([parent, child])
     read: list[RunDir] = []
@@ -105,9 +105,9 @@ def test_the_events_of_other_runs_are_not_read_for_the_head_of_one(
 
 
 def test_a_run_knows_its_parent_and_its_children(tmp_path: Path) -> None:
-    parent = created(tiny_job("first"), tmp_path)
-    child = created(tiny_job("tuned", checkpoint={"pretrained": f"first/{parent.run_id}"}), tmp_path)
-    other = created(tiny_job("other", checkpoint={"pretrained": "/elsewhere"}), tmp_path)
+    parent = created(four_layer_job("first"), tmp_path)
+    child = created(four_layer_job("tuned", checkpoint={"pretrained": f"first/{parent.run_id}"}), tmp_path)
+    other = created(four_layer_job("other", checkpoint={"pretrained": "/elsewhere"}), tmp_path)
     key = f"first/{parent.run_id}"
     child.append_event("pretrained", checkpoint="x", from_iteration=20, from_run=key)
     summaries = summarize([parent, child, other])
@@ -148,7 +148,7 @@ def test_parts_of_the_time_add_up() -> None:
 def test_a_plan_is_of_the_attention_that_a_run_started_with(
     said: dict[str, str], is_flash: bool, tmp_path: Path
 ) -> None:
-    run = created(tiny_job("run", model={"hidden_size": 256, "num_attention_heads": 4}), tmp_path)
+    run = created(four_layer_job("run", model={"hidden_size": 256, "num_attention_heads": 4}), tmp_path)
     run.append_event("started", device="NVIDIA H200", layers="torch", **said)
     assert planned_of(run).forecast.flash_attention == is_flash
 
@@ -158,7 +158,7 @@ def test_a_plan_is_without_buffers_that_a_run_did_not_get(tmp_path: Path) -> Non
     model = {"hidden_size": 256, "num_attention_heads": 4, "add_bias_linear": False}
     needed = []
     for number, overlaps in enumerate((True, False)):
-        job = tiny_job("run", model=model, parallelism=parallelism, precision={"dtype": "bf16"})
+        job = four_layer_job("run", model=model, parallelism=parallelism, precision={"dtype": "bf16"})
         run = created(job, tmp_path / str(number))
         run.append_event("started", device="NVIDIA H200", layers="transformer_engine", tp_comm_overlap=overlaps)
         needed.append(planned_of(run).forecast.memory.device_bytes)

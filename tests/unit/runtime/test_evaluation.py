@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.faults import Ranks
-from support.training import make_run, tiny_job, values
+from support.training import four_layer_job, make_run, values
 
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
@@ -61,7 +61,7 @@ def test_evaluations_go_on_through_the_set(interval: int | None, at: int, before
 def test_as_many_samples_are_held_out_as_megatron_lm_asks_for() -> None:
     for steps, interval, expected in ((20, 8, 3), (24, 8, 4), (20, 30, 1)):
         evaluation = {"eval_interval": interval, "eval_iters": 5, "same_samples": False}
-        job = tiny_job("job", evaluation=evaluation, schedule={"train_iters": steps})
+        job = four_layer_job("job", evaluation=evaluation, schedule={"train_iters": steps})
         assert samples_needed(job, BatchSchedule.of(job)).validation == expected * 5 * 8
 
 
@@ -70,9 +70,9 @@ def test_each_evaluation_reads_the_next_samples(ranks: Ranks, tmp_path: Path) ->
     """With weights that stand still, three evaluations in a row give what one of their batches together gives."""
     still: dict[str, Any] = {"optimizer": {"lr": 1e-12, "weight_decay": 0.0}, "schedule": {"train_iters": 5}}
     on = {"eval_interval": 2, "eval_iters": 1, "same_samples": False}
-    job = tiny_job("on", **still, evaluation=on)
+    job = four_layer_job("on", **still, evaluation=on)
     found = values(ranks.must_train(make_run(tmp_path, job), job), "validation/loss")
-    together = tiny_job("together", **still, evaluation={"eval_interval": 5, "eval_iters": 3})
+    together = four_layer_job("together", **still, evaluation={"eval_interval": 5, "eval_iters": 3})
     [whole] = values(ranks.must_train(make_run(tmp_path, together), together), "validation/loss").values()
     assert list(found) == [2, 4, 5]
     assert len({round(loss, 6) for loss in found.values()}) == 3
@@ -90,7 +90,7 @@ def test_each_evaluation_reads_the_next_samples(ranks: Ranks, tmp_path: Path) ->
     ],
 )
 def test_evaluated_iterations(evaluation: dict[str, Any], expected: list[int], ranks: Ranks, tmp_path: Path) -> None:
-    job = tiny_job("job", batch={"micro_batch_size": 8}, evaluation={"eval_iters": 1, **evaluation})
+    job = four_layer_job("job", batch={"micro_batch_size": 8}, evaluation={"eval_iters": 1, **evaluation})
     run = ranks.must_train(make_run(tmp_path, job), job)
     measured = values(run, "validation/loss")
     assert list(measured) == expected

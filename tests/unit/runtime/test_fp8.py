@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from megatron.core.enums import Fp8Recipe
-from support.training import tiny_job
+from support.training import four_layer_job
 
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.runtime.layers.fp8 import QuantizedWeights, fp8_settings, largest_values_kept, require_fp8
@@ -29,7 +29,7 @@ GPU = Device("cuda", torch.device("cpu"), "nccl", "a GPU")
 def job(recipe: str | None, **more: Any) -> JobSpec:
     precision = {"dtype": "bf16", "fp8": None if recipe is None else {"recipe": recipe, **more}}
     # megatron-core refuses the fused rotation where Transformer Engine is not installed.
-    return tiny_job("job", model={"position_embedding_type": "learned_absolute"}, precision=precision)
+    return four_layer_job("job", model={"position_embedding_type": "learned_absolute"}, precision=precision)
 
 
 def test_megatron_core_is_told() -> None:

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.ranks import free_port
-from support.training import make_run, tiny_job
+from support.training import four_layer_job, make_run
 
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.health import bounded
@@ -73,7 +73,7 @@ def check(program: subprocess.Popen[str], tmp_path: Path) -> Check:
         free_memory: float = 0.9,
     ) -> Checked:
         launch = {"nodes": 1, "gpus_per_node": gpus}
-        run = make_run(tmp_path, tiny_job("tiny", runtime={"device": device}, launch=launch))
+        run = make_run(tmp_path, four_layer_job("tiny", runtime={"device": device}, launch=launch))
         port = free_port()
         nodes = []
         for rank, fault in enumerate(faults):
@@ -301,7 +301,7 @@ def test_a_call_is_bounded() -> None:
 
 @pytest.mark.gpu
 def test_real_gpus_are_seen_and_compute(tmp_path: Path) -> None:
-    run: RunDir = make_run(tmp_path, tiny_job("tiny", runtime={"device": "cuda"}))
+    run: RunDir = make_run(tmp_path, four_layer_job("tiny", runtime={"device": "cuda"}))
     command = [sys.executable, "-m", "orchestrator.runtime.health", str(run.path), "--timeout", "120"]
     done = subprocess.run([*command, "--free-memory", "0.5"], capture_output=True, text=True, timeout=150)
     assert (done.returncode, done.stdout) == (0, "health check passed: 1 node\n"), done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.faults import Ranks
-from support.training import make_run, tiny_job, values
+from support.training import four_layer_job, make_run, values
 
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.runtime.callbacks.logging import MetricLogging, throughput
@@ -24,7 +24,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 def session(name: str, world_size: int = 4, log_interval: int = 1, **sections: Any) -> Any:
     tracking = {"mlflow": False, "log_interval": log_interval}
-    job = tiny_job("job", precision={"dtype": "bf16"}, tracking=tracking, **sections)
+    job = four_layer_job("job", precision={"dtype": "bf16"}, tracking=tracking, **sections)
     written: list[Any] = []
     return SimpleNamespace(
         job=job,
@@ -173,8 +173,8 @@ def test_a_stop_ends_an_interval() -> None:
 def test_intervals_of_a_real_training(ranks: Ranks, tmp_path: Path) -> None:
     """Those of a run that notes every step, averaged; the resumed run begins an interval where it begins."""
     sections: dict[str, Any] = {"batch": {"rampup_batch_size": [4, 4, 16]}, "schedule": {"train_iters": 11}}
-    each = ranks.must_train(make_run(tmp_path, single := tiny_job("each", **sections)), single)
-    job = tiny_job("some", **sections, tracking={"log_interval": 4})
+    each = ranks.must_train(make_run(tmp_path, single := four_layer_job("each", **sections)), single)
+    job = four_layer_job("some", **sections, tracking={"log_interval": 4})
     some = ranks.must_train(make_run(tmp_path, job), job)
     for key in ("train/loss", "train/grad_norm"):
         by_step = values(each, key)

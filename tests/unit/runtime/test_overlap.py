@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.training import layout, tiny_job
+from support.training import four_layer_job, layout
 
 from orchestrator.errors import JobError, UserError
 from orchestrator.runtime.layers.overlap import begin_overlap
@@ -97,7 +97,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 def job(*, overlaps: bool | None = None, **sections: Any) -> JobSpec:
     parallelism = layout(tp=2, sequence_parallel=True, tp_comm_overlap=overlaps)
-    return tiny_job("job", parallelism=parallelism, **{"precision": {"dtype": "bf16"}, **sections})
+    return four_layer_job("job", parallelism=parallelism, **{"precision": {"dtype": "bf16"}, **sections})
 
 
 def begin(

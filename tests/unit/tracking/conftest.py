@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fixtures import inject, ranks, real_text
-from support.ranks import free_port
+from support.faults import Ranks
+from support.fixtures import inject, real_text
+from support.ranks import RankStarter, free_port
 
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
 
-__all__ = ["inject", "ranks", "real_text"]
+__all__ = ["inject", "real_text"]
 
 PATIENT = """
 import functools
@@ -35,6 +36,22 @@ tracking._DRAIN_SECONDS = 240.0
 tracking.start_follower = functools.partial(tracking.start_follower, drain_seconds=200.0)
 """
 """For `inject`: ranks that wait for their follower as long as it takes where everything is slow."""
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Ranks from a process that has imported MLflow as well, which takes each sending two seconds."""
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"), "orchestrator.tracking.store")
+    yield Ranks(starter)
+    starter.close()
+
+
+@pytest.fixture
+def forked_sending(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sends to MLflow and ends is forked. Followers are not: each asks whether its parent is still there."""
+    for name, value in {**ranks.for_commands(), "FORKED_TOO": "orchestrator.tracking"}.items():
+        monkeypatch.setenv(name, value)
+
 
 SPEC: dict[str, Any] = {
     "name": "tiny",

@@ -79,6 +79,7 @@ def add_user(server: MlflowServer, name: str) -> None:
 
 @pytest.mark.slow("an MLflow server, a training and five sendings")
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("forked_sending")
 def test_a_server_that_asks_who_comes(
     ranks: Ranks,
     inject: Callable[[str], Path],

@@ -13,6 +13,8 @@ import pytest
 from orchestrator.rundir import RunDir, append_line
 from tests.unit.tracking.conftest import log_steps, make_run, once, start_once, stored_runs
 
+pytestmark = pytest.mark.usefixtures("forked_sending")
+
 
 def make_cell(runs_dir: Path, run_id: str, cell: str) -> RunDir:
     run = make_run(runs_dir, run_id)

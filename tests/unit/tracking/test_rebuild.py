@@ -103,6 +103,7 @@ def artifacts(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow("six trainings, each with the process that sends it to MLflow")
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("forked_sending")
 def test_a_lost_store_is_filled_with_the_same(
     ranks: Ranks, real_text: list[str], inject: Callable[[str], Path], tmp_path: Path, empty_store: Path
 ) -> None:
@@ -171,7 +172,7 @@ def check_what_is_said(stored: dict[str, dict[str, Any]], plain: RunDir, broken:
     expected = {"architecture": "gpt", "layout": "tp2 dp1", "world_size": "2", "gpu": "cpu", "cluster": "local"}
     tags = told["plain"]["tags"]
     assert {name: tags[f"orchestrator.{name}"] for name in expected} == expected
-    assert int(tags["orchestrator.parameters"]) > 200_000
+    assert int(tags["orchestrator.parameters"]) > 30_000
     assert f"    orchestrator status {plain.path}\n" in tags["mlflow.note.content"]
     assert "NaN or infinite" in told["broken"]["tags"]["orchestrator.exit_message"]
     assert b"DivergenceError" in told["broken"]["artifacts"]["logs/rank-00000.log"]

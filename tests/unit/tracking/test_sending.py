@@ -29,6 +29,8 @@ from tests.unit.tracking.conftest import (
     write_spec,
 )
 
+pytestmark = pytest.mark.usefixtures("forked_sending")
+
 
 @pytest.mark.slow(reason="one sending, the start of an MLflow process")
 def test_inputs_that_are_refused_keep_nothing_else_back(tmp_path: Path, store_in: Path) -> None:
@@ -55,8 +57,8 @@ def test_inputs_that_are_refused_keep_nothing_else_back(tmp_path: Path, store_in
 def test_both_counts_of_flops_where_megatrons_is_asked_for(tmp_path: Path, store_in: Path, ranks: Ranks) -> None:
     job = tiny_job("tiny", throughput={"flops": "causal"}, schedule={"train_iters": 3}, tracking={"mlflow": True})
     run = ranks.must_train(training.make_run(tmp_path, job), job)
-    weights = 4 * (4 * 64 * 64 + 2 * 64 * 256) + 256 * 64
-    counts = {"": 6 * (weights + 4 * 64 * 64), "_full": 6 * (weights + 4 * 2 * 64 * 64)}
+    weights = 2 * (4 * 32 * 32 + 2 * 32 * 128) + 256 * 32
+    counts = {"": 6 * (weights + 2 * 32 * 32), "_full": 6 * (weights + 2 * 2 * 32 * 32)}
     rate = training.values(run, "throughput/tokens_per_second")
     written = {name: training.values(run, f"throughput/tflops_per_gpu{name}") for name in counts}
     for name, flops in counts.items():

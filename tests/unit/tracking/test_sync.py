@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.unit.tracking.conftest import free_port, log_steps, losses, make_run, only_run
 
 
@@ -15,6 +17,7 @@ def sync(*arguments: str, runs_dir: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
 
 
+@pytest.mark.usefixtures("forked_sending")
 def test_what_a_dead_server_missed_is_sent_by_hand(tmp_path: Path, store_in: Path) -> None:
     fine = make_run(tmp_path, "00000001")
     address = f"http://127.0.0.1:{free_port()}"

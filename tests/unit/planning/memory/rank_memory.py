@@ -279,9 +279,9 @@ def kept_by_forward(job: Any, padded_vocab: int, rank: int) -> int:
 
 
 def kept_by_layer(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
-    """What one more layer adds to that."""
-    deeper = job.model_copy(update={"model": job.model.model_copy(update={"num_layers": 1 + job.model.num_layers})})
-    return {"layer": kept_by_forward(deeper, padded_vocab, rank) - kept_by_forward(job, padded_vocab, rank)}
+    """What the second layer adds to that."""
+    one, two = (job.model_copy(update={"model": job.model.model_copy(update={"num_layers": n})}) for n in (1, 2))
+    return {"layer": kept_by_forward(two, padded_vocab, rank) - kept_by_forward(one, padded_vocab, rank)}
 
 
 def most_in_step(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:

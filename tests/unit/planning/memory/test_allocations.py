@@ -137,12 +137,13 @@ MakeJob = Callable[..., JobSpec]
 
 def job_of(make_job: MakeJob, sections: dict[str, Any]) -> JobSpec:
     # The stand-ins' gradients are 0, which this clips; between stages, where anything arrives, nothing may be clipped.
-    clip = 0.0 if "pipeline_model_parallel_size" in sections.get("parallelism", {}) else 1e-12
+    staged = "pipeline_model_parallel_size" in sections.get("parallelism", {})
+    clip = 0.0 if staged else 1e-12
     return make_job(
         **{
             **sections,
             "model": {**MODEL, **sections.get("model", {})},
-            "batch": {"micro_batch_size": 2, "num_micro_batches": 4, "global_batch_size": None},
+            "batch": {"micro_batch_size": 2, "num_micro_batches": 4 if staged else 2, "global_batch_size": None},
             "optimizer": {"clip_grad": clip},
         }
     )
