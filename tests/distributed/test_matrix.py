@@ -20,17 +20,17 @@ from orchestrator.rundir import RunDir, read_lines
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each cell trains on real ranks")]
 
-Reference = Callable[[str, str, int], RunDir]
+Reference = Callable[[str, str, int, int], RunDir]
 
 
 @pytest.fixture(scope="module")
 def reference(ranks: Ranks, real_sentences: str, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    """One process's run of a family in a precision, with so many layers."""
+    """One process's run of a family in a precision, with so many layers and micro-batches of such a size."""
     write_race(Path(f"{real_sentences}-race"), 12)
 
     @cache
-    def trained(family: str, dtype: str, num_layers: int) -> RunDir:
-        job = matrix_job(family, dtype, real_sentences, {}, num_layers)
+    def trained(family: str, dtype: str, num_layers: int, micro_batch_size: int) -> RunDir:
+        job = matrix_job(family, dtype, real_sentences, {}, num_layers, micro_batch_size)
         return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
 
     return trained
@@ -49,9 +49,10 @@ WITHOUT_GRADIENT = "task_head.bias"
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_cell(cell: Cell, ranks: Ranks, reference: Reference, real_sentences: str, tmp_path: Path) -> None:
-    job = matrix_job(cell.family, cell.dtype, real_sentences, LAYOUTS[cell.layout], cell.num_layers)
+    sizes = cell.num_layers, cell.micro_batch_size
+    job = matrix_job(cell.family, cell.dtype, real_sentences, LAYOUTS[cell.layout], *sizes)
     run = ranks.must_train(make_run(tmp_path, job), job)
-    alone = reference(cell.family, cell.dtype, cell.num_layers)
+    alone = reference(cell.family, cell.dtype, *sizes)
     assert list(losses(run)) == list(range(1, STEPS + 1))
     for name in compared(alone):
         tolerance = TOLERANCE[cell.dtype] * (10 if name == "train/grad_norm" else 1)
@@ -74,7 +75,7 @@ def test_refused_cell(family: str, name: str) -> None:
 
 def test_references_start_where_chance_is(reference: Reference) -> None:
     """ln of the vocabulary: the losses that cells are compared with are those of a network that predicts something."""
-    assert 5.4 < losses(reference("gpt", "fp32", 2))[1] < 5.7
-    assert 5.5 < values(reference("bert", "fp32", 2), "train/loss/lm")[1] < 6.1
-    assert 5.5 < losses(reference("t5", "fp32", 2))[1] < 6.5
-    assert 1.3 < losses(reference("race", "fp32", 2))[1] < 1.5, "ln(4) = 1.39"
+    assert 5.4 < losses(reference("gpt", "fp32", 2, 4))[1] < 5.7
+    assert 5.5 < values(reference("bert", "fp32", 2, 4), "train/loss/lm")[1] < 6.1
+    assert 5.5 < losses(reference("t5", "fp32", 2, 4))[1] < 6.5
+    assert 1.3 < losses(reference("race", "fp32", 2, 4))[1] < 1.5, "ln(4) = 1.39"

@@ -90,6 +90,13 @@ class Cell:
         return NUM_LAYERS.get(self.layout, 2)
 
     @property
+    def micro_batch_size(self) -> int:
+        """So that each replica has two micro-batches. One process has the same for the comparison: masked tokens and
+        the balance of experts are averaged in each.
+        """
+        return 4 // int(LAYOUTS[self.layout].get("data_parallel_size") or 1)
+
+    @property
     def name(self) -> str:
         """For a test's id and a run's folder."""
         return f"{self.family}-{self.layout}-{self.dtype}"
@@ -104,14 +111,19 @@ CELLS = tuple(
 )
 
 
-def matrix_job(family: str, dtype: str, sentences: str, parallelism: dict[str, Any], num_layers: int = 2) -> JobSpec:
-    """A tiny job of a family. `sentences` is the data set of the families that
-    cannot train on random tokens; with "-race" behind it, the folder of RACE's files.
+def matrix_job(
+    family: str,
+    dtype: str,
+    sentences: str,
+    parallelism: dict[str, Any],
+    num_layers: int = 2,
+    micro_batch_size: int = 4,
+) -> JobSpec:
+    """A tiny job of a family. `sentences` is the data set of the families that cannot train on random tokens; with
+    "-race" behind it, the folder of RACE's files.
     """
     data: dict[str, Any] = {"random_tokens": True}
     more: dict[str, Any] = {}
-    # Masked tokens and the balance of experts are averaged in each micro-batch: there it is the same at every layout.
-    replicas = parallelism.get("data_parallel_size", 1) if family in ("gpt", "vision") else 1
     if family in ("bert", "post-ln", "t5"):
         data = {"blend": [{"path": sentences}], "random_tokens": False, "split": "90,10,0"}
     if family == "race":
@@ -122,7 +134,7 @@ def matrix_job(family: str, dtype: str, sentences: str, parallelism: dict[str, A
     return tiny_job(
         f"{family}-{dtype}",
         model={**FAMILIES[family], "num_layers": num_layers},
-        batch={"micro_batch_size": 4 // replicas},
+        batch={"micro_batch_size": micro_batch_size},
         data=data,
         parallelism=parallelism,
         precision={"dtype": dtype},
