@@ -163,7 +163,7 @@ def length_problems(
     needed = family.least_sentences
     if part.stop <= part.start or tokens == 0:
         units = header.documents if needed else header.sequences
-        documents = "documents" if not data.has_conversations else "conversations"
+        documents = "conversations" if data.has_conversations else "documents"
         yield f"{what} is empty: {units} {documents}, split {data.split}; {way_out}"
     elif data.has_conversations:
         found = usable(header, part.start, part.stop, data.conversations, sequence_length, vision)

@@ -28,7 +28,7 @@ from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import MOST_TOKENS, Request, token_ids
 from orchestrator.inference.texts import Continuation, Piece
-from orchestrator.models.registry import ModelFamily
+from orchestrator.models.registry import FAMILIES, ModelFamily
 from orchestrator.planning.replica import at_layout
 from orchestrator.portable import open_weights
 from orchestrator.runtime.processes.control import Control
@@ -284,7 +284,8 @@ class Model:
     @cached_property
     def _passes(self) -> Passes:
         if self._family.no_generation is not None:
-            raise UserError(f"a {self._family.name} writes no text: generation is there for architectures gpt and t5")
+            able = " and ".join(family.name for family in FAMILIES.values() if family.no_generation is None)
+            raise UserError(f"a {self._family.name} writes no text: generation is there for architectures {able}")
         if not self._family.is_encoder_decoder:
             return DecoderPasses(self.network)
         start = decoder_start(self.tokenizer)

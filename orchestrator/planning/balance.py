@@ -67,7 +67,7 @@ def balanced(
     even = step_seconds(job)
     best, found = _fastest(job, splits(job), even, step_seconds, fits)
     # What images take of the first stage hides what a shorter last one saves.
-    ends: tuple[Literal[0, -1], ...] = () if not job.model.has_vision else (0, -1)
+    ends: tuple[Literal[0, -1], ...] = (0, -1) if job.model.has_vision else ()
     for end in ends:
         best, better = _fastest(job, splits_for_images(job, found, end), best, step_seconds, fits)
         found = better or found

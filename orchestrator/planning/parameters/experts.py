@@ -12,7 +12,7 @@ from orchestrator.spec.stages import layers_of_chunks
 
 def expert_parameters(model: ModelSpec, etp: int) -> int:
     """Parameters of one expert that each of `etp` ranks holds; 0 in a model without experts."""
-    return 0 if not model.has_experts else mlp_parameters(model, model.moe_ffn_size, etp)
+    return mlp_parameters(model, model.moe_ffn_size, etp) if model.has_experts else 0
 
 
 def routing_parameters(model: ModelSpec, tp: int) -> int:

@@ -7,7 +7,18 @@ from typing import get_args
 import pytest
 from support.training import tiny_job
 
-from orchestrator.models.registry import BERT, FAMILIES, GPT, MAMBA, T5, Architecture, FamilyTable, Feature, ModelFamily, Positions
+from orchestrator.models.registry import (
+    BERT,
+    FAMILIES,
+    GPT,
+    MAMBA,
+    T5,
+    Architecture,
+    FamilyTable,
+    Feature,
+    ModelFamily,
+    Positions,
+)
 
 
 def test_the_registry_has_each_architecture_of_the_spec() -> None:
