@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.kind_comparisons import comparisons
 from support.shipped import SHIPPED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -214,3 +215,31 @@ def test_files_of_run_directories_are_opened_in_one_place() -> None:
     files = [path for place in places for path in ([place] if place.is_file() else place.rglob("*.py"))]
     found = {path.relative_to(package).as_posix(): count for path in files if (count := _opens(path))}
     assert found == {name: count for name, (count, reason) in OPENS_OTHERS.items() if reason}
+
+
+# How often a file compares kinds of models by name, or optional sections with None, and why it may.
+COMPARES_KINDS = {
+    "migration/from_megatron.py": (1, "a job names its family where it is not the spec's default"),
+    "spec/rules/bert.py": (3, "the rules of this family"),
+    "spec/rules/mamba.py": (3, "the rules of this family"),
+    "spec/rules/t5.py": (7, "the rules of this family"),
+}
+MOST_COMPARISONS = 19
+"""In all other files. It only falls."""
+
+
+def test_what_a_model_does_is_asked_of_its_family() -> None:
+    """Outside `models/` nobody compares a family's name or asks whether an optional section is None: `model.family` has
+    traits, and sections have properties such as `has_experts`.
+    """
+    package = ROOT / "orchestrator"
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    found = {
+        name: places
+        for name, path in files.items()
+        if not name.startswith("models/") and (places := comparisons(path.read_text()))
+    }
+    excepted = {name: len(found.pop(name, ())) for name in COMPARES_KINDS}
+    assert excepted == {name: count for name, (count, reason) in COMPARES_KINDS.items() if reason}
+    others = [f"{name}:{line}: {text}" for name, places in sorted(found.items()) for line, text in places]
+    assert len(others) <= MOST_COMPARISONS, "\n".join(others)

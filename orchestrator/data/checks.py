@@ -21,13 +21,11 @@ from orchestrator.data.index import (
 )
 from orchestrator.data.manifest import Manifest, read_manifest
 from orchestrator.errors import DataError, UserError
+from orchestrator.models.registry import ModelFamily
 from orchestrator.spec.data import BlendEntry, DataSpec
 from orchestrator.spec.vision import VisionSpec
 
 PARTS = ("train", "validation", "test")
-SENTENCES = {"bert": 2, "t5": 1}
-"""The families whose samples are whole sentences of one document, and how many a sample has at least. Their data are
-split by documents; those of other families by sequences."""
 BLEND = "blend"
 """Name of the validation set that draws from all validation sources by weight; no source of its own has it."""
 LONGEST_SENTENCE = 512
@@ -86,7 +84,7 @@ def path_names(paths: Sequence[str]) -> list[str]:
 def check_data(
     data: DataSpec,
     *,
-    architecture: str,
+    family: ModelFamily,
     sequence_length: int,
     vocab_size: int,
     tokenizer_hash: str,
@@ -103,10 +101,10 @@ def check_data(
     problems: list[str] = []
     for path, header in headers.items():
         problems += _vocabulary_problems(path, header, vocab_size, tokenizer_hash)
-        if data.chat is not None and (problem := conversations_problem(path, header, vision)):
+        if data.has_conversations and (problem := conversations_problem(path, header, vision)):
             problems.append(problem)
-    for part in used_parts(data, architecture, headers, samples):
-        problems += length_problems(part, headers[part.path], data, architecture, sequence_length, vision)
+    for part in used_parts(data, family, headers, samples):
+        problems += length_problems(part, headers[part.path], data, family, sequence_length, vision)
     if problems:
         raise DataError("\n".join(problems))
 
@@ -124,18 +122,18 @@ def _blends(data: DataSpec) -> list[Sequence[BlendEntry]]:
 
 
 def used_parts(
-    data: DataSpec, architecture: str, headers: Mapping[str, IndexHeader], samples: Sequence[int]
+    data: DataSpec, family: ModelFamily, headers: Mapping[str, IndexHeader], samples: Sequence[int]
 ) -> Iterator[Part]:
     """Every part of which `samples` (train, validation, test) are needed, of the data sets that `headers` has."""
     for number, blend in enumerate(_blends(data)):
         for entry in blend if samples[number] else ():
             if entry.path in headers:
-                yield part_of(data, architecture, number, headers[entry.path], entry.path)
+                yield part_of(data, family, number, headers[entry.path], entry.path)
 
 
-def part_of(data: DataSpec, architecture: str, number: int, header: IndexHeader, path: str) -> Part:
+def part_of(data: DataSpec, family: ModelFamily, number: int, header: IndexHeader, path: str) -> Part:
     """What train (0), validation (1) or test (2) takes of a data set: from 0 to 0 where the split leaves it nothing."""
-    of_sentences = architecture in SENTENCES
+    of_sentences = family.least_sentences > 0  # these are split by documents, other data by sequences
     units = header.documents if of_sentences else header.sequences
     start, stop = 0, units
     if not (None, data.validation, data.test)[number]:
@@ -150,47 +148,47 @@ def length_problems(
     part: Part,
     header: IndexHeader,
     data: DataSpec,
-    architecture: str,
+    family: ModelFamily,
     sequence_length: int,
     vision: VisionSpec | None = None,
 ) -> Iterator[str]:
     """Why a part cannot be built: it is empty, shorter than one sequence, or has no document that gives a sample."""
     tokens = tokens_before(header, part.stop) - tokens_before(header, part.start)
-    if data.chat is not None and conversations_problem(part.path, header, vision) is not None:
+    if data.has_conversations and conversations_problem(part.path, header, vision) is not None:
         return  # which is a problem of the data set, not of its parts
     what = f"the {part.name} part of {part.path}"
     way_out = "use more data, or another data.split"
     if part.name != "train":
         way_out += f", or sources of its own (data.{part.name})"
-    needed = SENTENCES.get(architecture)
+    needed = family.least_sentences
     if part.stop <= part.start or tokens == 0:
-        units = header.sequences if needed is None else header.documents
-        documents = "documents" if data.chat is None else "conversations"
+        units = header.documents if needed else header.sequences
+        documents = "conversations" if data.has_conversations else "documents"
         yield f"{what} is empty: {units} {documents}, split {data.split}; {way_out}"
-    elif data.chat is not None:
-        found = usable(header, part.start, part.stop, data.chat, sequence_length, vision)
+    elif data.has_conversations:
+        found = usable(header, part.start, part.stop, data.conversations, sequence_length, vision)
         if not found.kept and found.crowded:
             yield (
                 f"{what} has no conversation that fits: {found.crowded} of {part.documents} have more images than "
                 "model.vision.images_per_sequence, and the others are too long; raise it, or use other data"
             )
         elif not found.kept:
-            cuts = data.chat.long_conversations == "truncate"
+            cuts = data.conversations.long_conversations == "truncate"
             fate = "nothing that counts comes before the cut" if cuts else "long_conversations is drop"
             yield (
                 f"{what} has no conversation that fits: all {part.documents} are longer than model.seq_length + 1 = "
                 f"{sequence_length + 1} tokens, and {fate}; raise model.seq_length, or use other data"
             )
-    elif needed is None and tokens < sequence_length + 1:
+    elif not needed and tokens < sequence_length + 1:
         yield (
             f"{what} has {tokens} tokens in {part.stop - part.start} documents, fewer than one sequence of "
             f"{sequence_length} + 1; {way_out}, or a shorter model.seq_length"
         )
-    elif needed is not None and not _gives_samples(part, header, needed):
+    elif needed and not _gives_samples(part, header, needed):
         sentences = "a sentence" if needed == 1 else f"{needed} sentences"
         yield (
             f"{what} has no document of at least {sentences} and of none above {LONGEST_SENTENCE} tokens, of which "
-            f"{architecture} makes its samples; make it anew with `data tokenize --split-sentences`"
+            f"{family.name} makes its samples; make it anew with `data tokenize --split-sentences`"
         )
 
 

@@ -87,7 +87,7 @@ def build_datasets(
     _refuse_damage(sources_read(data, samples), group)
     check_data(
         data,
-        architecture=model.architecture,
+        family=model.family,
         sequence_length=model.seq_length,
         vocab_size=tokenizer.vocab_size,
         tokenizer_hash=tokenizer.content_hash,
@@ -208,7 +208,7 @@ def _cache_folder(cache_dir: Path, data: DataSpec) -> Path:
     for blend in (data.blend, data.validation, data.test):
         for entry in blend or ():
             prefixes = [Path(entry.path)]
-            if data.chat is not None:  # which conversations are cut depends on what counts
+            if data.has_conversations:  # which conversations are cut depends on what counts
                 prefixes.append(loss_mask_prefix(prefixes[0]))
                 if has_images(prefixes[0]):  # and left out, on how many images there are
                     prefixes.append(images_prefix(prefixes[0]))

@@ -98,7 +98,7 @@ def _count(value: object) -> int:
 
 def has_sources(job: JobSections) -> bool:
     """Whether a training draws from sources: not where its tokens are random or a task's examples."""
-    return not job.data.random_tokens and job.task is None and bool(job.data.blend)
+    return not job.data.random_tokens and not job.has_task and bool(job.data.blend)
 
 
 def beginning(job: JobSections, samples: int, since: int = 0, larger_surplus: bool = False) -> DataPosition:
@@ -160,12 +160,12 @@ def cut(job: JobSections) -> str:
     model, data = job.model, job.data
     settings: dict[str, object] = {"seq_length": model.seq_length, "part": data.training_share, "seed": data.seed}
     if model.reads_sentences:
-        settings |= {"short_seq_prob": data.short_seq_prob, "sentences": model.architecture}
+        settings |= {"short_seq_prob": data.short_seq_prob, "sentences": model.family.name}
         settings["pairs"] = model.bert_binary_head
-    if data.chat is not None:
-        settings |= {"packing": data.chat.packing, "long_conversations": data.chat.long_conversations}
-    if model.vision is not None:
-        settings["images_per_sequence"] = model.vision.images_per_sequence
+    if data.has_conversations:
+        settings |= {"packing": data.conversations.packing, "long_conversations": data.conversations.long_conversations}
+    if model.has_vision:
+        settings["images_per_sequence"] = model.image_encoder.images_per_sequence
     return " ".join(f"{name}={value}" for name, value in settings.items())
 
 

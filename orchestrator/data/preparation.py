@@ -168,7 +168,7 @@ def _state(path: Path) -> tuple[int, ...]:
 
 def _template_trouble(data: DataSpec) -> str | None:
     """Why no conversations can be made: the template is a file that is not there."""
-    template = data.chat.template if data.chat is not None else None
+    template = data.conversations.template if data.has_conversations else None
     if template is None or template in BUILT_IN_TEMPLATES or Path(template).is_file():
         return None
     return f"data.chat.template {template} is not a file; write {TEMPLATES_SAID}"
@@ -191,7 +191,7 @@ def tokenize_request(
     """What makes a source from its text. Families that read `sentences` end documents with tokens of their own, and
     chat templates turns. A model with `vision` gets the images of conversations."""
     entry, tokenizer = source.entry, data.tokenizer
-    sees = vision if data.chat is not None else None
+    sees = vision if data.has_conversations else None
     return TokenizeRequest(
         inputs=tuple(Path(path) for path in entry.text or ()),
         json_keys=(entry.json_key,),
@@ -200,11 +200,11 @@ def tokenize_request(
         tokenizer_path=tokenizer.path,
         tokenizer_merges=tokenizer.merges,
         tokenizer_lower_case=tokenizer.lower_case,
-        append_eod=entry.append_eod and not sentences and data.chat is None,
+        append_eod=entry.append_eod and not sentences and not data.has_conversations,
         split_sentences=sentences,
-        chat=data.chat is not None,
-        chat_template=data.chat.template if data.chat is not None else None,
-        chat_date=data.chat.date if data.chat is not None else None,
+        chat=data.has_conversations,
+        chat_template=data.conversations.template if data.has_conversations else None,
+        chat_date=data.conversations.date if data.has_conversations else None,
         image_size=sees.image_size if sees is not None else None,
         patch_size=sees.patch_size if sees is not None else None,
         workers=workers,

@@ -64,8 +64,7 @@ def score(model: Model, tokens: Sequence[Sequence[int]], firsts: Sequence[int]) 
 @torch.no_grad()
 def answer(model: Model, examples: Sequence[Mapping[str, Any]]) -> list[tuple[float, bool]]:
     """Of each example: the cross entropy of its right answer, and whether this has the highest score."""
-    network, task = model.network, model.job.task
-    assert task is not None, "who asks has seen to it"
+    network, task = model.network, model.job.labelled_task
     step = RightAnswer(task)
     stacked = {name: np.stack([example[name] for example in examples]) for name in ("text", "types", "padding_mask")}
     labels = network.tensor([example["label"] for example in examples])

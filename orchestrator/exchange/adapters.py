@@ -29,9 +29,9 @@ class Adapter:
 def adapter_of(key: str, model: ModelSpec) -> Adapter | None:
     """What stands beside a weight of a model; None where nothing does."""
     module, _, kind = key.rpartition(".")
-    if model.lora is None or kind != "weight" or module.rpartition(".")[2] not in model.lora.target_modules:
+    if not model.has_adapters or kind != "weight" or module.rpartition(".")[2] not in model.adapters.target_modules:
         return None
-    rank = model.lora.rank
+    rank = model.adapters.rank
     outputs, inputs = shape_of(key, model, rows=0)
     return Adapter(f"{module}.lora.a", f"{module}.lora.b", (rank, inputs), (outputs, rank))
 
@@ -43,7 +43,7 @@ def adapted(weight: Weight, weights: StoredWeights, model: ModelSpec) -> torch.T
     """
     stored = weights.read(weight.rule.ours, weight.place)
     adapter = adapter_of(weight.rule.ours, model)
-    if adapter is None or model.lora is None:
+    if adapter is None:
         return stored
     a, b = weights.read(adapter.a, weight.place), weights.read(adapter.b, weight.place)
-    return (b.float() @ a.float()).mul_(model.lora.scale).add_(stored)
+    return (b.float() @ a.float()).mul_(model.adapters.scale).add_(stored)

@@ -52,12 +52,12 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         **family.constants,
     }
     resolved = {
-        "num_layers": model.encoder_layers if model.architecture == "t5" else model.num_layers,
+        "num_layers": model.encoder_layers,
         "decoder_num_layers": model.decoder_layers,
         "num_tokentypes": model.tokentypes,
         "num_query_groups": model.query_groups,
         "kv_channels": model.head_dim,
-        "ffn_hidden_size": model.ffn_size if model.num_experts is None else model.moe_ffn_size,
+        "ffn_hidden_size": model.moe_ffn_size if model.has_experts else model.ffn_size,
     }
     for field, key in family.sizes.items():
         config[key] = resolved.get(field, getattr(model, field))
@@ -151,16 +151,15 @@ def keys_read(family: Family) -> set[str]:
 
 def _to_seeing_config(model: ModelSpec, family: Family, text: Mapping[str, Any]) -> dict[str, Any]:
     """Around `text`, what it says of the decoder."""
-    assert model.vision is not None, "it is of the family"
     return {
         "architectures": [family.architecture],
         "model_type": family.model_type,
         "tie_word_embeddings": text["tie_word_embeddings"],
         **family.constants,
         "vision_feature_layer": -1,
-        "image_seq_length": model.vision.tokens_per_image,
+        "image_seq_length": model.image_encoder.tokens_per_image,
         "text_config": text,
-        "vision_config": to_vision_config(model.vision),
+        "vision_config": to_vision_config(model.image_encoder),
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem, UserError
+from orchestrator.exchange import megatron_sentences as sentences
 from orchestrator.exchange.families.choice import family_of_job, nearest_family
 from orchestrator.spec.job import JobSpec
 
@@ -17,7 +18,7 @@ _NONE = "no Hugging Face model"
 
 def exported_as(job: JobSpec) -> str:
     """Which Hugging Face model a job's checkpoints can be exported as, in words; a warning says why there is none."""
-    if job.task is not None:
+    if job.has_task:
         return _NONE
     family, against = nearest_family(job.model)
     return _NONE if against else f"{family.name} (Hugging Face)"
@@ -40,8 +41,8 @@ def export_warnings(job: JobSpec) -> Iterator[Problem]:
     """
     if job.checkpoint.export is not None:
         return
-    if job.task is not None:
-        why = f": none that is known here has the head of task {job.task.name}"
+    if job.has_task:
+        why = f": none that is known here has the head of task {job.labelled_task.name}"
         yield Problem(f"its checkpoints are exported as {_NONE}{why}", ("task",), code=NOT_EXPORTABLE)
         return
     family, against = nearest_family(job.model)
@@ -50,7 +51,7 @@ def export_warnings(job: JobSpec) -> Iterator[Problem]:
     fields = tuple(f"model.{each.field}" for each in against)
     why = f"; the nearest is {family.name}, but {'; '.join(each.text for each in against)}"
     ways = [f"for one write other values of {', '.join(fields)} before it is trained"]
-    if job.model.architecture != "mamba":
+    if sentences.has_layout(job.model.family):
         ways.append(
             "Megatron-LM's layout takes most GPTs, BERTs and T5s: orchestrator checkpoint export --to megatron-lm"
         )

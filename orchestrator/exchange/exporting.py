@@ -81,8 +81,11 @@ class Source:
 
     def unused(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What transformers has beside these weights, and computes nothing with."""
-        if self.model.vision is not None:
-            dtype, width = self.dtype or self.weights.dtype("vision.input_norm.weight"), self.model.vision.hidden_size
+        if self.model.has_vision:
+            dtype, width = (
+                self.dtype or self.weights.dtype("vision.input_norm.weight"),
+                self.model.image_encoder.hidden_size,
+            )
             for name, number in self.family.unused.items():
                 yield name, torch.full((width,), number, dtype=dtype)
 
@@ -143,9 +146,9 @@ def export(
     with drafted(target) as draft:
         special, left_out = _write_tokenizer(job, draft, tokenizer)
         _write_weights(source, shards, draft, threads)
-        if job.model.vision is not None:
-            write_processor(job.model.vision, draft)
-        ids = special.record | (special.of_decoder if job.model.architecture == "t5" else {})
+        if job.model.has_vision:
+            write_processor(job.model.image_encoder, draft)
+        ids = special.record | (special.of_decoder if job.model.family.is_encoder_decoder else {})
         generation = {**{key: value for key, value in ids.items() if value is not None}, **came_with(draft, rows)}
         ids |= {key: generation[key] for key in ids if key in generation}
         config = _with_ids(to_config(job.model, family, rows), ids, job, rows)
@@ -163,7 +166,7 @@ def export(
 
 def _with_ids(config: dict[str, Any], ids: dict[str, int | None], job: JobSpec, rows: int) -> dict[str, Any]:
     """A config.json with the ids of special tokens: those of text, and that which stands for images."""
-    if job.model.vision is None:
+    if not job.model.has_vision:
         return config | ids
     image = rows - 1
     if not means_no_text(job):
@@ -193,7 +196,7 @@ def _write_tokenizer(job: JobSpec, folder: Path, wanted: WithTokenizer) -> tuple
     if means_no_text(job):
         return SpecialIds(), "the job reads random tokens and names no tokenizer of this vocabulary"
     try:
-        if job.model.vision is not None:
+        if job.model.has_vision:
             image_token(job.data.tokenizer)
         return write_tokenizer(job.data.tokenizer, folder), None
     except UserError as error:

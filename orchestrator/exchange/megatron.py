@@ -275,7 +275,7 @@ def _copy(checkpoint: Path, files: Iterable[str], job: JobSpec, target: Path) ->
                 shutil.copyfile(checkpoint / name, target / name)
         return
     kept = filter(_is_weight, stored.objects())
-    objects = {there: key for key in kept for there in sentences.names_there(key, job.model.architecture)}
+    objects = {there: key for key in kept for there in sentences.names_there(key, job.model.family)}
     if numbers_layers(job.model):
         objects = {numbered_object(key): key for key in objects}
     parts = job.parallelism.tensor_model_parallel_size

@@ -16,6 +16,7 @@ from orchestrator.errors import UserError
 from orchestrator.exchange import megatron_sentences as sentences
 from orchestrator.migration.flag_groups.variants import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
+from orchestrator.models.registry import GPT, ModelFamily
 from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.spec.job import JobSpec
@@ -79,13 +80,13 @@ in 0.19. Nor does it hand it --rotary-seq-len-interpolation-factor.
 """
 
 
-def to_model(arguments: Mapping[str, Any], architecture: str = "gpt") -> dict[str, Any]:
+def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[str, Any]:
     """The model section that arguments describe, which do not say of what family it is. Raises UserError when there is
     none.
     """
     if missing := [name for name in ("num_layers", "hidden_size", "num_attention_heads") if name not in arguments]:
         raise UserError(f"the checkpoint's arguments do not say {', '.join(missing)}: give the job with --job")
-    arguments = sentences.with_known_layers(arguments, architecture)
+    arguments = sentences.with_known_layers(arguments, family)
     stray = {what for name, what in _NOT_HERE.items() if arguments.get(name) not in (*_UNSET, _NONE_OF_IT.get(name))}
     if stray:
         raise UserError(f"the checkpoint's network has {', '.join(sorted(stray))}, which is not imported")
@@ -101,7 +102,7 @@ def to_model(arguments: Mapping[str, Any], architecture: str = "gpt") -> dict[st
     fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
     plain = "gelu_tanh" if fuses else "gelu"
     model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
-    return {**model, **_window(arguments), **sentences.to_fields(arguments, architecture)}
+    return {**model, **_window(arguments), **sentences.to_fields(arguments, family)}
 
 
 _UNSET: tuple[Any, ...] = (None, False, 0, "", [], {})
@@ -142,9 +143,9 @@ _NO_NETWORK = frozenset(
 """What may be another in a job that goes on from a checkpoint; images are refused for themselves."""
 
 
-def differences(job: JobSpec, arguments: Mapping[str, Any], architecture: str = "gpt") -> list[str]:
+def differences(job: JobSpec, arguments: Mapping[str, Any], family: ModelFamily = GPT) -> list[str]:
     """Where a job's network is not what arguments describe. Raises UserError when they describe none that is here."""
-    described = {"seq_length": job.model.seq_length, **to_model(arguments, architecture)}
+    described = {"seq_length": job.model.seq_length, **to_model(arguments, family)}
     try:
         theirs = ModelSpec.model_validate(described)
     except ValidationError as error:
@@ -171,7 +172,7 @@ def _network(model: ModelSpec) -> dict[str, Any]:
         found |= dict.fromkeys(("rotary_percent", "rotary_base", "rope_scaling"))
     if model.sliding_window is None:
         found["window_attn_skip_freq"] = None
-    if model.num_experts is None:
+    if not model.has_experts:
         found |= dict.fromkeys(name for name in found if name.startswith("moe_"))
     else:
         found |= {"moe_ffn_hidden_size": model.moe_ffn_size, "moe_layer_freq": [int(has) for has in model.moe_layers]}
@@ -180,16 +181,16 @@ def _network(model: ModelSpec) -> dict[str, Any]:
 
 def require_representable(job: JobSpec) -> None:
     """Raises UserError when Megatron-LM has no such network, or its arguments cannot say it."""
-    if job.model.architecture == "mamba" or job.task is not None:
-        what = "has a task" if job.task is not None else "is a mamba"
+    if not sentences.has_layout(job.model.family) or job.has_task:
+        what = "has a task" if job.has_task else f"is a {job.model.family.name}"
         raise UserError(f"{job.name} {what}: checkpoints for Megatron-LM are written of GPT, BERT and T5 alone")
     sentences.require_halves_alike(job)
-    if job.model.vision is not None:
+    if job.model.has_vision:
         raise UserError(
             f"{job.name} has images (model.vision), and checkpoints for Megatron-LM are written of decoders alone: "
             "export it --to hf"
         )
-    if job.model.lora is not None:
+    if job.model.has_adapters:
         raise UserError(
             f"{job.name} has adapters (model.lora), for which Megatron-LM's checkpoints have no place: "
             "export it --to hf, which adds them to the weights, import that, and export the import"
@@ -211,7 +212,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
     size = model.vocab_size
     if size is not None and flags.get("tokenizer_type") == NULL_TOKENIZER:
         size -= 1  # it leaves out the end of a document
-    names = (*SAME, *(SAME_OF_EXPERTS if model.num_experts else ()))
+    names = (*SAME, *(SAME_OF_EXPERTS if model.has_experts else ()))
     return {
         **flags,
         **{name: getattr(model, name) for name in names},
@@ -225,7 +226,7 @@ def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_
         "num_query_groups": model.query_groups,
         "swiglu": model.activation == "swiglu",
         "squared_relu": model.activation == "squared_relu",
-        "bias_gelu_fusion": model.activation == "gelu_tanh" and model.add_bias_linear and model.num_experts is None,
+        "bias_gelu_fusion": model.activation == "gelu_tanh" and model.add_bias_linear and not model.has_experts,
         "position_embedding_type": model.position_embedding_type,
         "add_position_embedding": True,
         "use_rotary_position_embeddings": False,

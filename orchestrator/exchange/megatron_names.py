@@ -87,7 +87,7 @@ def unread(found: Sources, stored: Iterable[str]) -> list[str]:
 
 def numbers_layers(model: ModelSpec) -> bool:
     """Whether Megatron-LM stores every layer by itself, of a job that is rendered for it."""
-    return model.num_experts is not None and model.moe_layer_freq != 1
+    return model.has_experts and model.moe_layer_freq != 1
 
 
 def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, tuple[Source, ...]]:
@@ -103,7 +103,7 @@ def names_there(stored: Shapes, model: ModelSpec, *, local: bool) -> dict[str, t
         if rest and numbers_layers(model) and not rest[0].isdigit():
             found |= {f"{stack}{DECODER}{number}.{rest}": (Source(key, (number,)),) for number in range(shape[0])}
         else:
-            found |= {there: (Source(key),) for there in sentences.names_there(name, model.architecture)}
+            found |= {there: (Source(key),) for there in sentences.names_there(name, model.family)}
     return found
 
 

@@ -29,7 +29,7 @@ def taken_state(shared: dict[Any, Any], job: JobSpec) -> dict[Any, Any]:
     parts = _parts(shared)
     group = next(group for group in _groups_of(shared) if "step" in group)
     taken = []
-    for experts in (False, True) if job.model.num_experts is not None else (False,):
+    for experts in (False, True) if job.model.has_experts else (False,):
         part = parts[-1] if experts else parts[0]
         groups = [
             {**group, "is_expert_parallel": experts, "wd_mult": decay, "lr_mult": 1.0, "is_decoupled_lr": decoupled}

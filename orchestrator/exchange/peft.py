@@ -46,8 +46,8 @@ def export_adapter(
     Raises UserError when the job has no adapters, when its model is of no family, or `target` exists; CheckpointError
     when the checkpoint does not fit its spec; JobError when there is no room for it.
     """
-    model, lora = job.model, job.model.lora
-    if lora is None:
+    model = job.model
+    if not model.has_adapters:
         raise UserError("the run has no adapters (model.lora): leave out --adapter, and the whole model is written")
     family = family_of_job(job)
     require_free(target)
@@ -65,7 +65,7 @@ def export_adapter(
                 for name, tensor in source.tensors(weight, adapter):
                     file.write(name, tensor)
             file.finish()
-        config = to_adapter_config(lora, family, model, base)
+        config = to_adapter_config(model.adapters, family, model, base)
         (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     files = list(target.iterdir())
     size = sum(file.stat().st_size for file in files)

@@ -11,8 +11,8 @@ from orchestrator.spec.vision import VisionSpec
 
 def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     """Of a key of a table, without the dimensions of layers and experts; `rows` is how many tables of tokens have."""
-    if key.startswith("vision.") and model.vision is not None:
-        return _of_vision(key, model.vision, model.hidden_size)
+    if key.startswith("vision.") and model.has_vision:
+        return _of_vision(key, model.image_encoder, model.hidden_size)
     hidden, width, queries = model.hidden_size, model.head_dim, model.num_attention_heads * model.head_dim
     if key.rpartition(".")[0].endswith(("_layernorm", "layer_norm")) or "layer_norm_" in key:
         return (
@@ -38,17 +38,13 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
         "decoder_relative_attention_bias": (model.relative_attention_num_buckets, model.num_attention_heads),
         "mlp.linear_fc1": (model.ffn_size * (2 if model.is_gated else 1), hidden),
         "mlp.linear_fc2": (hidden, model.ffn_size),
-        "mlp.router": (model.num_experts or 0, hidden),
-        "mlp.shared_experts.linear_fc1": (_shared(model) * (2 if model.is_gated else 1), hidden),
-        "mlp.shared_experts.linear_fc2": (hidden, _shared(model)),
+        "mlp.router": (model.expert_count, hidden),
+        "mlp.shared_experts.linear_fc1": (model.shared_expert_size * (2 if model.is_gated else 1), hidden),
+        "mlp.shared_experts.linear_fc2": (hidden, model.shared_expert_size),
         "mlp.experts.experts.linear_fc1": (model.moe_ffn_size * (2 if model.is_gated else 1), hidden),
         "mlp.experts.experts.linear_fc2": (hidden, model.moe_ffn_size),
     }[name]
     return matrix if kind == "weight" else matrix[:1]
-
-
-def _shared(model: ModelSpec) -> int:
-    return model.moe_shared_expert_intermediate_size or 0
 
 
 def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
@@ -67,7 +63,7 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
         for name in _layer(model, has_experts=has_experts):
             shape = shape_of(f"{DECODER}{name}", model, rows)
             if name.startswith("mlp.experts."):
-                shape = (model.num_experts or 0, *shape)
+                shape = (model.expert_count, *shape)
             if number is None:
                 found[f"{DECODER}{name}"] = (model.num_layers, *shape)
             else:
@@ -91,7 +87,7 @@ def _layer(model: ModelSpec, *, has_experts: bool) -> Iterator[str]:
     yield from _norm("pre_mlp_layernorm.", model)
     yield "mlp.router.weight"
     yield from _mlp("mlp.experts.experts.", model)
-    if model.moe_shared_expert_intermediate_size is not None:
+    if model.shared_expert_size:
         yield from _mlp("mlp.shared_experts.", model)
 
 
@@ -131,13 +127,14 @@ def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:
 
 def weights_of(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     """As `decoder_weights`, of a GPT, a BERT without a task, or a T5."""
-    if model.architecture == "gpt":
+    family = model.family
+    if family.is_decoder_only:
         return decoder_weights(model, rows)
-    beside = _beside_bert if model.architecture == "bert" else _beside_t5
+    beside = _beside_t5 if family.is_encoder_decoder else _beside_bert
     found = {key: shape_of(key, model, rows) for key in (*_embedding(model), *beside(model))}
-    halves = {"encoder": model.num_layers} if model.architecture == "bert" else {}
-    if model.architecture == "t5":
-        halves = {"encoder": model.encoder_layers, "decoder": model.decoder_layers}
+    halves = {"encoder": model.encoder_layers}
+    if family.is_encoder_decoder:
+        halves["decoder"] = model.decoder_layers
     for half, layers in halves.items():
         names = [*_layer(model, has_experts=False), *(_cross_attention(model) if half == "decoder" else ())]
         found |= {f"{half}.layers.{name}": (layers, *shape_of(f"{half}.layers.{name}", model, rows)) for name in names}

@@ -152,10 +152,9 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
     if not rule.of_experts:
         yield Weight(rule, (layer,), (layers,), tuple(name.format(n=layer) for name in rule.theirs))
         return
-    assert model.num_experts is not None
-    for expert in range(model.num_experts):
+    for expert in range(model.expert_count):
         theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)
-        yield Weight(rule, (layer, expert), (layers, model.num_experts), theirs)
+        yield Weight(rule, (layer, expert), (layers, model.expert_count), theirs)
 
 
 def stack_of(key: str) -> str:
@@ -166,8 +165,5 @@ def stack_of(key: str) -> str:
 def layers_of(stack: str, model: ModelSpec) -> int:
     """How many layers a stack has."""
     if stack == VISION:
-        assert model.vision is not None, "its family's tables alone have them"
-        return model.vision.num_layers
-    if model.architecture != "t5":
-        return model.num_layers
+        return model.image_encoder.num_layers
     return model.encoder_layers if stack == ENCODER else model.decoder_layers

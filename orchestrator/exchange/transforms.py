@@ -55,8 +55,7 @@ def _join_vision_qkv(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int)
 
 
 def _vision_heads(model: ModelSpec) -> int:
-    assert model.vision is not None, "its family's tables alone have them"
-    return model.vision.num_attention_heads
+    return model.image_encoder.num_attention_heads
 
 
 def _pad_rows(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:

@@ -54,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _file(model: Model, arguments: argparse.Namespace) -> None:
-    lines = read_prompts(arguments.file, arguments.options, sees=model.job.model.vision is not None)
+    lines = read_prompts(arguments.file, arguments.options, sees=model.job.model.has_vision)
     images = _checked(model, lines)
     for first in range(0, len(lines), arguments.batch_size):
         batch = slice(first, first + arguments.batch_size)

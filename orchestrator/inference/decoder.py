@@ -50,7 +50,7 @@ class DecoderPasses:
     def __init__(self, network: Network) -> None:
         self._network, self._module = network, network.module
         # What talks to other processes, or asks the GPU which experts are chosen, is not captured.
-        self.is_captured = network.ranks.world_size == 1 and network.job.model.num_experts is None
+        self.is_captured = network.ranks.world_size == 1 and not network.job.model.has_experts
         self._attentions: list[CachedAttention] = keep_keys_and_values(self._module.decoder)
         self._cache, self._caches = Cache(0), 0
         self._angles: Rotation | None = None

@@ -28,6 +28,7 @@ from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import MOST_TOKENS, Request, token_ids
 from orchestrator.inference.texts import Continuation, Piece
+from orchestrator.models.registry import FAMILIES, ModelFamily
 from orchestrator.planning.replica import at_layout
 from orchestrator.portable import open_weights
 from orchestrator.runtime.processes.control import Control
@@ -37,8 +38,6 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import NO_TEXT, is_text
 from orchestrator.spec.values import resolve_environment
 from orchestrator.spec.vision import MARK
-
-_DECODERS = ("gpt", "mamba")
 
 Prompt = str | Sequence[int]
 Options = Generation | Mapping[str, Any]
@@ -229,7 +228,7 @@ class Model:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; of a network that sees with `IMAGE` where an image stands."""
-        sees = self.job.model.vision is not None
+        sees = self.job.model.has_vision
         return tokens_and_marks(self.tokenizer, text) if sees else self.tokenizer.encode(text)
 
     @cached_property
@@ -244,7 +243,7 @@ class Model:
         prompt, new = len(tokens), options.max_new_tokens
         most = MOST_TOKENS if self.longest is None else self.longest
         taken = f"at most {most} are taken" if self.longest is None else f"the model has learned {most} positions"
-        if self.longest is None or self.job.model.architecture != "t5":
+        if self.longest is None or not self._family.is_encoder_decoder:
             said = refusal(prompt, new, most, taken, 0 if images is None else images.tokens)
         elif prompt > most:
             said = f"the prompt has {prompt} tokens, but {taken}: shorten the prompt to {most} tokens at most"
@@ -278,20 +277,24 @@ class Model:
         decoding = Decoding(self.network, self._passes, self.longest)
         return writing.Writer(self.network, self._passes, decoding, self.longest, self._tokenizer_if_any)
 
+    @property
+    def _family(self) -> ModelFamily:
+        return self.job.model.family
+
     @cached_property
     def _passes(self) -> Passes:
-        architecture = self.job.model.architecture
-        if architecture == "gpt":
+        if self._family.no_generation is not None:
+            able = " and ".join(family.name for family in FAMILIES.values() if family.no_generation is None)
+            raise UserError(f"a {self._family.name} writes no text: generation is there for architectures {able}")
+        if not self._family.is_encoder_decoder:
             return DecoderPasses(self.network)
-        if architecture == "t5":
-            start = decoder_start(self.tokenizer)
-            if start >= self.vocab_size:
-                raise UserError(
-                    f"the decoder begins with the tokenizer's token {start}, and the vocabulary has "
-                    f"{self.vocab_size}: it is not this model's tokenizer"
-                )
-            return ConditionalPasses(self.network, start)
-        raise UserError(f"a {architecture} writes no text: generation is there for architectures gpt and t5")
+        start = decoder_start(self.tokenizer)
+        if start >= self.vocab_size:
+            raise UserError(
+                f"the decoder begins with the tokenizer's token {start}, and the vocabulary has "
+                f"{self.vocab_size}: it is not this model's tokenizer"
+            )
+        return ConditionalPasses(self.network, start)
 
     def logits(
         self,
@@ -314,7 +317,7 @@ class Model:
         long for the network, or an id is none of the vocabulary.
         """
         tokens, placed = self._seen(tokens, images)
-        if self.job.model.architecture == "t5":
+        if self._family.is_encoder_decoder:
             if encoder_tokens is None or len(encoder_tokens) != len(tokens):
                 raise UserError("a T5 needs as many lists of encoder_tokens as of tokens")
             self._check_lists(encoder_tokens, least=1)
@@ -322,7 +325,7 @@ class Model:
             assert isinstance(self._passes, ConditionalPasses)
             return scoring.whole(self.network, self._passes.logits(_lists(encoder_tokens), _lists(tokens)), tokens)
         if encoder_tokens is not None:
-            raise UserError(f"a {self.job.model.architecture} has no encoder: leave encoder_tokens out")
+            raise UserError(f"a {self._family.name} has no encoder: leave encoder_tokens out")
         self._check(tokens, least=1)
         return scoring.logits(self.network, tokens, placed)
 
@@ -352,8 +355,8 @@ class Model:
         return [row for row, _ in found], [own for _, own in found]
 
     def _check(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
-        if self.job.model.architecture not in _DECODERS:
-            raise UserError(f"a {self.job.model.architecture} has no next token: this is there for decoders")
+        if not self._family.is_decoder_only:
+            raise UserError(f"a {self._family.name} has no next token: this is there for decoders")
         self._check_lists(tokens, least, unread)
 
     def _check_lists(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:

@@ -98,9 +98,9 @@ def _prefixes(job: JobSpec, missing: Sequence[Source]) -> Iterator[Path]:
     """The data sets that are going to be made, and what is made beside them."""
     for prefix in (Path(source.entry.path) for source in missing):
         yield prefix
-        if job.data.chat is not None:
+        if job.data.has_conversations:
             yield loss_mask_prefix(prefix)
-        if job.model.vision is not None:
+        if job.model.has_vision:
             yield images_prefix(prefix)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.migration.defaults import REQUIRED
+from orchestrator.migration.defaults import REQUIRED, default_of
 from orchestrator.migration.environment import OWNED, read_environment
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.flag_groups.training import name_of_file
@@ -26,10 +26,8 @@ from orchestrator.migration.launchers import (
 from orchestrator.migration.options import Options
 from orchestrator.migration.pbs import pbs_options, pbs_variables
 from orchestrator.migration.programs import (
-    BERT,
     GPT,
-    MAMBA,
-    T5,
+    PROGRAMS,
     TrainingCommand,
     family_of_flag,
     training_command,
@@ -205,8 +203,8 @@ def migrate_command(
     valued = [flag for name, flag in line.flags.items() if flag.words and _WORDS.get(name) == 0]
     flags, replaced = _renamed({name: flag for name, flag in line.flags.items() if flag not in valued})
     gathering = Gathering(flags, migration, family)
-    if family.architecture not in (None, GPT.architecture):
-        gathering.default("model.architecture", family.architecture, f"a {family.name}, by {command.family_told_by}")
+    if family.model is not None and family.model.name != default_of("model.architecture"):
+        gathering.default("model.architecture", family.model.name, f"a {family.name}, by {command.family_told_by}")
     for row in ROWS:
         _read_row(gathering, row)
     for together in TOGETHER:
@@ -232,10 +230,10 @@ def migrate_command(
     note_processes(gathering)
     if command.family is None and command.program:
         migration.notes.append(f"{command.program} is taken for GPT's: its name does not say what it trains")
-    elif family.architecture is None:
+    elif family.model is None:
         migration.refused = (
             f"{command.family_told_by} trains a {family.name} model, and this version has "
-            f"{' and '.join(each.name for each in (GPT, BERT, T5, MAMBA))} only: "
+            f"{' and '.join(each.name for each in PROGRAMS)} only: "
             "its flags are listed, and no job is written"
         )
     return migration
@@ -313,7 +311,7 @@ def _read_unsupported(given: Gathering, name: str) -> None:
     flag = given.flags[name]
     family = family_of_flag(name)
     if family is not None and name in given.family.flags:
-        is_here = given.family.architecture is not None
+        is_here = given.family.model is not None
         given.not_supported(name, f"{'this' if is_here else given.family.name} is not in this version")
         return
     if family is not None and flag.words != (("0",),):

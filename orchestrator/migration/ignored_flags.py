@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.migration.gathering import Gathering
+from orchestrator.models.registry import FamilyTable
 from orchestrator.spec.formatting import as_yaml
 
 RELEASE = "core_v0.16.1"
@@ -44,13 +45,11 @@ class Unread:
 
 
 _INTERPOLATION = Unread("rotary-seq-len-interpolation-factor", "model.rope_scaling", "no scaling", None)
-UNREAD: dict[str, tuple[Unread, ...]] = {
-    "gpt": (Unread("rope-scaling-factor", "model.rope_scaling.factor", "the factor 8", 8.0), _INTERPOLATION),
-    "mamba": (_INTERPOLATION,),
-    "bert": (
-        Unread("position-embedding-type", "model.position_embedding_type", "learned positions", "learned_absolute"),
-    ),
-    "t5": (
+UNREAD = FamilyTable[tuple[Unread, ...]](
+    gpt=(Unread("rope-scaling-factor", "model.rope_scaling.factor", "the factor 8", 8.0), _INTERPOLATION),
+    mamba=(_INTERPOLATION,),
+    bert=(Unread("position-embedding-type", "model.position_embedding_type", "learned positions", "learned_absolute"),),
+    t5=(
         Unread("rotary-base", "model.rotary_base", "the base 10000", 10000),
         Unread(
             "decoder-num-layers",
@@ -60,8 +59,7 @@ UNREAD: dict[str, tuple[Unread, ...]] = {
             like="model.num_layers",
         ),
     ),
-}
-"""By `model.architecture`."""
+)
 
 
 def unread_notes(given: Gathering) -> list[str]:
@@ -69,6 +67,6 @@ def unread_notes(given: Gathering) -> list[str]:
     fields = {account.flag for account in given.migration.accounts if account.outcome in ("carried", "default")}
     return [
         f"{each.about(given.flags[each.flag].shown)} (--set)"
-        for each in UNREAD.get(given.family.architecture or "", ())
+        for each in (UNREAD.of(given.family.model) if given.family.model is not None else ())
         if given.has(each.flag) and given.flags[each.flag].shown in fields and each.differs(given)
     ]

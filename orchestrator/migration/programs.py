@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from orchestrator.migration.shell.values import Value, known, shown
+from orchestrator.models import registry
+from orchestrator.models.registry import FamilyTable, ModelFamily
 
 _TRAINS = frozenset(
     (
@@ -28,28 +30,45 @@ class Family:
     """A kind of model."""
 
     name: str
-    architecture: str | None
-    """`model.architecture` of the spec; None where this version does not have it."""
+    model: ModelFamily | None
+    """What its program trains; None where this version does not have it."""
     tokenizer: str = "GPT2BPETokenizer"
     """What its program takes without --tokenizer-type."""
     flags: tuple[str, ...] = ()
     """Flags that only this family has a use for."""
+    scales_positions: bool = True
+    """Its program takes the flags that scale rotary positions."""
+    averages_micro_batches: bool = False
+    """Its program averages the loss of each micro-batch by itself, whatever the flags say."""
+    biases_tied_output: bool = False
+    """Its output layer has a bias wherever it is tied to the embedding."""
+
+    @property
+    def trains(self) -> ModelFamily:
+        """What a job of it is taken for: a GPT where this version does not have it."""
+        return self.model or registry.GPT
 
 
-GPT = Family("GPT", "gpt")
+GPT = Family("GPT", registry.GPT)
 BERT = Family(
     "BERT",
-    "bert",
+    registry.BERT,
     "BertWordPieceLowerCase",
     ("bert-no-binary-head", "mask-prob", "short-seq-prob", "output-bert-embeddings", "bert-embedder-type"),
+    scales_positions=False,
+    averages_micro_batches=True,
 )
 T5 = Family(
     "T5",
-    "t5",
+    registry.T5,
     "BertWordPieceLowerCase",
     ("decoder-num-layers", "decoder-seq-length", "mask-prob", "short-seq-prob", "vocab-extra-ids"),
+    scales_positions=False,
+    biases_tied_output=True,
 )
-MAMBA = Family("Mamba", "mamba")
+MAMBA = Family("Mamba", registry.MAMBA)
+PROGRAMS = FamilyTable[Family](gpt=GPT, bert=BERT, t5=T5, mamba=MAMBA)
+"""What Megatron-LM's program for a family of this version does."""
 _FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"bert", BERT),
     (r"t5", T5),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.migration.defaults import REQUIRED
+from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5
 
 OURS: Any = object()
 """The default of Megatron-LM is the spec's own."""
@@ -111,9 +112,10 @@ class Row:
         return f"it is for {path}: {' or '.join(wanted) if isinstance(wanted, tuple) else wanted}"
 
 
-_SENTENCES = ("model.architecture", ("bert", "t5"))
-_T5 = ("model.architecture", "t5")
-_MAMBA = ("model.architecture", "mamba")
+_SENTENCES = ("model.architecture", tuple(each.name for each in FAMILIES.values() if each.least_sentences))
+_BERT = ("model.architecture", BERT.name)
+_T5 = ("model.architecture", T5.name)
+_MAMBA = ("model.architecture", MAMBA.name)
 _RELATIVE = ("model.position_embedding_type", "relative")
 _ROPE = ("model.position_embedding_type", "rope")
 _FP16 = ("precision.dtype", "fp16")
@@ -126,13 +128,7 @@ _POSITIONS = choice(
     {name: name for name in ("learned_absolute", "rope", "relative", "none")},
     {"absolute": "learned_absolute", "rotary": "rope", "alibi": "alibi"},
 )
-_OF_DECODERS = ("learned_absolute", "rope", "none", "alibi")
-_POSITIONS_OF = {
-    "gpt": _OF_DECODERS,
-    "mamba": _OF_DECODERS,
-    "bert": ("learned_absolute", "rope", "none"),
-    "t5": ("learned_absolute", "rope", "relative", "none"),
-}
+_POSITIONS_OF = {name: family.positions for name, family in FAMILIES.items()}
 _WSD_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 # Megatron-LM's flash attention takes jobs that FlashAttention 4 does not, and nothing that ran is to be refused.
 _ATTENTION = choice({"auto": "auto", "fused": "fused", "flash": "auto"})
@@ -168,7 +164,7 @@ ROWS: tuple[Row, ...] = (
     Row("decoder-seq-length", "model.decoder_seq_length", WHOLE, only=_T5),
     Row("relative-attention-num-buckets", "model.relative_attention_num_buckets", WHOLE, only=_RELATIVE),
     Row("relative-attention-max-distance", "model.relative_attention_max_distance", WHOLE, only=_RELATIVE),
-    Row("bert-no-binary-head", "model.bert_binary_head", switch(False), only=("model.architecture", "bert")),
+    Row("bert-no-binary-head", "model.bert_binary_head", switch(False), only=_BERT),
     Row("hybrid-attention-ratio", "model.hybrid_attention_ratio", NUMBER, only=_MAMBA),
     Row("hybrid-mlp-ratio", "model.hybrid_mlp_ratio", NUMBER, only=_MAMBA),
     Row("mamba-state-dim", "model.mamba_state_dim", WHOLE, only=_MAMBA),

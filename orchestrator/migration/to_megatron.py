@@ -70,12 +70,13 @@ class MegatronCommand:
 def to_megatron(job: JobSpec) -> MegatronCommand:
     """The flags of a job, and every field that they do not say. Raises UserError for a job of another program: one with
     a task, or with images."""
-    if job.task is not None:
+    if job.has_task:
         raise UserError(
             f"{job.name} has a task: Megatron-LM fine-tunes with another program, tasks/main.py --task "
-            f"{job.task.name.upper()} --train-data … --valid-data … --epochs …, whose flags are not written here"
+            f"{job.labelled_task.name.upper()} --train-data … --valid-data … --epochs …, whose flags are not written "
+            "here"
         )
-    if job.model.vision is not None:
+    if job.model.has_vision:
         raise UserError(
             f"{job.name} has images (model.vision): Megatron-LM trains such a model with another program, "
             "examples/multimodal/train.py, whose flags are not written here"
@@ -114,7 +115,7 @@ def _with_halves(job: JobSpec) -> JobSpec:
 
     --num-layers is the encoder's, and Megatron-LM cuts a pipeline only where it is told to.
     """
-    if job.model.architecture != "t5":
+    if not job.model.family.is_encoder_decoder:
         return job
     layers = {half: layers_of(half, job.model) for half in HALVES}
     own = {"num_layers": layers["encoder"], "encoder_num_layers": None}
@@ -164,7 +165,7 @@ def _write_launch(writer: FlagWriter) -> None:
 def _tell_unread(writer: FlagWriter) -> None:
     """Flags that are written and change nothing in Megatron-LM's trainer."""
     written = {flag[0].lstrip("-") for flags in writer.groups.values() for flag in flags}
-    for each in UNREAD.get(writer.job.model.architecture, ()):
+    for each in UNREAD.of(writer.job.model.family):
         if each.flag in written and writer.value(each.path) != each.value:
             writer.unsaid_value(each.path, each.about(f"--{each.flag}"))
 

@@ -67,7 +67,7 @@ def balanced(
     even = step_seconds(job)
     best, found = _fastest(job, splits(job), even, step_seconds, fits)
     # What images take of the first stage hides what a shorter last one saves.
-    ends: tuple[Literal[0, -1], ...] = () if job.model.vision is None else (0, -1)
+    ends: tuple[Literal[0, -1], ...] = (0, -1) if job.model.has_vision else ()
     for end in ends:
         best, better = _fastest(job, splits_for_images(job, found, end), best, step_seconds, fits)
         found = better or found
@@ -103,7 +103,7 @@ def splits(job: JobSpec) -> Iterator[Uneven]:
     """
     degrees, model = job.parallelism, job.model
     stages = degrees.pipeline_model_parallel_size
-    if stages == 1 or model.architecture == "t5" or is_written(degrees):
+    if stages == 1 or model.family.is_encoder_decoder or is_written(degrees):
         return
     for last in range(model.num_layers // stages - 1, 0, -1):
         yield _split(model.num_layers, stages, degrees.num_model_chunks, last)

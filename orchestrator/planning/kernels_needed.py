@@ -33,7 +33,7 @@ def has_flash() -> bool:
 def libraries_missing(job: JobSpec) -> list[str]:
     """Packages that a job's layers need and this Python lacks; nothing is imported. The family needs those of state
     space layers whichever layers a hybrid has."""
-    if job.model.architecture != "mamba":
+    if not job.model.family.is_hybrid:
         return []
     return [
         package

@@ -120,7 +120,7 @@ def make_plan(job: JobSpec) -> Plan:
 def _time_notes(job: JobSpec) -> list[str]:
     """What others published took longer than planned (docs/benchmarks/2026-11-25-published.md)."""
     unsure = []
-    if job.model.num_experts is not None:
+    if job.model.has_experts:
         unsure.append("a step with experts")
     if job.model.seq_length > _LONG:
         unsure.append(f"a step with sequences of more than {_LONG:,} tokens")

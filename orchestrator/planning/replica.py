@@ -34,7 +34,7 @@ def at_layout(job: JobSpec, tp: int, pp: int) -> JobSpec:
     model, own = job.model, job.parallelism
     if (tp, pp) == (own.tensor_model_parallel_size, own.pipeline_model_parallel_size):
         return job
-    if pp > model.num_layers and model.architecture != "t5":
+    if pp > model.num_layers and not model.family.is_encoder_decoder:
         message = f"pipeline_model_parallel_size {pp} is more than the model's {model.num_layers} layers"
         raise UserError(f"{message}: {model.num_layers} at most")
     sizes: Iterable[int] = divisors(model.num_attention_heads)
@@ -61,7 +61,7 @@ def _check(name: str, size: int, sizes: Iterable[int], split: Callable[[int], Jo
 def _split(job: JobSpec, tp: int, pp: int) -> JobSpec:
     """The job at other sizes. What says how layers are shared out goes with the pipeline that it was written for."""
     model = job.model
-    shared_out = evenly(model.num_layers, pp) if pp > 1 and model.architecture != "t5" else None
+    shared_out = evenly(model.num_layers, pp) if pp > 1 and not model.family.is_encoder_decoder else None
     unset = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "expert_tensor_parallel_size")
     changes: dict[str, Any] = {
         "tensor_model_parallel_size": tp,

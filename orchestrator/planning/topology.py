@@ -144,7 +144,7 @@ def rank_of(job: JobSpec, rank: int) -> Rank:
 
 def layers_of_stages(model: ModelSpec, degrees: ParallelismSpec) -> tuple[tuple[LayerRange, ...], ...]:
     """For each pipeline stage the layers of its chunks: chunk v of stage p follows chunk v of stage p - 1."""
-    if model.architecture == "t5":
+    if model.family.is_encoder_decoder:
         return tuple(_halves_of_stage(stage, model, degrees) for stage in range(degrees.pipeline_model_parallel_size))
     counts = layers_of_chunks(model.num_layers, degrees)
     ranges: list[list[LayerRange]] = [[] for _ in counts]

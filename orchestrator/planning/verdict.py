@@ -324,9 +324,9 @@ def _weights_to_start_from(plan: Plan, runs_dir: Path) -> Iterator[Problem]:
         message = f"{text} has the weights of another network: {in_words(other)}"
         hint = "the run fails at its start: write the model that they belong to, or name other weights"
         yield Problem(message, paths, hint, code=NO_WEIGHTS)
-    elif job.model.vision is not None and theirs.model.vision is None:
+    elif job.model.has_vision and not theirs.model.has_vision:
         message = f"{text} sees no images, and what encodes them begins at random"
-        if job.model.vision.freeze:
+        if job.model.has_frozen_encoder:
             frozen = (*paths, "model.vision.freeze")
             yield Problem(f"{message} and stays so", frozen, "the run fails at its start", code=NO_WEIGHTS)
         else:
@@ -375,9 +375,9 @@ def _fine(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterat
         yield _memory_line(forecast)
     if job.data.random_tokens:
         yield "random tokens need no data"
-    elif job.task is not None:
+    elif job.has_task:
         if not task_problems(job.task):
-            yield f"the files of {job.task.name} are here"
+            yield f"the files of {job.labelled_task.name} are here"
     elif plan.data_present:
         yield f"the data is here: {len(plan.sources)} source{'s' if len(plan.sources) > 1 else ''}"
     if plan.vocabulary.tokenizer_size is not None:

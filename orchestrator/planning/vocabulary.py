@@ -70,8 +70,8 @@ def _tokenizer_size(job: JobSpec) -> int:
 
 
 def _check_masked_lm_tokens(job: JobSpec) -> None:
-    """Raises SpecError when a BERT's tokenizer lacks tokens that its samples are made of."""
-    if job.model.architecture != "bert" or job.data.random_tokens:
+    """Raises SpecError when a masked language model's tokenizer lacks tokens that its samples are made of."""
+    if not job.model.family.is_masked_lm or job.data.random_tokens:
         return
     missing = missing_masked_lm_tokens(job.data.tokenizer)
     if missing:

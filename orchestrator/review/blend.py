@@ -206,12 +206,15 @@ def _kind(job: JobSpec) -> tuple[str, str]:
     data = job.data
     if data.random_tokens:
         return "random", "It reads random token ids (data.random_tokens): there are no sources."
-    if job.task is not None:
-        files = len(job.task.train)
-        return "task", f"It learns the task {job.task.name} from {files} file{'s' * (files != 1)}, epoch by epoch."
+    if job.has_task:
+        files = len(job.labelled_task.train)
+        return (
+            "task",
+            f"It learns the task {job.labelled_task.name} from {files} file{'s' * (files != 1)}, epoch by epoch.",
+        )
     if not data.blend:
         return "none", "Its spec names no data (data.blend)."
-    if data.chat is not None:
+    if data.has_conversations:
         return "blend", "Its sources are conversations: a sample is a sequence that one or several of them fill."
     return "blend", "A blend draws every sample from the source that lags furthest behind its weight."
 
@@ -296,7 +299,7 @@ def _epochs(job: JobSpec, plan: SourcePlan, read: Given) -> float | None:
     """How many epochs of a source the samples read make up."""
     if job.model.reads_sentences:
         return None
-    if job.data.chat is not None:
+    if job.data.has_conversations:
         return read.samples / plan.samples_held if plan.samples_held else None
     return read.tokens / plan.tokens_held if plan.tokens_held else None
 

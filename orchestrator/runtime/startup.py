@@ -239,10 +239,12 @@ def open_data(
         held_out = RandomTokens(words.size, job.model.sample_length, job.data.seed + 1, max(needed.validation, 1))
         return Datasets(train=random, validation={"validation": held_out} if needed.validation else {}, test=None)
     tokenizer = load_tokenizer(job.data.tokenizer)
-    if job.task is not None:
-        found = open_task(job.task, tokenizer, job.model.seq_length, job.data.seed, evaluates=needed.validation > 0)
+    if job.has_task:
+        found = open_task(
+            job.labelled_task, tokenizer, job.model.seq_length, job.data.seed, evaluates=needed.validation > 0
+        )
         if torch.distributed.get_rank() == 0:
-            print(examples_line(job.task, found, needed.train), flush=True)
+            print(examples_line(job.labelled_task, found, needed.train), flush=True)
         return found
     datasets = build_datasets(
         job.data,

@@ -180,9 +180,20 @@ class DataSpec(Section):
         return self.split_weights[0] / (sum(self.split_weights) or 1.0)
 
     @property
+    def has_conversations(self) -> bool:
+        """Whether its sources are read as conversations."""
+        return self.chat is not None
+
+    @property
+    def conversations(self) -> ChatSpec:
+        """How conversations are read, of data that are some."""
+        assert self.chat is not None, "the caller has asked `has_conversations`"
+        return self.chat
+
+    @property
     def masks_loss(self) -> bool:
         """Whether the loss leaves out some of the tokens, more in one sequence than in another."""
-        return self.eod_mask_loss or self.chat is not None
+        return self.eod_mask_loss or self.has_conversations
 
     @property
     def packs(self) -> bool:

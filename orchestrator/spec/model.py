@@ -6,19 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from orchestrator.models.registry import FAMILIES, Architecture, ModelFamily, Positions
 from orchestrator.spec.base import Section
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
 from orchestrator.spec.vision import VisionSpec
 
-_OF_SENTENCES = frozenset(("bert", "t5"))
-
 
 class ModelSpec(Section):
     """The architecture of the transformer. `preset` fills in what is not written."""
 
-    architecture: Literal["gpt", "bert", "t5", "mamba"] = "gpt"
+    architecture: Architecture = "gpt"
     """The family: `gpt` is a decoder, `bert` an encoder that predicts masked tokens, `t5` an encoder and a decoder that
     gives back the spans that were taken out of the encoder's input, `mamba` a decoder of state space layers (Mamba-2)
     or a hybrid of these with attention and MLPs."""
@@ -44,7 +43,7 @@ class ModelSpec(Section):
     """Tokens in the vocabulary before padding; read from the tokenizer by default."""
     make_vocab_size_divisible_by: Positive = 128
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
-    position_embedding_type: Literal["rope", "learned_absolute", "alibi", "relative", "none"] = "rope"
+    position_embedding_type: Positions = "rope"
     """How positions are told apart; `alibi` lowers attention scores by distance, with a slope for each head; `relative`
     is T5's, a learned bias of the scores for each range of distances."""
     rotary_percent: Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(refuse_bool)] = 1.0
@@ -165,6 +164,53 @@ class ModelSpec(Section):
     """Standard deviation of the initial weights; layers that write to the residual stream use std / sqrt(2 L)."""
 
     @property
+    def family(self) -> ModelFamily:
+        """What is true of all models of its architecture."""
+        return FAMILIES[self.architecture]
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some layers have experts in place of a dense MLP."""
+        return self.num_experts is not None
+
+    @property
+    def expert_count(self) -> int:
+        """Experts of each layer that has some; 0 for a dense model."""
+        return self.num_experts or 0
+
+    @property
+    def shared_expert_size(self) -> int:
+        """Width inside the expert that every token passes; 0 where there is none."""
+        return self.moe_shared_expert_intermediate_size or 0
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether low-rank adapters alone are trained."""
+        return self.lora is not None
+
+    @property
+    def adapters(self) -> LoraSpec:
+        """The adapters of a model that has some."""
+        assert self.lora is not None, "the caller has asked `has_adapters`"
+        return self.lora
+
+    @property
+    def has_vision(self) -> bool:
+        """Whether there are images among its tokens."""
+        return self.vision is not None
+
+    @property
+    def image_encoder(self) -> VisionSpec:
+        """What encodes the images of a model that has some."""
+        assert self.vision is not None, "the caller has asked `has_vision`"
+        return self.vision
+
+    @property
+    def has_frozen_encoder(self) -> bool:
+        """Whether it has an encoder of images that is not trained."""
+        return self.vision is not None and self.vision.freeze
+
+    @property
     def ffn_size(self) -> int:
         """Width inside the MLP."""
         if self.ffn_hidden_size is not None:
@@ -196,14 +242,14 @@ class ModelSpec(Section):
     @property
     def tokentypes(self) -> int:
         """Kinds of tokens that the embedding tells apart."""
-        if self.architecture != "bert":
+        if not self.family.is_masked_lm:
             return 0
         return self.num_tokentypes or (2 if self.bert_binary_head else 0)
 
     @property
     def reads_sentences(self) -> bool:
         """Whether the family's data sets are made of sentences instead of whole documents."""
-        return self.architecture in _OF_SENTENCES
+        return self.family.least_sentences > 0
 
     @property
     def has_qkv_bias(self) -> bool:
@@ -241,12 +287,12 @@ class ModelSpec(Section):
     def active_ffn_size(self) -> float:
         """Width of all experts together that a token passes in a layer that has some; the mean, where some drop it."""
         routed = self.moe_router_topk * self.moe_ffn_size * self.moe_kept_share
-        return routed + (self.moe_shared_expert_intermediate_size or 0)
+        return routed + self.shared_expert_size
 
     @property
     def moe_layers(self) -> tuple[bool, ...]:
         """For each layer whether it has experts."""
-        if self.num_experts is None:
+        if not self.has_experts:
             return (False,) * self.num_layers
         if isinstance(self.moe_layer_freq, list):
             return tuple(bool(has) for has in self.moe_layer_freq)

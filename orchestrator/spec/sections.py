@@ -60,9 +60,20 @@ class JobSections(Section):
         return self.parallelism.data_parallel_size or self.world_size // self.parallelism.model_parallel_size
 
     @property
+    def has_task(self) -> bool:
+        """Whether it trains on labelled examples, with a head for them in place of the model's own."""
+        return self.task is not None
+
+    @property
+    def labelled_task(self) -> TaskSpec:
+        """The task of a job that has one."""
+        assert self.task is not None, "the caller has asked `has_task`"
+        return self.task
+
+    @property
     def shares_embedding(self) -> bool:
         """Whether the output layer's weights are the embedding's; a task's head has its own."""
-        return not self.model.untie_embeddings_and_output_weights and self.task is None
+        return not self.model.untie_embeddings_and_output_weights and not self.has_task
 
     @property
     def weight_replicas(self) -> int:
@@ -96,8 +107,7 @@ class JobSections(Section):
         """Whether each token that counts weighs the same, however the global batch is cut into micro-batches."""
         if self.batch.calculate_per_token_loss is not None:
             return self.batch.calculate_per_token_loss
-        # The samples of T5 have different numbers of decoder tokens.
-        return self.data.masks_loss or self.model.architecture == "t5"
+        return self.data.masks_loss or self.model.family.targets_vary
 
     @property
     def sequences_per_sample(self) -> int:

@@ -13,7 +13,7 @@ trained may be other weights."""
 def other_network(theirs: JobSpec, ours: JobSpec) -> list[Change]:
     """Fields of the model by which the weights of one job are those of another network than the other's. An encoder of
     images may be new."""
-    unread = _OTHERWISE_CHECKED if theirs.model.vision is not None else (*_OTHERWISE_CHECKED, "model.vision")
+    unread = _OTHERWISE_CHECKED if theirs.model.has_vision else (*_OTHERWISE_CHECKED, "model.vision")
     return [
         change
         for change in diff_jobs(theirs, ours)

@@ -89,7 +89,7 @@ class Space:
             return [NO_RECOMPUTE]
         lengths = _lengths(with_layout(self.job, degrees._replace(vp=vp)))
         # Each chunk recomputes so many of its own; of a T5 no more than its shorter half has.
-        most = min(lengths) if self.job.model.architecture == "t5" else max(lengths)
+        most = min(lengths) if self.job.model.family.is_encoder_decoder else max(lengths)
         some = [Recompute("full", "block", count) for count in range(1, most)]
         whole = [Recompute("full", "uniform", size) for size in (1, 2) if not any(held % size for held in lengths)]
         return [NO_RECOMPUTE, *some, *whole]
@@ -176,7 +176,7 @@ class Space:
 def _lengths(job: JobSpec) -> set[int]:
     """How many layers the chunks hold, or the halves of a T5 on its stages."""
     model, degrees = job.model, job.parallelism
-    if model.architecture != "t5":
+    if not model.family.is_encoder_decoder:
         return {held for stage in layers_of_chunks(model.num_layers, degrees) for held in stage}
     stages = range(degrees.pipeline_model_parallel_size)
     return {held for half in HALVES for stage in stages if (held := layers_of_stage(half, stage, model, degrees))}

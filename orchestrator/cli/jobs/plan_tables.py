@@ -98,7 +98,7 @@ def _samples(plan: Plan) -> str:
     """`1,000 sequences of 512 tokens`."""
     job, samples = plan.job, f"{plan.batch.train_samples:,}"
     sequences = f"sequences of {job.model.sample_length:,} tokens"
-    if job.task is None:
+    if not job.has_task:
         return f"{samples} {sequences}"
     each = job.sequences_per_sample
     return f"{samples} examples, {each} {sequences} each" if each > 1 else f"{samples} examples, {sequences}"

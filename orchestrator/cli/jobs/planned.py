@@ -170,10 +170,10 @@ def _in_order(loaded: LoadedJob, problems: Iterable[Problem]) -> tuple[Problem, 
 def _shape(model: ModelSpec) -> str:
     """Layers, width and length, of both halves of a T5."""
     layers, length = str(model.num_layers), str(model.seq_length)
-    if model.architecture == "t5":
+    if model.family.is_encoder_decoder:
         layers = f"{model.encoder_layers} + {model.decoder_layers}"
         length = f"{model.seq_length} + {model.sample_length - model.seq_length}"
-    if model.architecture == "mamba":
+    if model.family.is_hybrid:
         counts = Counter(layer_pattern(model))
         kinds = ", ".join(f"{counts[letter]} {kind}" for letter, kind in KINDS.items() if counts[letter])
         return f"{layers} layers ({kinds}), hidden {model.hidden_size}, sequence {length}"
@@ -182,9 +182,9 @@ def _shape(model: ModelSpec) -> str:
 
 def _images(plan: Plan) -> list[tuple[str, str]]:
     """How many a sequence may have, and what encodes them."""
-    vision = plan.job.model.vision
-    if vision is None:
+    if not plan.job.model.has_vision:
         return []
+    vision = plan.job.model.image_encoder
     count = f"{vision.images_per_sequence} x {vision.tokens_per_image} tokens to a sequence"
     encoder = (
         f"an encoder of {vision.num_layers} layers, hidden {vision.hidden_size}{', frozen' if vision.freeze else ''}"
@@ -344,8 +344,8 @@ def data_line(plan: Plan) -> str:
     """Whether the data is there, and how often it would be read."""
     if plan.job.data.random_tokens:
         return "random tokens"
-    if plan.job.task is not None:
-        return f"the examples of {plan.job.task.name}"
+    if plan.job.has_task:
+        return f"the examples of {plan.job.labelled_task.name}"
     made_first = sum(each.is_to_be_made for each in plan.data_sets)
     missing = sum(each.header is None for each in plan.data_sets) - made_first
     if missing or made_first:

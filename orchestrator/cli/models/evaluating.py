@@ -11,19 +11,22 @@ from typing import Any
 
 from orchestrator.data.checks import path_names
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.models.registry import FamilyTable
 from orchestrator.results.evaluation_request import Asked, Kind, file_facts, read_text
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.suggestions import closest
 
-_DECODERS = ("gpt", "mamba")
 _SCORED: tuple[Kind, ...] = ("wikitext", "text", "lambada")
 _TASKS: tuple[Kind, ...] = ("mnli", "race")
 _TEXTS: tuple[Kind, ...] = ("wikitext", "text")
-_WHY_NOT = {
-    "bert": "a BERT predicts masked tokens from what stands on both sides, and has no next token to score; "
+_WHY_NOT = FamilyTable[str | None](
+    gpt=None,
+    mamba=None,
+    bert="a BERT predicts masked tokens from what stands on both sides, and has no next token to score; "
     "one that was fine-tuned is measured by --mnli or --race",
-    "t5": "a T5 gives back spans that were taken out of its input, and its losses on a validation set measure that",
-}
+    t5="a T5 gives back spans that were taken out of its input, and its losses on a validation set measure that",
+)
+"""Why no text is scored with its models; None where it is."""
 _NAMED = re.compile(rb"""^["']?(?:task|group)["']?: *["']?([\w.-]+)""", re.MULTILINE)
 """What a YAML file of lm-evaluation-harness calls its task or its group of tasks."""
 
@@ -47,12 +50,12 @@ def asked_of(options: Options, job: JobSpec, label: str) -> list[Asked]:
     """The tasks. Raises UserError for what is not there, and for what this model cannot be measured on."""
     files = dict(options.files)
     if not any(files.values()) and not options.harness:
-        if job.task is None or not job.task.validation:
+        if not job.has_task or not job.labelled_task.validation:
             raise UserError(
                 "say what to measure: --wikitext, --text, --lambada, --mnli or --race with a file, "
                 "or --lm-eval with a task"
             )
-        files = {job.task.name: [Path(path) for path in job.task.validation]}
+        files = {job.labelled_task.name: [Path(path) for path in job.labelled_task.validation]}
     for kind in (kind for kind, paths in files.items() if paths):
         _check_family(kind, job, label)
     if options.harness:
@@ -65,18 +68,18 @@ def asked_of(options: Options, job: JobSpec, label: str) -> list[Asked]:
 
 
 def _check_family(kind: Kind, job: JobSpec, label: str) -> None:
-    architecture = job.model.architecture
     if kind not in _TASKS:
-        if architecture not in _DECODERS:
-            raise UserError(f"{label} cannot be measured by --{kind}: {_WHY_NOT[architecture]}")
-    elif job.task is None:
+        if (reason := _WHY_NOT.of(job.model.family)) is not None:
+            raise UserError(f"{label} cannot be measured by --{kind}: {reason}")
+    elif not job.has_task:
         raise UserError(
             f"{label} cannot be measured by --{kind}: it has no head for {kind.upper()}; fine-tune a BERT on it first "
             f"(`task: {{name: {kind}, …}}` in its job)"
         )
-    elif job.task.name != kind:
+    elif job.labelled_task.name != kind:
         raise UserError(
-            f"{label} was fine-tuned on {job.task.name.upper()}, and --{kind} needs one that was on {kind.upper()}"
+            f"{label} was fine-tuned on {job.labelled_task.name.upper()}, and --{kind} needs one that was on "
+            f"{kind.upper()}"
         )
 
 

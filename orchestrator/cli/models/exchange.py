@@ -217,7 +217,7 @@ def import_(
 
 def _note(job: JobSpec) -> str:
     """What stands above a job that starts from it: random tokens take neither a blend nor conversations."""
-    if job.model.vision is None:
+    if not job.model.has_vision:
         return "# Starts from the imported weights. In place of random_tokens write the blend to train on.\n"
     return (
         "# Starts from the imported weights. In place of random_tokens write the conversations to train on, in data:\n"

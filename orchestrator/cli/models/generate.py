@@ -143,7 +143,7 @@ def command(
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     check_family(weights)
     # What is wrong with prompts is said before anything is started.
-    sees = weights.job.model.vision is not None
+    sees = weights.job.model.has_vision
     if file is not None:
         read_prompts(file, options, sees=sees)
     check_files(images)
@@ -181,17 +181,8 @@ def at_degrees(job: JobSpec, tp: int | None, pp: int | None) -> JobSpec:
 
 def check_family(weights: Weights) -> None:
     """Raises UserError when the model does not continue texts."""
-    job, label = weights.job, weights.label
-    if job.model.architecture == "bert":
-        raise UserError(
-            f"{label} holds a BERT: BERT predicts masked tokens from what stands on both sides of them, "
-            "and does not continue a text"
-        )
-    if job.model.architecture == "mamba":
-        raise UserError(
-            f"{label} holds a hybrid with state space layers, whose states are not kept from token to "
-            "token in this version: generation is there for architectures gpt and t5"
-        )
+    if (reason := weights.job.model.family.no_generation) is not None:
+        raise UserError(f"{weights.label} holds {reason}")
 
 
 def run_inference(

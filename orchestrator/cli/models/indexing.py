@@ -66,7 +66,7 @@ def _check_data(loaded: LoadedJob) -> None:
     data = loaded.job.data
     if data.random_tokens:
         raise UserError("data.random_tokens: random tokens have no index")
-    if loaded.job.task is not None:
+    if loaded.job.has_task:
         raise UserError("task: its examples have no index")
     found = survey_job(loaded.job)
     if problems := data_problems(data, found, needed=True):

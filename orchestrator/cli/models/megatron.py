@@ -18,9 +18,10 @@ from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model
 from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
-from orchestrator.exchange.megatron_sentences import architecture_of
+from orchestrator.exchange.megatron_sentences import family_of
 from orchestrator.exchange.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
 from orchestrator.launch.runs import create_run
+from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
@@ -65,11 +66,11 @@ def import_megatron(
     """
     source = _checkpoint_in(folder, iteration)
     found = convert("describe-megatron", str(source))
-    if architecture_of(found["kinds"]) is None:
+    if family_of(found["kinds"]) is None:
         raise UserError(f"{source} is no GPT, BERT or T5: it has {', '.join(found['kinds'])}; imported are these alone")
     loaded = _job(source, found, name, job_file)
     job = loaded.job
-    if job.model.vision is not None:
+    if job.model.has_vision:
         raise UserError(f"{source} is a decoder, and {job.name} has images (model.vision): import it without --job")
     _check_weights(source, found, job)
     with_optimizer = job_file is not None and _takes_optimizer(source, found, job)
@@ -116,10 +117,10 @@ def _checkpoint_in(folder: Path, iteration: int | None) -> Path:
 
 def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None) -> LoadedJob:
     """The job that is given, or one made of the checkpoint's arguments, which holds the network alone."""
-    arguments, architecture = found["arguments"], architecture_of(found["kinds"]) or "gpt"
+    arguments, family = found["arguments"], family_of(found["kinds"]) or GPT
     if job_file is not None:
         loaded = load_job([job_file], [f"name={name}"] if name else [])
-        other = differences(loaded.job, arguments, architecture) if arguments is not None else []
+        other = differences(loaded.job, arguments, family) if arguments is not None else []
         if other:
             raise UserError(f"{source} is another network than that of {job_file}: {'; '.join(other)}")
         return loaded
@@ -129,7 +130,7 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
     tokenizer = _tokenizer(arguments)
     if tokenizer is None:
         warn(f"the tokenizer of {source} is not on this machine, or of a kind that is not read: name one yourself")
-    model = to_model(arguments, architecture)
+    model = to_model(arguments, family)
     own = vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
     model["vocab_size"] = _vocabulary(arguments) or own or found["rows"]
     written = {

@@ -88,7 +88,7 @@ def command(
     _check_extra(weights)
     if job.launch.template is None:  # one of the user's own may start it elsewhere
         listen(host, port).close()
-    usual_kb = _TEXT_KB if job.model.vision is None else _IMAGES_KB
+    usual_kb = _IMAGES_KB if job.model.has_vision else _TEXT_KB
     arguments = [
         str(weights.path),
         *layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size),

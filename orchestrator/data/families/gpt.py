@@ -15,8 +15,8 @@ def dataset(model: ModelSpec, data: DataSpec, settings: dict[str, Any]) -> tuple
     """Item i holds `tokens`, `labels`, `position_ids` (int64) and `loss_mask` (float32), each [s]; of conversations
     `segment_ids` too, and of those that a model sees `images` and `image_mask`.
     """
-    if data.chat is not None:
-        return chat.dataset(data.chat, model.vision, settings)
+    if data.has_conversations:
+        return chat.dataset(data.conversations, model.vision, settings)
     config = GPTDatasetConfig(
         **settings,
         reset_position_ids=data.reset_position_ids,

@@ -20,10 +20,10 @@ class Classification:
     libraries: Sequence[str] = ()
 
     def __init__(self, asked: Asked, setting: Setting) -> None:
-        task = setting.job.task
-        if task is None or task.name != asked.kind:
-            raise UserError(f"{asked.where}: the model was not fine-tuned on {asked.kind}")
         job = setting.job
+        if not job.has_task or job.labelled_task.name != asked.kind:
+            raise UserError(f"{asked.where}: the model was not fine-tuned on {asked.kind}")
+        task = job.labelled_task
         examples = read_examples(task, [asked.where])
         self._samples = TaskSamples(task, examples, setting.tokenizer, job.model.seq_length, job.runtime.seed)
 

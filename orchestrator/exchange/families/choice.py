@@ -67,9 +67,9 @@ def family_of_type(model_type: Any, names: Collection[str] = ()) -> Family:
 
 def family_of_job(job: JobSpec) -> Family:
     """The family of a job's model. Raises UserError when it is of none, or has the head of a task."""
-    if job.task is not None:
+    if job.has_task:
         raise UserError(
-            f"the run is of task {job.task.name}, whose head no model of transformers that is known here has"
+            f"the run is of task {job.labelled_task.name}, whose head no model of transformers that is known here has"
         )
     return family_of_model(job.model)
 
@@ -124,11 +124,11 @@ def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
             continue
         if value not in wanted.values if isinstance(wanted, OneOf) else value != wanted:
             found[field] = f"is {_text(value)}, and {family.name} has {_text(wanted)}"
-    if "num_experts" in family.sizes and model.num_experts is None:
+    if "num_experts" in family.sizes and not model.has_experts:
         found["num_experts"] = f"is none, and {family.name} has some"
     if "num_tokentypes" in family.sizes and not model.tokentypes:
         found["num_tokentypes"] = f"is none, and {family.name} has some"
-    if family.decoder is not None and model.vision is None:
+    if family.decoder is not None and not model.has_vision:
         found["vision"] = f"is none, and {family.name} has one"
     if model.activation not in family.activations:
         found["activation"] = f"is {model.activation}, and {family.name} has {' or '.join(family.activations)}"

@@ -227,8 +227,8 @@ def _check_name(name: str | None, served: Served) -> None:
 
 def _check_room(images: int, served: Served) -> None:
     """Raises RequestError for more images than a prompt has tokens for, before one of them is read."""
-    vision = served.model.job.model.vision
-    if vision is not None and (tokens := images * vision.tokens_per_image) > served.longest:
+    model = served.model.job.model
+    if model.has_vision and (tokens := images * model.image_encoder.tokens_per_image) > served.longest:
         raise RequestError(400, f"{images} images take {tokens} tokens; a prompt has at most {served.longest}")
 
 
@@ -279,11 +279,11 @@ async def _requests(
     Nothing is made of a call that is too large, or one too many. Tokenizing and reading images keep nobody else
     waiting. Raises UserError and RequestError.
     """
-    vision = served.model.job.model.vision
+    model = served.model.job.model
     with served.engine.place(count * sum(each.num_beams for each in options)):
         given: Sequence[Sequence[Image]] | None = images
-        if images is not None and vision is not None:
-            given = [await decoded(own, vision.image_size) for own in images]
+        if images is not None and model.has_vision:
+            given = [await decoded(own, model.image_encoder.image_size) for own in images]
         encoded = await asyncio.to_thread(lambda: served.model.requests(prompts(), options[0], given))
     # The place is given up here and taken again by the call: nobody else comes between, as nothing is awaited.
     each = [(request, own) for request in encoded for own in options]

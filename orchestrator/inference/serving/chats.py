@@ -37,13 +37,13 @@ class Chat:
 def chat_of(model: Model) -> Chat | None:
     """As the model was trained on conversations; else as the tokenizer says, or ChatML where it has its tokens. None
     where there is none of these: texts can be continued without. A template that cannot be used is warned of."""
-    trained, tokenizer = model.job.data.chat, model.tokenizer
+    data, tokenizer = model.job.data, model.tokenizer
     try:
-        return _as_trained(tokenizer, trained.template) if trained is not None else _own(tokenizer)
+        return _as_trained(tokenizer, data.conversations.template) if data.has_conversations else _own(tokenizer)
     except UserError as error:
         found, said = None, str(error)
-    if trained is not None and trained.template is not None:
-        said = f"it was trained with data.chat.template {trained.template}: {said}"
+    if data.has_conversations and data.conversations.template is not None:
+        said = f"it was trained with data.chat.template {data.conversations.template}: {said}"
         with suppress(UserError):
             found = _own(tokenizer)
     instead = "no conversations, /v1/completions only" if found is None else f"the chat template {found.template.name}"

@@ -9,7 +9,6 @@ from typing import Any
 from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS
 from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import MEGATRON, Gathering
-from orchestrator.migration.programs import T5
 from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.data import BlendEntry
 
@@ -160,7 +159,7 @@ def read_tokenizer(given: Gathering) -> None:
     else:
         given.refuse_value("tokenizer-type", TYPE, f"of tokenizers this version has {', '.join(sorted(_TYPES))}")
         given.require(PATH, f"a tokenizer of a type that is here instead of {kind}")
-    if given.family is T5 and given.has("legacy-tokenizer") and kind in _LOWER_CASE:
+    if given.family.trains.is_encoder_decoder and given.has("legacy-tokenizer") and kind in _LOWER_CASE:
         given.migration.notes.append(
             "--legacy-tokenizer adds [BOS] and [EOS] to word pieces, and a T5's decoder begins and ends with them, not "
             "with [CLS] and [SEP]: for the same append both, a line each, to a copy of the vocabulary"
@@ -321,7 +320,7 @@ def read_conversations(given: Gathering) -> None:
 
 
 def write_conversations(writer: FlagWriter) -> None:
-    if writer.job.data.chat is not None:
+    if writer.job.data.has_conversations:
         writer.unsaid_value("data.chat", "Megatron-LM reads conversations as text (--sft), and these are tokens")
 
 

@@ -109,7 +109,7 @@ def _read(given: Gathering, flag: str, path: str, kind: Kind) -> None:
 
 def write(writer: FlagWriter) -> None:
     model = writer.job.model
-    if model.num_experts is None:
+    if not model.has_experts:
         return
     writer.add("MODEL", "num-experts", model.num_experts)
     for flag, path, kind in _ROWS:

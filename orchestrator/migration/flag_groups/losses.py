@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import MEGATRON, Gathering
+from orchestrator.migration.programs import PROGRAMS
 from orchestrator.migration.writing_flags import FlagWriter
 
 PER_TOKEN, BIAS = "batch.calculate_per_token_loss", "model.add_output_bias"
@@ -14,13 +15,12 @@ def read_loss(given: Gathering) -> None:
     """Without the flag Megatron-LM averages each micro-batch by itself, which is another loss only where micro-batches
     have different numbers of tokens that count.
     """
-    architecture = given.get("model.architecture")
-    if architecture == "bert":
+    if given.family.averages_micro_batches:
         if given.has(_FLAG):
             reason = "Megatron-LM's BERT averages each micro-batch all the same; its gradients become DP times as large"
             given.refuse_value(_FLAG, PER_TOKEN, reason)
         return
-    counts_vary = architecture == "t5" or given.get("data.eod_mask_loss")
+    counts_vary = given.family.trains.targets_vary or given.get("data.eod_mask_loss")
     if given.has(_FLAG):
         if counts_vary:
             given.settle(_FLAG, "default", PER_TOKEN, True)
@@ -32,7 +32,7 @@ def read_loss(given: Gathering) -> None:
 
 def write_loss(writer: FlagWriter) -> None:
     job = writer.job
-    if job.model.architecture == "bert":
+    if PROGRAMS.of(job.model.family).averages_micro_batches:
         if job.has_per_token_loss:
             writer.unsaid_value(PER_TOKEN, "Megatron-LM's BERT averages each micro-batch by itself")
         elif job.batch.calculate_per_token_loss is not None:
@@ -40,7 +40,7 @@ def write_loss(writer: FlagWriter) -> None:
         return
     if job.has_per_token_loss:
         writer.add("TRAINING", _FLAG)
-    counts_vary = job.model.architecture == "t5" or job.data.eod_mask_loss
+    counts_vary = job.model.family.targets_vary or job.data.eod_mask_loss
     if job.batch.calculate_per_token_loss is not None and (job.has_per_token_loss or not counts_vary):
         writer.say_otherwise(PER_TOKEN, f"with and without --{_FLAG} it is read back as the default")
 
@@ -48,14 +48,14 @@ def write_loss(writer: FlagWriter) -> None:
 def read_output_bias(given: Gathering) -> None:
     """Megatron-LM's T5 has the bias wherever its output layer is tied, and no flag for it."""
     is_tied = not given.get("model.untie_embeddings_and_output_weights")
-    if given.get("model.architecture") == "t5" and is_tied:
+    if given.family.biases_tied_output and is_tied:
         given.default(BIAS, True, f"{MEGATRON}: a tied output layer of its T5 has a bias")
 
 
 def write_output_bias(writer: FlagWriter) -> None:
     model = writer.job.model
     is_tied = not model.untie_embeddings_and_output_weights
-    if model.architecture == "t5" and is_tied and not model.add_output_bias:
+    if PROGRAMS.of(model.family).biases_tied_output and is_tied and not model.add_output_bias:
         writer.unsaid_value(BIAS, "Megatron-LM's T5 has this bias wherever its output layer is tied")
 
 

@@ -148,7 +148,7 @@ def read_encoder_stages(given: Gathering) -> None:
     name, old = "encoder-pipeline-model-parallel-size", "pipeline-model-parallel-split-rank"
     if not given.has(name):
         return
-    if given.get("model.architecture") != "t5":
+    if not given.family.trains.is_encoder_decoder:
         given.no_effect(name, "it is for model.architecture: t5")
     elif given.has(old):
         given.no_effect(name, f"--{old} says it")
@@ -284,7 +284,7 @@ def read_adapters(given: Gathering) -> None:
 
 
 def write_adapters(writer: FlagWriter) -> None:
-    if writer.job.model.lora is not None:
+    if writer.job.model.has_adapters:
         writer.unsaid_value("model.lora", "Megatron-LM's pretraining programs train all weights")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import MEGATRON, Gathering
-from orchestrator.migration.programs import BERT, MAMBA, T5
 from orchestrator.migration.report import WRITE_IT
 from orchestrator.migration.writing_flags import FlagWriter
 
@@ -84,10 +83,10 @@ def read_scaling(given: Gathering) -> None:
     if given.get("model.position_embedding_type") not in ("rope", WRITE_IT):
         given.no_effect((llama, factor, linear), "it is for rotary positions")
         return
-    if given.family in (BERT, T5):
+    if not given.family.scales_positions:
         given.no_effect((llama, factor, linear), f"Megatron-LM's {given.family.name} scales no positions")
         return
-    if given.family is MAMBA:
+    if given.family.trains.is_hybrid:
         given.no_effect((llama, factor), "Megatron-LM's hybrids have no scaling of Llama's kind")
     if not given.has(llama) or llama in given.settled:
         given.no_effect(factor, "Megatron-LM takes it with --use-rope-scaling only")
@@ -136,11 +135,11 @@ def read_layer_spec(given: Gathering) -> None:
     """Which layers a program builds: of a Mamba Megatron-LM's own ones, which it asks for by name."""
     if not given.has("spec"):
         return
-    if given.family is MAMBA and given.words("spec") in _HYBRID_LAYERS:
+    if given.family.trains.is_hybrid and given.words("spec") in _HYBRID_LAYERS:
         given.no_effect("spec", "architecture: mamba has these layers")
-    elif given.family is BERT and given.words("spec") == ["local"]:
+    elif given.family.trains.is_masked_lm and given.words("spec") == ["local"]:
         given.carry("spec", LAYERS, "torch")
-    elif given.family is T5:
+    elif given.family.trains.is_encoder_decoder:
         given.no_effect("spec", "Megatron-LM's T5 has the layers that --transformer-impl names")
     else:
         given.another_training("spec", "layers of your own are not in this version")
@@ -148,9 +147,9 @@ def read_layer_spec(given: Gathering) -> None:
 
 def write_layer_spec(writer: FlagWriter) -> None:
     model = writer.job.model
-    if model.architecture == "mamba":
+    if model.family.is_hybrid:
         writer.add("MODEL", "spec", *_MAMBA_LAYERS)
-    elif model.architecture == "bert" and writer.job.runtime.layers == "torch":
+    elif model.family.is_masked_lm and writer.job.runtime.layers == "torch":
         writer.add("MODEL", "spec", "local")  # the trainer of BERT does not read --transformer-impl
 
 
@@ -160,7 +159,7 @@ def read_pattern(given: Gathering) -> None:
     if not given.has(name):
         return
     text = given.text(name)
-    if given.family is not MAMBA:
+    if not given.family.trains.is_hybrid:
         _read_pattern_of_another(given, name, text)
         return
     if text is None:

@@ -12,7 +12,6 @@ from orchestrator.data.blending import Draws, asked_of_sources, built, length_of
 from orchestrator.data.chat.packing import pack, usable
 from orchestrator.data.checks import (
     PARTS,
-    SENTENCES,
     Part,
     conversations_problem,
     length_problems,
@@ -85,7 +84,7 @@ def _stops(job: JobSpec, needed: Needed, found: dict[str, Source]) -> Iterator[s
         for entry in blend or ()
         if (header := found[normpath(entry.path)].header) is not None
     }
-    family, length, vision = job.model.architecture, job.model.seq_length, job.model.vision
+    family, length, vision = job.model.family, job.model.seq_length, job.model.vision
     for part in used_parts(job.data, family, headers, needed):
         yield from length_problems(part, headers[part.path], job.data, family, length, vision)
 
@@ -162,12 +161,12 @@ def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Dr
     header = source.header
     if header is None:
         return row
-    part = part_of(job.data, job.model.architecture, number, header, entry.path)
+    part = part_of(job.data, job.model.family, number, header, entry.path)
     held = tokens_before(header, part.stop) - tokens_before(header, part.start)
-    if job.model.architecture in SENTENCES:
+    if job.model.reads_sentences:
         # How many samples a document gives depends on where its sentences end: epochs are not known beforehand.
         return replace(row, tokens_held=held, documents=part.documents)
-    if job.data.chat is not None:
+    if job.data.has_conversations:
         return _of_conversations(job, part, header, draw, replace(row, tokens_held=held, documents=part.documents))
     is_built = draw.asked > 0 and held > length
     is_short = is_built and built(held, draw.asked, length).samples < draw.given
@@ -184,11 +183,10 @@ def _row(job: JobSpec, number: int, entry: BlendEntry, source: Source, draw: _Dr
 
 def _of_conversations(job: JobSpec, part: Part, header: IndexHeader, draw: _Draw, row: SourcePlan) -> SourcePlan:
     """What is known of a source of conversations: their lengths say how they are packed."""
-    assert job.data.chat is not None, "asked only where there are some"
     if conversations_problem(part.path, header, job.model.vision) is not None:
         return row
     sequences, conversations = _packed(
-        header, part.start, part.stop, job.data.chat, job.model.seq_length, job.data.seed, job.model.vision
+        header, part.start, part.stop, job.data.conversations, job.model.seq_length, job.data.seed, job.model.vision
     )
     return replace(
         row,

@@ -28,25 +28,25 @@ FORMULA = (
 """The formula as it is stored beside a number."""
 
 
-_BERT_HEAD = " + 6*h*h"
-"""The dense layer of its head."""
+_MASKED_LM_HEAD = " + 6*h*h"
+"""Its dense layer."""
 
 
 def formula(job: JobSpec) -> str:
     """The formula of a job's model, as it is stored beside a number."""
     model, causal = job.model, counts_causal(job)
-    if model.architecture == "t5":
+    if model.family.is_encoder_decoder:
         return T5_FORMULA.replace("12*D*q*Sd*(Sd + Se)", "6*D*q*Sd*(Sd + 2*Se)") if causal else T5_FORMULA
-    if model.architecture == "mamba" or model.lora is not None:
-        own = HYBRID_FORMULA if model.architecture == "mamba" else LORA_FORMULA
+    if model.family.is_hybrid or model.has_adapters:
+        own = HYBRID_FORMULA if model.family.is_hybrid else LORA_FORMULA
         return own.replace("12*q*s", "6*q*s") if causal else own
     of_layers = CAUSAL_FORMULA if causal else FORMULA
-    if job.task is not None:
+    if job.has_task:
         return of_layers.replace(" + 6*V*h)", ")")  # its head is no work beside the layers
-    if model.vision is not None:
-        return f"{of_layers}; plus {vision_formula(model.vision)}"
-    is_bert = model.architecture == "bert" and not causal
-    return of_layers.replace(" + 6*V*h)", f" + 6*V*h{_BERT_HEAD})") if is_bert else of_layers
+    if model.has_vision:
+        return f"{of_layers}; plus {vision_formula(model.image_encoder)}"
+    has_head = model.family.is_masked_lm and not causal
+    return of_layers.replace(" + 6*V*h)", f" + 6*V*h{_MASKED_LM_HEAD})") if has_head else of_layers
 
 
 def counts_causal(job: JobSpec) -> bool:
@@ -68,17 +68,17 @@ def full_flops(job: JobSpec, tokens: int, padded_vocab: int) -> float | None:
 
 def _flops(job: JobSpec, tokens: int, padded_vocab: int, *, causal: bool) -> float:
     model = job.model
-    if model.architecture == "t5":
+    if model.family.is_encoder_decoder:
         return t5_flops(model, tokens, padded_vocab, causal)
-    if model.architecture == "mamba":
+    if model.family.is_hybrid:
         return hybrid_flops(model, tokens, padded_vocab, causal)
-    if model.lora is not None:
+    if model.has_adapters:
         return tokens * lora_flops(model, model.seq_length / 2 if causal else attended(model), padded_vocab)
     layers = causal_layers_flops(model) if causal else layers_flops(model)
-    if job.task is not None:
+    if job.has_task:
         return float(tokens * layers)
     h = model.hidden_size
-    head = h if model.architecture == "bert" and not causal else 0
+    head = h if model.family.is_masked_lm and not causal else 0
     flops = float(tokens * (layers + 6 * (padded_vocab + head) * h))
     return flops + tokens / model.seq_length * vision_flops(model)
 

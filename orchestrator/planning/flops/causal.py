@@ -22,6 +22,6 @@ def causal_layers_flops(model: ModelSpec) -> float:
     matrices = 3 if model.is_gated else 2
     routed = sum(model.moe_layers)
     attention = h * (query + 2 * key) + query * h + query * model.seq_length
-    chosen = model.moe_router_topk * model.moe_ffn_size + (model.moe_shared_expert_intermediate_size or 0)
+    chosen = model.moe_router_topk * model.moe_ffn_size + model.shared_expert_size
     widths = (model.num_layers - routed) * model.ffn_size + routed * chosen
     return 6 * (model.num_layers * attention + matrices * h * widths)

@@ -14,7 +14,7 @@ def layers_flops(model: ModelSpec) -> float:
     routed = sum(model.moe_layers)
     attention = 6 * (h * (query + 2 * key) + query * h) + 12 * query * attended(model)
     dense = 6 * matrices * h * model.ffn_size
-    experts = 6 * h * (matrices * model.active_ffn_size + (model.num_experts or 0))
+    experts = 6 * h * (matrices * model.active_ffn_size + model.expert_count)
     return model.num_layers * attention + (model.num_layers - routed) * dense + routed * experts
 
 

@@ -15,7 +15,6 @@ LORA_FORMULA = (
 
 def lora_flops(model: ModelSpec, attended: float, padded_vocab: int) -> float:
     """Floating-point operations of forward and backward over a token. `attended`: the s of attention."""
-    assert model.lora is not None
     h, query = model.hidden_size, model.num_attention_heads * model.head_dim
     matrices = {
         "linear_qkv": (h, query + 2 * model.query_groups * model.head_dim),
@@ -25,10 +24,10 @@ def lora_flops(model: ModelSpec, attended: float, padded_vocab: int) -> float:
     }
     frozen = sum(inputs * outputs for inputs, outputs in matrices.values())
     layer = 4 * frozen + 6 * adapter_parameters(model, 1) + 12 * query * attended
-    unneeded = 0.0 if "linear_qkv" in model.lora.target_modules else 8 * query * attended
+    unneeded = 0.0 if "linear_qkv" in model.adapters.target_modules else 8 * query * attended
     for name, (inputs, outputs) in matrices.items():
         unneeded += 2 * inputs * outputs
-        if name in model.lora.target_modules:
-            unneeded += 2 * inputs * model.lora.rank
+        if name in model.adapters.target_modules:
+            unneeded += 2 * inputs * model.adapters.rank
             break
     return model.num_layers * layer + 4 * padded_vocab * h - unneeded

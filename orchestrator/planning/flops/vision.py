@@ -22,9 +22,9 @@ def vision_formula(vision: VisionSpec) -> str:
 
 def vision_flops(model: ModelSpec) -> float:
     """Floating-point operations of forward and backward for the images of one sequence; 0 where none are seen."""
-    vision = model.vision
-    if vision is None:
+    if not model.has_vision:
         return 0.0
+    vision = model.image_encoder
     h, width, patches = model.hidden_size, vision.hidden_size, vision.tokens_per_image
     of_patches = 2 * patches * CHANNELS * vision.patch_size**2 * width
     layers = vision.positions * layers_flops(encoder_model(vision))

@@ -33,9 +33,9 @@ class Activations:
 
 def chunks_of_stages(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tuple[Activations, ...]]:
     """[stage][chunk]: what each keeps."""
-    if job.model.architecture == "t5":
+    if job.model.family.is_encoder_decoder:
         return _of_halves(job, layers)
-    if job.model.architecture == "mamba":
+    if job.model.family.is_hybrid:
         return _of_hybrid(job, sizes, layers)
     in_stages = [
         tuple(zip(*chunks, strict=True))

@@ -45,8 +45,8 @@ def expert_sizes(job: JobSpec, sizes: LayerSizes, layers: Layers) -> ExpertSizes
     rows = math.ceil(sizes.own_tokens * model.moe_router_topk * model.moe_kept_share) * etp
     ffn = model.moe_ffn_size // etp
     grouped = layers == "transformer_engine" and can_group(job)
-    together = (model.num_experts or 1) // degrees.expert_model_parallel_size if grouped else 1
-    shared = (model.moe_shared_expert_intermediate_size or 0) // degrees.tensor_model_parallel_size
+    together = model.expert_count // degrees.expert_model_parallel_size if grouped else 1
+    shared = model.shared_expert_size // degrees.tensor_model_parallel_size
     return ExpertSizes(
         rows=rows,
         routed=rows * sizes.hidden * sizes.width,
@@ -60,7 +60,7 @@ def expert_sizes(job: JobSpec, sizes: LayerSizes, layers: Layers) -> ExpertSizes
 def saved_by_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     """Bytes kept to the backward pass, from the norm's output to what is added to the residual stream."""
     each = expert_sizes(job, sizes, layers)
-    router = sizes.own_tokens * (job.model.num_experts or 0) * _ROUTING + each.rows * _INDEX
+    router = sizes.own_tokens * job.model.expert_count * _ROUTING + each.rows * _INDEX
     of_inner, of_shared = _times_kept(job.model)
     return router + each.routed + of_inner * each.inner + of_shared * each.shared
 
@@ -97,6 +97,6 @@ def gathered_tokens(job: JobSpec, sizes: LayerSizes) -> int:
     """Bytes of the buffer into which the all-gather dispatcher brings the tokens of all ranks that share experts."""
     degrees = job.parallelism
     ranks = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size
-    if job.model.num_experts is None or job.model.moe_token_dispatcher_type != "allgather" or ranks == 1:
+    if not job.model.has_experts or job.model.moe_token_dispatcher_type != "allgather" or ranks == 1:
         return 0
     return ranks * sizes.stream

@@ -23,7 +23,7 @@ def copies_of_weights(job: JobSpec, stage: int, layers: int, routed: int) -> int
     if fp8 is None:
         return 0
     model, tp = job.model, job.parallelism.tensor_model_parallel_size
-    if model.architecture == "t5":
+    if model.family.is_encoder_decoder:
         count = 0
         for half, held in halves_of_stage(job, stage).items():
             count += held * layer_parameters(half_job(job, half).model, tp)

@@ -191,7 +191,7 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     """
     model, degrees = job.model, job.parallelism
     own = model.query_groups >= degrees.tensor_model_parallel_size
-    is_rotated = model.architecture == "gpt" and model.position_embedding_type == "rope"
+    is_rotated = "rotated_projection" in model.family.supports and model.position_embedding_type == "rope"
     plainly = degrees.context_parallel_size == 1 and model.attention_logit_softcapping is None
     able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)
     return able and is_rotated and own and not model.qk_layernorm
@@ -204,7 +204,7 @@ def adds_in_products(job: JobSpec) -> bool:
     choice = job.runtime.gradient_accumulation_fusion
     if choice != "auto":
         return choice
-    return job.runtime.device != "cpu" and job.model.lora is None and job.precision.dtype != "fp32"
+    return job.runtime.device != "cpu" and not job.model.has_adapters and job.precision.dtype != "fp32"
 
 
 def rotary_width(job: JobSpec) -> int:

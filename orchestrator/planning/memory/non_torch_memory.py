@@ -61,7 +61,7 @@ def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
         job.data_parallel_size,
         degrees.expert_model_parallel_size,
     )
-    groups = sum(size > 1 for size in sizes) + (_OF_EXPERTS if job.model.num_experts is not None else 0)
+    groups = sum(size > 1 for size in sizes) + (_OF_EXPERTS if job.model.has_experts else 0)
     groups += job.shares_embedding and degrees.pipeline_model_parallel_size > 1
     buffers = 0
     if layers == "transformer_engine" and overlaps_tensor_parallel(job):

@@ -69,7 +69,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     sizes = layer_sizes(job)
     in_stages, routed = layers_of_chunks(job.model.num_layers, degrees), layers_with_experts(job)
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
-    predicted = layer_sizes(half_job(job, "decoder")) if job.model.architecture == "t5" else sizes
+    predicted = layer_sizes(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
     trained = trained_parameters(job, counts)
     outside = outside_the_allocator(job, layers)
@@ -229,9 +229,9 @@ def _moments(
         ("start", _start(job, padded_vocab, count, lasting, first or last)),
         ("optimizer", {**lasting, "temporary": _update(job, count, experts)}),
     ]
-    if last and job.task is None:
+    if last and not job.has_task:
         norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job) if not post_ln else sizes.stream
-        if model.architecture == "bert":  # its head's dense layer, activation and norm
+        if model.family.is_masked_lm:  # its head's dense layer, activation and norm
             norm += 3 * predicted.stream + predicted.own_tokens * norm_statistics(job)
         at_the_loss = _saved(chunks, in_flight.at_the_loss) + ends + counters + norm
         moments += _last_moments(job, {**lasting, "activations": at_the_loss}, layers, sizes, vocab)

@@ -12,9 +12,9 @@ from orchestrator.spec.vision import VisionSpec
 
 def with_images(job: JobSpec, layers: Layers, stages: list[tuple[Activations, ...]]) -> list[tuple[Activations, ...]]:
     """[stage][chunk]: what each keeps, of which the first encodes images where the job has some."""
-    vision = job.model.vision
-    if vision is None:
+    if not job.model.has_vision:
         return stages
+    vision = job.model.image_encoder
     (first, *others), *rest = stages
     images = _of_images(job, vision, layers)
     # Their backward pass comes last: what the chunk's layers kept is free then.

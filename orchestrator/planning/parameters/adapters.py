@@ -11,7 +11,7 @@ def adapter_parameters(model: ModelSpec, tp: int) -> int:
     Beside a matrix [out, in], an adapter has [rank, in] and [out, rank]. Whichever of the two axes is split over ranks
     for the matrix is split for the adapter.
     """
-    if model.lora is None:
+    if not model.has_adapters:
         return 0
     h, query = model.hidden_size, model.num_attention_heads * model.head_dim
     widths = {
@@ -20,4 +20,4 @@ def adapter_parameters(model: ModelSpec, tp: int) -> int:
         "linear_fc1": h + model.ffn_size * (2 if model.is_gated else 1) // tp,
         "linear_fc2": model.ffn_size // tp + h,
     }
-    return model.lora.rank * sum(widths[module] for module in model.lora.target_modules)
+    return model.adapters.rank * sum(widths[module] for module in model.adapters.target_modules)

@@ -48,7 +48,7 @@ def _heads(job: JobSpec, vocab: int) -> int:
     the masked tokens; a pooler and two classes for the binary head. For a task a pooler and the task's scores alone."""
     model, h = job.model, job.model.hidden_size
     dense = h * h + h
-    if job.task is not None:
-        return dense + job.task.head_size * (h + 1)
+    if job.has_task:
+        return dense + job.labelled_task.head_size * (h + 1)
     binary = dense + 2 * h + 2 if model.bert_binary_head else 0
     return dense + norm_parameters(model, h) + vocab + binary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from orchestrator.models.registry import FamilyTable
 from orchestrator.planning.parameters import bert, gpt, mamba, t5
 from orchestrator.planning.parameters.counts import Parameters
 from orchestrator.spec.job import JobSpec
@@ -15,14 +16,14 @@ class _Counting(Protocol):
     def stage_parameters(self, job: JobSpec, padded_vocab: int) -> tuple[int, ...]: ...
 
 
-_FAMILIES: Final[dict[str, _Counting]] = {"gpt": gpt, "bert": bert, "t5": t5, "mamba": mamba}
+_FAMILIES: Final = FamilyTable[_Counting](gpt=gpt, bert=bert, t5=t5, mamba=mamba)
 
 
 def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     """Count the parameters of a job's model with a vocabulary of `padded_vocab` rows."""
-    return _FAMILIES[job.model.architecture].parameters(job, padded_vocab)
+    return _FAMILIES.of(job.model.family).parameters(job, padded_vocab)
 
 
 def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
-    return _FAMILIES[job.model.architecture].stage_parameters(job, padded_vocab)
+    return _FAMILIES.of(job.model.family).stage_parameters(job, padded_vocab)

@@ -12,15 +12,15 @@ from orchestrator.spec.stages import layers_of_chunks
 
 def expert_parameters(model: ModelSpec, etp: int) -> int:
     """Parameters of one expert that each of `etp` ranks holds; 0 in a model without experts."""
-    return 0 if model.num_experts is None else mlp_parameters(model, model.moe_ffn_size, etp)
+    return mlp_parameters(model, model.moe_ffn_size, etp) if model.has_experts else 0
 
 
 def routing_parameters(model: ModelSpec, tp: int) -> int:
     """Parameters of a layer's router and of what every token passes beside its experts, on each of `tp` ranks."""
-    if model.num_experts is None:
+    if not model.has_experts:
         return 0
-    router = model.num_experts * (model.hidden_size + (1 if model.add_bias_linear else 0))
-    return router + mlp_parameters(model, model.moe_shared_expert_intermediate_size or 0, tp)
+    router = model.expert_count * (model.hidden_size + (1 if model.add_bias_linear else 0))
+    return router + mlp_parameters(model, model.shared_expert_size, tp)
 
 
 def layers_parameters(model: ModelSpec, layers: int, routed: int, tp: int, held: int) -> int:
@@ -34,14 +34,14 @@ def layers_parameters(model: ModelSpec, layers: int, routed: int, tp: int, held:
 
 def held_by_rank(model: ModelSpec, degrees: ParallelismSpec) -> int:
     """Parameters of the experts of one layer that each rank holds."""
-    mine = (model.num_experts or 0) // degrees.expert_model_parallel_size
+    mine = model.expert_count // degrees.expert_model_parallel_size
     return mine * expert_parameters(model, degrees.expert_tensor_parallel)
 
 
 def layers_with_experts(job: JobSpec) -> tuple[tuple[int, ...], ...]:
     """[stage][chunk]: how many layers of each model chunk have experts."""
     model, degrees = job.model, job.parallelism
-    if model.num_experts is None:
+    if not model.has_experts:
         return ((0,) * degrees.num_model_chunks,) * degrees.pipeline_model_parallel_size
     if model.moe_layer_freq == 1:
         return layers_of_chunks(model.num_layers, degrees)

@@ -20,12 +20,12 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     """Count the parameters of a decoder with a vocabulary of `padded_vocab` rows."""
     model = job.model
     tp = job.parallelism.tensor_model_parallel_size
-    tied = not model.untie_embeddings_and_output_weights or job.task is not None
+    tied = not model.untie_embeddings_and_output_weights or job.has_task
     stages = stage_parameters(job, padded_vocab)
     embedding = embedding_parameters(model, padded_vocab, 1)
     output = 0 if tied else padded_vocab * model.hidden_size
     expert, routed = expert_parameters(model, 1), sum(model.moe_layers)
-    every, vision = (model.num_experts or 0) * expert, vision_parameters(model, 1)
+    every, vision = model.expert_count * expert, vision_parameters(model, 1)
     layers = layers_parameters(model, model.num_layers, routed, 1, every)
     return Parameters(
         total=vision + embedding + layers + norm_parameters(model, model.hidden_size) + output,
@@ -52,7 +52,7 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     ]
     counts[0] += embedding_parameters(model, padded_vocab, tp) + vision_parameters(model, tp)
     counts[-1] += norm_parameters(model, model.hidden_size)
-    if job.task is None and (model.untie_embeddings_and_output_weights or pp > 1):
+    if not job.has_task and (model.untie_embeddings_and_output_weights or pp > 1):
         counts[-1] += padded_vocab // tp * model.hidden_size
     return tuple(counts)
 

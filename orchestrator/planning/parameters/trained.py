@@ -13,18 +13,18 @@ def trained_parameters(job: JobSpec, held: tuple[int, ...]) -> tuple[int, ...]:
     images, or only the adapters.
     """
     model, tp = job.model, job.parallelism.tensor_model_parallel_size
-    if model.lora is not None:
+    if model.has_adapters:
         adapters = adapter_parameters(model, tp)
         return tuple(sum(chunks) * adapters for chunks in layers_of_chunks(model.num_layers, job.parallelism))
-    if model.vision is not None and model.vision.freeze:
-        return (held[0] - encoder_parameters(model.vision, tp), *held[1:])
+    if model.has_frozen_encoder:
+        return (held[0] - encoder_parameters(model.image_encoder, tp), *held[1:])
     return held
 
 
 def trained_in_all(job: JobSpec, parameters: int) -> int:
     """The same of a model's `parameters`."""
     model = job.model
-    if model.lora is not None:
+    if model.has_adapters:
         return model.num_layers * adapter_parameters(model, 1)
-    frozen = 0 if model.vision is None or not model.vision.freeze else encoder_parameters(model.vision, 1)
+    frozen = encoder_parameters(model.image_encoder, 1) if model.has_frozen_encoder else 0
     return parameters - frozen

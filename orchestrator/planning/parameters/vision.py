@@ -10,11 +10,11 @@ from orchestrator.spec.vision import VisionSpec
 
 def vision_parameters(model: ModelSpec, tp: int) -> int:
     """Those of the encoder and of the two matrices behind it on each of `tp` ranks; 0 where no images are seen."""
-    if model.vision is None:
+    if not model.has_vision:
         return 0
     h, part = model.hidden_size, model.hidden_size // tp
-    projector = part * (model.vision.hidden_size + 1) + h * part + h
-    return encoder_parameters(model.vision, tp) + projector
+    projector = part * (model.image_encoder.hidden_size + 1) + h * part + h
+    return encoder_parameters(model.image_encoder, tp) + projector
 
 
 def encoder_parameters(vision: VisionSpec, tp: int) -> int:

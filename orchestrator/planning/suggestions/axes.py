@@ -61,7 +61,7 @@ def axes_of(job: JobSpec, machine: int, layers: Layers) -> dict[str, list[Change
         fields = {"parallelism.tp_comm_overlap": False}
         axes["overlap"] = [Change("overlap", "tensor parallelism not overlapped", fields)]
     axes["recompute"] = _recomputation(job)
-    if job.model.num_experts is not None:
+    if job.model.has_experts:
         # No GPUs are taken for it: the experts of ranks that are there are spread over them.
         path, ep = "parallelism.expert_model_parallel_size", degrees.expert_model_parallel_size
         axes["experts"] = [Change("experts", f"EP {ep * factor}", {path: ep * factor}) for factor in _FACTORS]

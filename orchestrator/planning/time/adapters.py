@@ -29,9 +29,9 @@ MATRICES = 2
 
 def adapted(setting: Setting, layer: Pass) -> Pass:
     """A layer with its adapters, where the model has some."""
-    lora = setting.model.lora
-    if lora is None:
+    if not setting.model.has_adapters:
         return layer
+    lora = setting.model.adapters
     for name, linear in zip(MODULES, layer_linears(setting), strict=True):
         if name in lora.target_modules:
             beside = _beside(setting, linear, lora.rank, drops=lora.lora_dropout > 0)
@@ -41,9 +41,9 @@ def adapted(setting: Setting, layer: Pass) -> Pass:
 
 def launches(setting: Setting) -> Passes:
     """Kernels that the host starts for a layer beside those of one that is trained whole."""
-    lora = setting.model.lora
-    if lora is None:
+    if not setting.model.has_adapters:
         return Passes(0, 0)
+    lora = setting.model.adapters
     count = len(lora.target_modules)
     return Passes(count * _LAUNCHES.forward, count * _LAUNCHES.backward - _LAUNCHES_OF_WEIGHTS)
 

@@ -38,7 +38,7 @@ def _kept(setting: Setting) -> float:
 
 def local_experts(setting: Setting) -> int:
     """Experts of a layer on each rank."""
-    return (setting.model.num_experts or 0) // setting.job.parallelism.expert_model_parallel_size
+    return setting.model.expert_count // setting.job.parallelism.expert_model_parallel_size
 
 
 def expert_products(setting: Setting) -> Passes:
@@ -49,7 +49,7 @@ def expert_products(setting: Setting) -> Passes:
     for inputs, outputs in ((model.hidden_size, up / etp), (model.moe_ffn_size / etp, model.hidden_size)):
         forward += _grouped(setting, inputs, outputs)
         backward += _grouped(setting, outputs, inputs) + _weight_gradients(setting, inputs, outputs)
-    gate = gemm_seconds(setting.own_tokens, model.num_experts or 0, model.hidden_size, setting.device, setting.dtype)
+    gate = gemm_seconds(setting.own_tokens, model.expert_count, model.hidden_size, setting.device, setting.dtype)
     return Passes(forward + gate, backward + 2 * gate)
 
 
@@ -77,7 +77,7 @@ def moving_seconds(setting: Setting) -> Passes:
     model = setting.model
     sent = _kept(setting) * model.hidden_size * setting.size
     sorted_ = rows(setting) * model.hidden_size * setting.size if local_experts(setting) > 1 else 0.0
-    scores = setting.own_tokens * (model.num_experts or 0)
+    scores = setting.own_tokens * model.expert_count
     forward = _MOVED.forward * sent + _SORTED.forward * sorted_ + _ROUTED.forward * scores
     backward = _MOVED.backward * sent + _SORTED.backward * sorted_ + _ROUTED.backward * scores
     return Passes(setting.streaming(forward), setting.streaming(backward))

@@ -45,7 +45,7 @@ def scale(parts: Parts, factor: float) -> Parts:
 def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
     """One transformer layer, with a dense MLP or with experts."""
     model, tp = setting.model, setting.tp
-    dense = (model.moe_shared_expert_intermediate_size or 0) if has_experts else model.ffn_size
+    dense = model.shared_expert_size if has_experts else model.ffn_size
     products = linear_passes(setting, layer_linears(setting, dense), setting.products)
     attention = attention_seconds(
         setting.sequences / setting.cp,
@@ -55,7 +55,7 @@ def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
         setting.device,
         setting.dtype,
         setting.kernels,
-        causal=model.architecture != "bert",
+        causal=model.family.is_decoder_only,
         drops=model.attention_dropout > 0,
         parts=setting.cp,
     )
@@ -191,7 +191,7 @@ def _modules_again(setting: Setting, layer: Pass, share: float) -> float:
     if "mlp" in modules:
         seconds += (1 - share) * _mlp_seconds(setting, model.ffn_size)
     if "moe" in modules and share:
-        shared = _mlp_seconds(setting, model.moe_shared_expert_intermediate_size or 0)
+        shared = _mlp_seconds(setting, model.shared_expert_size)
         seconds += share * (shared + sum(_expert_pass(setting).forward.values()))
     return seconds
 
@@ -215,7 +215,7 @@ def embedding_pass(setting: Setting) -> Pass:
 
 def output_pass(setting: Setting) -> Pass:
     """Last norm, output layer and loss; nothing to speak of where the head of a task scores whole sequences."""
-    if setting.job.task is not None:
+    if setting.job.has_task:
         return Pass({}, {})
     linear = Linear(setting.model.hidden_size, setting.padded_vocab / setting.tp, True)
     # It is megatron-core's own linear with any layers, and waits for what it reads.
@@ -226,7 +226,7 @@ def output_pass(setting: Setting) -> Pass:
     if setting.job.runtime.fused_linear_cross_entropy:  # its backward pass computes the logits again
         backward["recompute"] = products.forward["gemm"]
         backward["memory_bound"] = _table_again(setting)
-    if setting.model.architecture == "bert":  # the dense layer of its head, whole on every tensor-parallel rank
+    if setting.model.family.is_masked_lm:  # the dense layer of its head, whole on every tensor-parallel rank
         h = setting.model.hidden_size
         product = gemm_seconds(setting.own_tokens, h, h, setting.device, setting.dtype)
         forward, backward = {**forward, "gemm": product}, {**backward, "gemm": 2 * product}

@@ -48,7 +48,7 @@ class Setting:
     @property
     def is_frozen(self) -> bool:
         """Whether only adapters are trained, and no matrix, norm or table of the model itself."""
-        return self.model.lora is not None
+        return self.model.has_adapters
 
     def streaming(self, count: float) -> float:
         """Seconds of kernels that read and write `count` bytes."""

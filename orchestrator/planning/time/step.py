@@ -178,9 +178,9 @@ def _pass_seconds(
 
 def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
     """The passes of each model chunk of each stage."""
-    if setting.model.architecture == "t5":
+    if setting.model.family.is_encoder_decoder:
         return _stages_of_halves(setting, held)
-    if setting.model.architecture == "mamba":
+    if setting.model.family.is_hybrid:
         return _stages_of_hybrid(setting, held)
     degrees = setting.job.parallelism
     stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
@@ -296,12 +296,11 @@ def _blend(one: Pass, other: Pass, share: float) -> Pass:
 def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> Parts:
     """The optimizer on the fullest stage, and what of a step is neither."""
     device, stages = setting.device, layers_of_chunks(setting.model.num_layers, setting.job.parallelism)
-    lora = setting.model.lora
-    each = _TENSORS_PER_LAYER if lora is None else MATRICES * len(lora.target_modules)
-    if setting.model.architecture == "mamba":  # its layers are halves of these
-        each //= 2
+    model = setting.model
+    each = MATRICES * len(model.adapters.target_modules) if model.has_adapters else _TENSORS_PER_LAYER
+    each = each * model.family.residual_branches // 2  # those are of a layer with both
     in_stages = [sum(stage) for stage in stages]
-    in_stages[0] += trained_layers(setting.model.vision)
+    in_stages[0] += trained_layers(setting.model)
     tensors = each * max(in_stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
     replicas, of_experts = setting.job.weight_replicas, setting.job.expert_replicas

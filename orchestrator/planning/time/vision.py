@@ -15,6 +15,7 @@ from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, recomputed, scale
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.vision import CHANNELS, encoder_job
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
 _NUMBERS = 4
@@ -33,20 +34,20 @@ class Images(NamedTuple):
     starts: Starts
 
 
-def trained_layers(vision: VisionSpec | None) -> int:
-    """Layers that have as many tensors as what is trained of it."""
-    if vision is None:
+def trained_layers(model: ModelSpec) -> int:
+    """Layers that have as many tensors as what is trained for the images of a model; 0 where there are none."""
+    if not model.has_vision:
         return 0
-    return _BESIDE + (0 if vision.freeze else vision.num_layers)
+    return _BESIDE + (0 if model.has_frozen_encoder else model.image_encoder.num_layers)
 
 
 def images_of(setting: Setting) -> Images | None:
     """The encoder and the two matrices behind it; None where there are no images. A frozen encoder has no backward
     pass.
     """
-    vision = setting.model.vision
-    if vision is None:
+    if not setting.model.has_vision:
         return None
+    vision = setting.model.image_encoder
     own = _encoder_setting(setting, vision)
     layers, layer, before = vision.num_layers, layer_pass(own), _before(own, vision)
     projector, placed = _projector(own, vision, setting.model.hidden_size), _placed(setting, vision)

@@ -90,7 +90,7 @@ def evaluate(session: Session) -> None:
             # The first set is everything together; what follows are its sources one by one.
             prefix = f"validation/{name}" if number else "validation"
             values |= loss_metrics(prefix, losses)
-            if session.job.task is None:
+            if not session.job.has_task:
                 # The first part is the language modelling, whose perplexity is known by that name.
                 first = losses.parts[session.step.parts[0]]
                 values[f"{prefix}/perplexity"] = math.exp(min(first, _LARGEST_EXPONENT))

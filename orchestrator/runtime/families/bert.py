@@ -128,8 +128,8 @@ def build_chunk(
     block = _block_spec(config, layers, vp_stage)
     if model.transformer_block_type == "post_ln":
         normalise_behind(block, layers, config)
-    if job.task is not None:
-        return BertForTask(config, block, head_size=job.task.head_size, **settings)
+    if job.has_task:
+        return BertForTask(config, block, head_size=job.labelled_task.head_size, **settings)
     tied = not model.untie_embeddings_and_output_weights
     return Bert(config, block, share_embeddings_and_output_weights=tied, **settings)
 
@@ -148,7 +148,7 @@ def _block_spec(config: TransformerConfig, layers: Layers, vp_stage: int | None)
 def train_step(job: JobSpec) -> TrainStep:
     """Cross entropy of the masked tokens and, with a binary head, of the order of a sample's parts; of the right answer
     where the job has a task."""
-    if job.task is not None:
-        return RightAnswer(job.task)
+    if job.has_task:
+        return RightAnswer(job.labelled_task)
     per_token = job.has_per_token_loss
     return MaskedTokens(job.model.bert_binary_head, job.model.tokentypes, per_token=per_token)

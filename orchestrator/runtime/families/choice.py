@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from orchestrator.models.registry import FamilyTable
 from orchestrator.runtime.families import bert, gpt, mamba, t5, vision
 from orchestrator.runtime.families.base import Family
 from orchestrator.spec.job import JobSpec
 
-_FAMILIES: Final[dict[str, Family]] = {"gpt": gpt, "bert": bert, "t5": t5, "mamba": mamba}
+_FAMILIES: Final = FamilyTable[Family](gpt=gpt, bert=bert, t5=t5, mamba=mamba)
 
 
 def family_of(job: JobSpec) -> Family:
     """The family of a job's model."""
-    return vision if job.model.vision is not None else _FAMILIES[job.model.architecture]
+    return vision if job.model.has_vision else _FAMILIES.of(job.model.family)

@@ -69,16 +69,13 @@ def build_chunk(
     job: JobSpec, config: LayerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
 ) -> SeeingGPT:
     """Model chunk `index` of this rank."""
-    vision = job.model.vision
-    assert vision is not None, "the family of jobs that have it"
     block = block_spec_function(layers)(config, virtual_stage(job, index))
     chunk = decoder(job, config, block, vocabulary, ranks, index, SeeingGPT)
     if chunk.pre_process:
-        chunk.see_with(ImageEncoder(vision, config, layers))
+        chunk.see_with(ImageEncoder(job.model.image_encoder, config, layers))
     return chunk
 
 
 def train_step(job: JobSpec) -> NextTokenAfterImages:
     """Cross entropy of the next token, of which some follow images."""
-    assert job.model.vision is not None, "the family of jobs that have it"
-    return NextTokenAfterImages(job.model.vision)
+    return NextTokenAfterImages(job.model.image_encoder)

@@ -36,7 +36,7 @@ def choose_layers(
 
     Raises MissingDependency when Transformer Engine is asked for where it cannot be had.
     """
-    asked = "torch" if job.model.lora is not None else job.runtime.layers
+    asked = "torch" if job.model.has_adapters else job.runtime.layers
     if asked == "transformer_engine" and not has_engine(device):
         reason = trouble() or "it is not installed"
         if not device.is_cuda:

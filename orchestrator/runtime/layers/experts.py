@@ -86,7 +86,7 @@ def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
     Raises MissingDependency when grouped matrix products are asked for where Transformer Engine's layers are not used.
     """
     model, parallelism = job.model, job.parallelism
-    if model.num_experts is None:
+    if not model.has_experts:
         return {}
     if model.moe_grouped_gemm and layers != "transformer_engine":
         raise MissingDependency(

@@ -16,7 +16,7 @@ from orchestrator.spec.job import JobSpec
 def auxiliary_losses(job: JobSpec) -> dict[str, str]:
     """The losses that balance a job's experts: their names here, and megatron-core's."""
     model = job.model
-    if model.num_experts is None:
+    if not model.has_experts:
         return {}
     found = {}
     if model.moe_aux_loss_coeff > 0:

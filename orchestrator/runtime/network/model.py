@@ -124,7 +124,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
 
 def _hybrid_settings(model: ModelSpec) -> dict[str, Any]:
     """What TransformerConfig takes about state space layers; nothing for a model that has none."""
-    if model.architecture != "mamba":
+    if not model.family.is_hybrid:
         return {}
     return {
         "mamba_state_dim": model.mamba_state_dim,
@@ -161,7 +161,7 @@ def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
 
 def _fuses_gelu(model: ModelSpec) -> bool:
     """Of experts megatron-core fuses SwiGLU only."""
-    return model.num_experts is None and (model.is_gated or model.add_bias_linear)
+    return not model.has_experts and (model.is_gated or model.add_bias_linear)
 
 
 def build_chunks(
@@ -172,8 +172,8 @@ def build_chunks(
     chunks = [build_chunk(job, config, layers, vocabulary, ranks, index) for index in range(ranks.num_chunks)]
     for chunk in chunks:
         add_in_products(chunk, config)
-        if job.model.lora is not None:
-            add_adapters(chunk, job.model.lora, config)
+        if job.model.has_adapters:
+            add_adapters(chunk, job.model.adapters, config)
         chunk.to(device.torch_device, config.params_dtype)
     keep_experts_apart(chunks)
     initialize_weights(
@@ -187,9 +187,9 @@ def build_chunks(
 
 
 def _stream_of(model: ModelSpec, weight: str) -> Stream:
-    if model.vision is not None and is_of_images(weight):
-        return Stream(2 * model.vision.num_layers, norm_weight=1.0)
-    branches = model.num_layers * (1 if model.architecture == "mamba" else 2)
+    if model.has_vision and is_of_images(weight):
+        return Stream(2 * model.image_encoder.num_layers, norm_weight=1.0)
+    branches = model.num_layers * model.family.residual_branches
     return Stream(branches, norm_weight=0.0 if model.apply_layernorm_1p else 1.0)
 
 

@@ -56,8 +56,8 @@ def source_records(job: JobSpec) -> Iterator[dict[str, Any]]:
 def _sources(job: JobSpec) -> Iterator[Callable[[], dict[str, Any]]]:
     if job.data.random_tokens:
         return
-    if job.task is not None:
-        for part, paths in (("training", job.task.train), ("validation", job.task.validation or [])):
+    if job.has_task:
+        for part, paths in (("training", job.labelled_task.train), ("validation", job.labelled_task.validation or [])):
             yield from (partial(_files_record, part, Path(path)) for path in paths)
         return
     own = {"validation": job.data.validation, "test": job.data.test}

@@ -18,7 +18,7 @@ def layout(job: JobSpec) -> dict[str, int]:
         "dp": job.data_parallel_size,
         **_uneven_stages(job),
         **({"split": parallelism.pipeline_model_parallel_split_rank} if _says_split(job) else {}),
-        **(experts if job.model.num_experts is not None else {}),
+        **(experts if job.model.has_experts else {}),
     }
 
 

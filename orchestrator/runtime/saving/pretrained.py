@@ -109,7 +109,7 @@ def load_weights(
         raise UserError(f"the weights of {path} are not those of this model: {findings}; {_WAY_OUT}")
     if theirs is not None:
         _check_network(path, theirs, job)
-    if _IMAGES in fresh and job.model.vision is not None and job.model.vision.freeze:
+    if _IMAGES in fresh and job.model.has_frozen_encoder:
         raise UserError(
             f"{path} has no encoder of images, and model.vision.freeze would leave this job's as it begins, at random: "
             "write freeze: false, or let checkpoint.pretrained lead to a model that sees"

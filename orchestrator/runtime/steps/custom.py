@@ -49,9 +49,9 @@ def _whose(job: JobSpec) -> str:
     """What makes the loss of a job one per token."""
     if job.batch.calculate_per_token_loss:
         return "that batch.calculate_per_token_loss asks for"
-    if job.model.architecture == "t5":
+    if job.model.family.targets_vary:
         return "of a T5"
-    return f"that data.{'chat' if job.data.chat is not None else 'eod_mask_loss'} asks for"
+    return f"that data.{'chat' if job.data.has_conversations else 'eod_mask_loss'} asks for"
 
 
 def _import(name: str, where: str) -> ModuleType:

@@ -36,7 +36,7 @@ def bert_model(job: JobSections) -> Iterator[Problem]:
     for name, reason in _NOT_OF_BERT.items():
         if getattr(model, name) != ModelSpec.model_fields[name].default:
             yield Problem(f"is not for architecture: bert: {reason}", (f"model.{name}", FAMILY), "leave it out")
-    if model.position_embedding_type not in ("learned_absolute", "rope", "none"):
+    if model.position_embedding_type not in model.family.positions:
         message = f"{model.position_embedding_type} positions are not for architecture: bert"
         yield Problem(message, ("model.position_embedding_type", FAMILY), "write learned_absolute or rope")
     if model.query_groups != model.num_attention_heads:

@@ -16,9 +16,9 @@ _ONE_EACH = "write packing: false in data.chat: one conversation to a sequence"
 def conversations(job: JobSections) -> Iterator[Problem]:
     """Conversations are for decoders, and have positions and a mask of their own."""
     data = job.data
-    if data.chat is None:
+    if not data.has_conversations:
         return
-    if job.model.architecture != "gpt":
+    if "conversations" not in job.model.family.supports:
         message = f"conversations are for architecture gpt only, and architecture is {job.model.architecture}"
         yield Problem(message, (CHAT, "model.architecture"), "leave chat out")
     unread = {

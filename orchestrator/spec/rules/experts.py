@@ -21,7 +21,7 @@ _FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith("moe_
 
 def experts_are_there(job: JobSections) -> Iterator[Problem]:
     """What is said of experts is said of a model that has some."""
-    if job.model.num_experts is not None:
+    if job.model.has_experts:
         return
     for name in _FIELDS:
         if getattr(job.model, name) != ModelSpec.model_fields[name].default:
@@ -39,7 +39,7 @@ def _written_tensor_parallel(job: JobSections) -> int:
 
 def decoder_experts(job: JobSections) -> Iterator[Problem]:
     """Only the decoder has layers with experts."""
-    if job.model.num_experts is not None and job.model.architecture != "gpt":
+    if job.model.has_experts and "experts" not in job.model.family.supports:
         message = f"experts are for architecture: gpt, and this is {job.model.architecture}"
         yield Problem(message, (EXPERTS, "model.architecture"), "leave num_experts out")
 
@@ -60,9 +60,9 @@ def layers_with_experts(job: JobSections) -> Iterator[Problem]:
 def chosen_experts(job: JobSections) -> Iterator[Problem]:
     """A token is routed to some of the experts; alone, the chosen one needs a weight that is not always 1."""
     model = job.model
-    if model.num_experts is None:
+    if not model.has_experts:
         return
-    if model.moe_router_topk > model.num_experts:
+    if model.moe_router_topk > model.expert_count:
         message = f"moe_router_topk {model.moe_router_topk} > num_experts {model.num_experts}"
         yield Problem(message, (TOPK, EXPERTS), f"at most {model.num_experts}")
     if (
@@ -79,13 +79,13 @@ def balancing(job: JobSections) -> Iterator[Problem]:
     """A load-balancing loss has a kind, and dropping tokens goes with one."""
     model = job.model
     kind = model.moe_router_load_balancing_type
-    balances = model.num_experts is not None and (model.moe_aux_loss_coeff or model.moe_z_loss_coeff)
+    balances = model.has_experts and (model.moe_aux_loss_coeff or model.moe_z_loss_coeff)
     if balances and job.has_per_token_loss:
-        field = "data.chat" if job.data.chat is not None else "data.eod_mask_loss"
+        field = "data.chat" if job.data.has_conversations else "data.eod_mask_loss"
         message = "with a loss per token megatron-core weighs the losses that balance experts by the layout"
         hint = f"write {PER_TOKEN}: false, or leave the coefficients of aux and z loss out"
         yield Problem(message, (PER_TOKEN, field, COEFF, "model.moe_z_loss_coeff"), hint)
-    if model.num_experts is None or kind in ("aux_loss", "seq_aux_loss"):
+    if not model.has_experts or kind in ("aux_loss", "seq_aux_loss"):
         return
     if model.moe_aux_loss_coeff > 0:
         message = f"is the weight of an auxiliary loss, and moe_router_load_balancing_type is {kind}"
@@ -97,8 +97,8 @@ def balancing(job: JobSections) -> Iterator[Problem]:
 
 def experts_by_expert_parallel(job: JobSections) -> Iterator[Problem]:
     """Each expert-parallel rank holds equally many experts."""
-    experts, ep = job.model.num_experts, job.parallelism.expert_model_parallel_size
-    if experts is not None and experts % ep:
+    experts, ep = job.model.expert_count, job.parallelism.expert_model_parallel_size
+    if experts % ep:
         message = f"num_experts / EP must be whole: {quotient(experts, ep)}"
         offers = (divisors_of(experts, EP, ep), multiples_of(ep, EXPERTS, experts))
         yield Refusal(message, (EP, EXPERTS), offers=offers)
@@ -108,7 +108,7 @@ def expert_ranks(job: JobSections) -> Iterator[Problem]:
     """Experts share out the ranks of a stage: ETP · EP divides TP · CP · DP."""
     parallelism = job.parallelism
     etp, ep = parallelism.expert_tensor_parallel, parallelism.expert_model_parallel_size
-    if job.model.num_experts is None or etp * ep == 1:
+    if not job.model.has_experts or etp * ep == 1:
         return
     world, pp = job.world_size, parallelism.pipeline_model_parallel_size
     if world % parallelism.model_parallel_size or world < parallelism.model_parallel_size:
@@ -127,7 +127,7 @@ def expert_ranks(job: JobSections) -> Iterator[Problem]:
 def expert_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     """Experts are split over some of the tensor-parallel ranks, evenly."""
     etp, tp = job.parallelism.expert_tensor_parallel, job.parallelism.tensor_model_parallel_size
-    if job.model.num_experts is not None and tp % etp:
+    if job.model.has_experts and tp % etp:
         message = f"TP / ETP must be whole: {quotient(tp, etp)}"
         yield Problem(message, (ETP, TP), "leave expert_tensor_parallel_size out, or write 1 for whole experts")
 
@@ -135,7 +135,7 @@ def expert_tensor_parallel(job: JobSections) -> Iterator[Problem]:
 def experts_with_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     """With TP > 1 each rank routes its own part of the sequence: megatron-core trains experts with SP only."""
     tp = job.parallelism.tensor_model_parallel_size
-    if job.model.num_experts is not None and tp > 1 and not job.parallelism.uses_sequence_parallel:
+    if job.model.has_experts and tp > 1 and not job.parallelism.uses_sequence_parallel:
         message = f"experts with TP > 1 need sequence parallelism, or every rank would route all tokens: TP = {tp}"
         yield Problem(message, ("parallelism.sequence_parallel", TP, EXPERTS), "write sequence_parallel: true")
 
@@ -144,7 +144,7 @@ def experts_without_biases(job: JobSections) -> Iterator[Problem]:
     """megatron-core adds a bias in place to what an expert's last layer returns, which autograd refuses; split or
     shared experts cannot have one at all.
     """
-    if job.model.num_experts is not None and job.model.add_bias_linear:
+    if job.model.has_experts and job.model.add_bias_linear:
         message = "experts have no biases: megatron-core's cannot be trained with them"
         yield Problem(message, (BIAS, EXPERTS), "write add_bias_linear: false")
 
@@ -152,15 +152,15 @@ def experts_without_biases(job: JobSections) -> Iterator[Problem]:
 def expert_widths(job: JobSections) -> Iterator[Problem]:
     """Each rank holds an equal part of the experts that it shares."""
     model, parallelism = job.model, job.parallelism
-    if model.num_experts is None:
+    if not model.has_experts:
         return
     etp, tp = parallelism.expert_tensor_parallel, parallelism.tensor_model_parallel_size
-    shared = model.moe_shared_expert_intermediate_size
+    shared = model.shared_expert_size
     if model.moe_ffn_size % etp:
         message = f"moe_ffn_hidden_size / ETP must be whole: {quotient(model.moe_ffn_size, etp)}"
         offers = (multiples_of(etp, EXPERT_WIDTH, model.moe_ffn_size), divisors_of(model.moe_ffn_size, ETP, etp))
         yield Refusal(message, (EXPERT_WIDTH, ETP, TP), offers=offers)
-    if shared is not None and shared % tp:
+    if shared % tp:
         message = f"moe_shared_expert_intermediate_size / TP must be whole: {quotient(shared, tp)}"
         offers = (multiples_of(tp, SHARED, shared), divisors_of(shared, TP, tp))
         yield Refusal(message, (SHARED, TP), offers=offers)
@@ -182,9 +182,9 @@ def grouped_gemm(job: JobSections) -> Iterator[Problem]:
 def recomputed_experts(job: JobSections) -> Iterator[Problem]:
     """A module that is recomputed is there: `mlp` is a dense MLP, `moe` the experts of a layer that has some."""
     modules, paths = job.runtime.recompute_modules or (), ("runtime.recompute_modules", EXPERTS)
-    if "moe" in modules and job.model.num_experts is None:
+    if "moe" in modules and not job.model.has_experts:
         yield Problem("`moe` is the experts, and the model has none", paths, "write mlp")
-    if "mlp" in modules and job.model.num_experts is not None and all(job.model.moe_layers):
+    if "mlp" in modules and job.model.has_experts and all(job.model.moe_layers):
         yield Problem("`mlp` is a dense MLP, and every layer has experts instead", paths, "write moe")
 
 

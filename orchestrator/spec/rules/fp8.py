@@ -44,7 +44,7 @@ def layers_with_fp8(job: JobSections) -> Iterator[Problem]:
     if runtime.device == "cpu":
         message = "Transformer Engine multiplies in FP8 on GPUs, and runtime.device is cpu"
         yield Problem(message, (FP8, "runtime.device"), "leave fp8 out")
-    if job.model.lora is not None:
+    if job.model.has_adapters:
         message = "adapters stand beside torch's layers, and Transformer Engine's multiply in FP8"
         yield Problem(message, (FP8, "model.lora"), "leave fp8 out")
     if runtime.cpu_offloading_num_layers is not None:
@@ -74,10 +74,10 @@ def layers_in_bf16(job: JobSections) -> Iterator[Problem]:
         if fp8.recipe == "delayed":
             message = "delayed scaling is for all layers or none: largest values are shared at the end of the last"
             yield Problem(message, (path, RECIPE), "write recipe: tensorwise or blockwise, or leave it out")
-        if job.model.architecture == "t5":
+        if job.model.family.is_encoder_decoder:
             message = "T5 has a first and a last layer in each of its halves"
             yield Problem(message, (path, "model.architecture"), "leave it out")
-    if not written or job.model.architecture == "t5":
+    if not written or job.model.family.is_encoder_decoder:
         return
     layers, pp = job.model.num_layers, job.parallelism.pipeline_model_parallel_size
     most = layers // pp
@@ -123,11 +123,10 @@ def sides_of_matrices(job: JobSections) -> Iterator[Problem]:
     if not all(model.moe_layers):
         ffn = model.ffn_size
         sides.append(("ffn_hidden_size", ffn, tp, TP, [multiples_of(tp, "model.ffn_hidden_size", ffn)]))
-    if model.num_experts is not None:
+    if model.has_experts:
         ffn = model.moe_ffn_size
         sides.append(("moe_ffn_hidden_size", ffn, etp, ETP, [multiples_of(etp, EXPERT_WIDTH, ffn)]))
-        shared = model.moe_shared_expert_intermediate_size
-        if shared is not None:
+        if shared := model.shared_expert_size:
             sides.append(("the shared expert", shared, tp, TP, [multiples_of(tp, SHARED, shared)]))
     if _gathers_blocks(job) and model.hidden_size % _BLOCK:
         message = f"blocks of {_BLOCK} are gathered under sequence parallelism: hidden_size {model.hidden_size}"
@@ -159,7 +158,7 @@ def tokens_of_products(job: JobSections) -> Iterator[Problem]:
     local = degrees.tensor_model_parallel_size if degrees.uses_sequence_parallel else 1
     own = _BLOCK if _gathers_blocks(job) else _TOKENS_OF_A_RANK
     lengths = {"model.seq_length": model.seq_length}
-    if model.architecture == "t5" and model.decoder_seq_length is not None:
+    if model.family.is_encoder_decoder and model.decoder_seq_length is not None:
         lengths["model.decoder_seq_length"] = model.decoder_seq_length
     for path, length in lengths.items():
         if length % (parts * local):

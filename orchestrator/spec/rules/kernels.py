@@ -17,7 +17,7 @@ def linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
     if not job.runtime.fused_linear_cross_entropy:
         return
     hint = "leave it out"
-    if job.model.architecture != "gpt":
+    if "joined_loss" not in job.model.family.supports:
         message = f"joins the output layer and the loss of a decoder, and architecture is {job.model.architecture}"
         yield Problem(message, (JOINED, "model.architecture"), hint)
     if job.model.final_logit_softcapping is not None:
@@ -30,7 +30,7 @@ def linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
 
 def gradient_accumulation(job: JobSections) -> Iterator[Problem]:
     """The matrices whose products add gradients to buffers have gradients."""
-    if job.runtime.gradient_accumulation_fusion is True and job.model.lora is not None:
+    if job.runtime.gradient_accumulation_fusion is True and job.model.has_adapters:
         message = "is about the gradients of matrices that model.lora freezes"
         yield Problem(message, (FUSED_ACCUMULATION, "model.lora"), "leave it out")
 

@@ -30,7 +30,7 @@ _OWNED = re.compile(
 def training_data(job: JobSections) -> Iterator[Problem]:
     """A blend or random tokens, and not both, or the examples of a task."""
     data = job.data
-    if data.blend is None and not data.random_tokens and job.task is None:
+    if data.blend is None and not data.random_tokens and not job.has_task:
         hint = "write blend: [{path: PREFIX}], or random_tokens: true for a benchmark"
         yield Problem("there is nothing to train on", ("data.blend",), hint)
     if data.blend is not None and data.random_tokens:

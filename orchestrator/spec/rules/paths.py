@@ -45,8 +45,8 @@ def _paths(job: JobSections) -> Iterator[tuple[str, str]]:
             yield f"data.{name}[{number}].path", entry.path
             for text in entry.text or ():
                 yield f"data.{name}[{number}].text", text
-    if job.task is not None:
-        for name, texts in (("train", job.task.train), ("validation", job.task.validation)):
+    if job.has_task:
+        for name, texts in (("train", job.labelled_task.train), ("validation", job.labelled_task.validation)):
             yield from ((f"task.{name}", text) for text in texts or ())
 
 

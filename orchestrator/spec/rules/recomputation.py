@@ -40,7 +40,7 @@ def recomputation(job: JobSections) -> Iterator[Problem]:
 def recomputed_layers(job: JobSections) -> Iterator[Problem]:
     """No more layers can be recomputed at a time than a stage holds, and groups of them make up each chunk."""
     count, layers = job.runtime.recompute_num_layers, job.model.num_layers
-    if count is None or job.runtime.recompute_granularity != "full" or job.model.architecture == "t5":
+    if count is None or job.runtime.recompute_granularity != "full" or job.model.family.is_encoder_decoder:
         return
     lengths = sorted({held for stage in layers_of_chunks(layers, job.parallelism) for held in stage})
     largest = lengths[-1]
@@ -111,7 +111,7 @@ def offloaded_layers(job: JobSections) -> Iterator[Problem]:
         message = f"the last layer's activations are needed at once: {count} ≥ num_layers {job.model.num_layers}"
         legal = job.model.num_layers - 1
         yield Problem(message, (OFFLOADED, LAYERS), f"at most {legal}" if legal else "leave it out")
-    if job.model.lora is not None:
+    if job.model.has_adapters:
         message = "adapters stand beside torch's layers, and Transformer Engine's keep activations in the host's memory"
         yield Problem(message, (OFFLOADED, "model.lora"), "leave it out; recomputation saves memory everywhere")
     if pp > 1:

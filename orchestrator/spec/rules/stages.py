@@ -55,7 +55,7 @@ def layers_by_stages(job: JobSections) -> Iterator[Problem]:
     """Every stage, and every chunk of a stage, holds equally many layers."""
     layers, pp = job.model.num_layers, job.parallelism.pipeline_model_parallel_size
     chunks = job.parallelism.num_model_chunks
-    if job.model.architecture == "t5":  # rules.t5: each half by itself
+    if job.model.family.is_encoder_decoder:  # rules.t5: each half by itself
         return
     if _written(job, FIRST, LAST) or job.parallelism.pipeline_model_parallel_layout is not None:
         raise Unavailable("an even split")
@@ -113,7 +113,7 @@ def chunks_of_uneven_stages(job: JobSections) -> Iterator[Problem]:
 def letters_of_stages(job: JobSections) -> Iterator[Problem]:
     """In letters every layer is there once, the embedding is first, the loss last, and no chunk is empty."""
     text, pp = job.parallelism.pipeline_model_parallel_layout, job.parallelism.pipeline_model_parallel_size
-    if text is None or pp == 1 or job.model.architecture == "t5":
+    if text is None or pp == 1 or job.model.family.is_encoder_decoder:
         return
     try:
         chunks = chunks_of(text)

@@ -15,10 +15,10 @@ _OF_TEXT = ("blend", "validation", "test", "split", "mask_prob", "short_seq_prob
 
 def model_of_the_task(job: JobSections) -> Iterator[Problem]:
     """The head stands on a BERT's pooler, and the two parts of an example are told apart by their types."""
-    if job.task is None:
+    if not job.has_task:
         return
     model = job.model
-    if model.architecture != "bert":
+    if "task_head" not in model.family.supports:
         message = f"a task's head is for architecture: bert, and architecture is {model.architecture}"
         yield Problem(message, (TASK, "model.architecture"), "leave the task out, or write architecture: bert")
     elif not model.bert_binary_head:
@@ -28,7 +28,7 @@ def model_of_the_task(job: JobSections) -> Iterator[Problem]:
 
 def data_of_the_task(job: JobSections) -> Iterator[Problem]:
     """The examples are all that is read."""
-    for name in _OF_TEXT if job.task is not None else ():
+    for name in _OF_TEXT if job.has_task else ():
         if getattr(job.data, name) != DataSpec.model_fields[name].default:
             message = f"{name} is for training on text, and the job trains on the examples of its task"
             yield Problem(message, (f"data.{name}", TASK), f"leave {name} out")
@@ -36,11 +36,11 @@ def data_of_the_task(job: JobSections) -> Iterator[Problem]:
 
 def validation_of_the_task(job: JobSections) -> Iterator[Problem]:
     """Evaluation needs examples that are held out."""
-    task, evaluation = job.task, job.evaluation
-    if task is not None and not evaluation.same_samples:
+    evaluation = job.evaluation
+    if job.has_task and not evaluation.same_samples:
         message = "an evaluation reads the examples of its files from the first one on"
         yield Problem(message, ("evaluation.same_samples", TASK), "leave it out")
-    if task is None or task.validation is not None or job.data.random_tokens:
+    if not job.has_task or job.labelled_task.validation is not None or job.data.random_tokens:
         return
     for name in ("eval_interval", "eval_at_start"):
         if getattr(evaluation, name):

@@ -114,9 +114,9 @@ def context_parallel(job: JobSections) -> Iterator[Problem]:
 
 def context_parallel_family(job: JobSections) -> Iterator[Problem]:
     """The cut of the sequence is made for causal attention."""
-    cp, architecture = job.parallelism.context_parallel_size, job.model.architecture
-    if cp > 1 and architecture not in ("gpt",):
-        message = f"context parallelism cuts causal attention, and architecture is {architecture}: CP = {cp}"
+    cp, family = job.parallelism.context_parallel_size, job.model.family
+    if cp > 1 and "context_parallelism" not in family.supports:
+        message = f"context parallelism cuts causal attention, and architecture is {family.name}: CP = {cp}"
         hint = "write context_parallel_size: 1; sequence_parallel also saves activation memory"
         yield Problem(message, (CP, "model.architecture"), hint)
 

@@ -204,7 +204,7 @@ def lowest_learning_rate(job: JobSections) -> Iterator[Problem]:
 def loss_per_token(job: JobSections) -> Iterator[Problem]:
     """Tokens and samples of one loss cannot be weighed against each other."""
     model = job.model
-    if job.batch.calculate_per_token_loss and model.architecture == "bert" and model.bert_binary_head:
+    if job.batch.calculate_per_token_loss and model.family.is_masked_lm and model.bert_binary_head:
         message = "a loss per token has one part, and BERT with its binary head has two: one counts tokens, one samples"
         yield Problem(message, (PER_TOKEN, "model.bert_binary_head", "model.architecture"), "leave it out")
 

@@ -25,9 +25,9 @@ _NOT_TRIED = {
 def seeing_decoders(job: JobSections) -> Iterator[Problem]:
     """Images are a decoder's, and some things were not tried with them."""
     model = job.model
-    if model.vision is None:
+    if not model.has_vision:
         return
-    if model.architecture != "gpt":
+    if "images" not in model.family.supports:
         message = f"images are for architecture gpt only, and architecture is {model.architecture}"
         yield Problem(message, (VISION, "model.architecture"), "leave vision out")
     for path, reason in _NOT_TRIED.items():
@@ -43,23 +43,22 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
 def conversations_with_images(job: JobSections) -> Iterator[Problem]:
     """Images stand in conversations, each of which is a sequence of its own."""
     data = job.data
-    if job.model.vision is None or job.model.architecture != "gpt" or data.random_tokens:
+    if not job.model.has_vision or "images" not in job.model.family.supports or data.random_tokens:
         return
-    if data.chat is None:
+    if not data.has_conversations:
         yield Problem(
             "images stand in conversations, and data.chat is not written",
             (VISION, "data"),
             "write chat: {packing: false}",
         )
-    elif data.chat.packing:
+    elif data.conversations.packing:
         message = "a sequence with images holds one conversation, and packing is on"
         yield Problem(message, ("data.chat.packing", "data.chat", VISION), "write packing: false in data.chat")
 
 
 def frozen_encoder(job: JobSections) -> Iterator[Problem]:
     """An encoder that stays as it began tells nothing of an image; for a benchmark on random tokens it will do."""
-    vision = job.model.vision
-    if vision is not None and vision.freeze and job.checkpoint.pretrained is None and not job.data.random_tokens:
+    if job.model.has_frozen_encoder and job.checkpoint.pretrained is None and not job.data.random_tokens:
         message = "an encoder that is not trained needs weights, and there is no checkpoint.pretrained"
         yield Problem(message, (FROZEN, "checkpoint.pretrained"), "write checkpoint.pretrained: RUN, or freeze: false")
 
@@ -67,9 +66,9 @@ def frozen_encoder(job: JobSections) -> Iterator[Problem]:
 def patches(job: JobSections) -> Iterator[Problem]:
     """Patches fill an image, and images leave room for text."""
     model = job.model
-    vision = model.vision
-    if vision is None:
+    if not model.has_vision:
         return
+    vision = model.image_encoder
     size, patch = vision.image_size, vision.patch_size
     if size % patch:
         message = f"patch_size {patch} does not divide image_size {size}: {quotient(size, patch)}"
@@ -88,9 +87,9 @@ def patches(job: JobSections) -> Iterator[Problem]:
 
 def encoder_shapes(job: JobSections) -> Iterator[Problem]:
     """Heads divide the encoder's width, and tensor parallelism its heads and MLPs."""
-    vision, tp = job.model.vision, job.parallelism.tensor_model_parallel_size
-    if vision is None:
+    if not job.model.has_vision:
         return
+    vision, tp = job.model.image_encoder, job.parallelism.tensor_model_parallel_size
     width, heads = vision.hidden_size, vision.num_attention_heads
     if width % heads:
         message = f"num_attention_heads {heads} does not divide hidden_size {width}: {quotient(width, heads)}"

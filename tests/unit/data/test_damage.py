@@ -27,6 +27,7 @@ from orchestrator.data.manifest import manifest_path, read_manifest
 from orchestrator.data.preparation import survey
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import DataError, OrchestratorError, UserError
+from orchestrator.models.registry import FAMILIES
 from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.data import DataSpec
 from orchestrator.spec.model import ModelSpec
@@ -306,7 +307,9 @@ class TestBeforeTheStart:
 
 
 def _check(data: DataSpec, architecture: str, samples: Sequence[int]) -> None:
-    check_data(data, architecture=architecture, sequence_length=8, vocab_size=261, tokenizer_hash="", samples=samples)
+    check_data(
+        data, family=FAMILIES[architecture], sequence_length=8, vocab_size=261, tokenizer_hash="", samples=samples
+    )
 
 
 @pytest.mark.usefixtures("process_group")

@@ -20,7 +20,7 @@ from orchestrator.exchange.megatron import describe, export_megatron, import_meg
 from orchestrator.exchange.megatron_arguments import differences, to_arguments, to_model
 from orchestrator.exchange.megatron_names import numbered_object, stacked_object, wanted_tensors
 from orchestrator.exchange.megatron_optimizer import is_resumable
-from orchestrator.exchange.megatron_sentences import architecture_of
+from orchestrator.exchange.megatron_sentences import family_of
 from orchestrator.exchange.reading import StoredWeights
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.writing import job_text
@@ -55,7 +55,9 @@ def found_in(checkpoint: Path) -> dict[str, Any]:
 def test_weights_and_optimizer_are_all_there(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_checkpoint(kind, tmp_path) / f"iter_{SAVED:07d}"
     found, job = found_in(source), job_of(kind)
-    assert differences(job, found["arguments"], architecture_of(found["kinds"]) or "") == []
+    family = family_of(found["kinds"])
+    assert family is job.model.family
+    assert differences(job, found["arguments"], family) == []
     megatron._check_weights(source, found, job)
     assert megatron._takes_optimizer(source, found, job), capsys.readouterr().err
 

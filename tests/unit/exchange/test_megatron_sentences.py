@@ -10,7 +10,8 @@ from support.training import tiny_job
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron_arguments import differences, require_representable, to_arguments, to_model
 from orchestrator.exchange.megatron_names import find_sources, names_there, unread, wanted_tensors
-from orchestrator.exchange.megatron_sentences import architecture_of
+from orchestrator.exchange.megatron_sentences import family_of
+from orchestrator.models.registry import BERT
 from orchestrator.spec.job import JobSpec
 
 _T5 = {"architecture": "t5", "position_embedding_type": "learned_absolute", "decoder_seq_length": 32}
@@ -73,7 +74,7 @@ def test_every_tensor_is_found_there(name: str) -> None:
     assert missing == []
     assert sources.keys() == wanted.keys()
     assert unread(sources, stored) == []
-    assert architecture_of(key.partition(".")[0] for key in stored if "optimizer" not in key) == job.model.architecture
+    assert family_of(key.partition(".")[0] for key in stored if "optimizer" not in key) is job.model.family
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,8 +89,8 @@ def test_arguments_there_and_back(name: str) -> None:
     job = job_of(name)
     require_representable(job)
     arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=ROWS)
-    assert differences(job, arguments, job.model.architecture) == []
-    described = to_model(arguments, job.model.architecture)
+    assert differences(job, arguments, job.model.family) == []
+    described = to_model(arguments, job.model.family)
     assert {key: described[key] for key in MODELS[name]} == MODELS[name]
     assert differences(job, arguments) != []
 
@@ -97,9 +98,9 @@ def test_arguments_there_and_back(name: str) -> None:
 def test_layers_of_a_bert() -> None:
     job = job_of("bert")
     arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=ROWS)
-    assert differences(job, {**arguments, "spec": ["local"]}, "bert") == []
+    assert differences(job, {**arguments, "spec": ["local"]}, BERT) == []
     with pytest.raises(UserError, match="layers of a specification of its own"):
-        to_model({**arguments, "spec": ["my.layers", "spec"]}, "bert")
+        to_model({**arguments, "spec": ["my.layers", "spec"]}, BERT)
 
 
 def test_a_key_of_another_network_is_not_passed_over() -> None:
@@ -107,7 +108,7 @@ def test_a_key_of_another_network_is_not_passed_over() -> None:
     wanted = wanted_tensors(job, ROWS, with_optimizer=False)
     sources, _ = find_sources(wanted, {**wanted, "lm_head.dense.more": (1,)})
     assert unread(sources, {**wanted, "lm_head.dense.more": (1,)}) == ["lm_head.dense.more"]
-    assert architecture_of(["embedding", "encoder", "adapter"]) is None
+    assert family_of(["embedding", "encoder", "adapter"]) is None
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from orchestrator.inference import images
 from orchestrator.inference.model import Model
 from orchestrator.inference.texts import Continuation
 from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
 
@@ -28,7 +29,9 @@ class Writer(Model):
 
     def __init__(self) -> None:
         data = SimpleNamespace(tokenizer=TokenizerSpec())
-        job: Any = SimpleNamespace(model=SimpleNamespace(vision=VisionSpec(image_size=8, patch_size=4)), data=data)
+        vision = VisionSpec(image_size=8, patch_size=4)
+        model = ModelSpec(num_layers=1, hidden_size=8, num_attention_heads=1, seq_length=32, vision=vision)
+        job: Any = SimpleNamespace(model=model, data=data)
         super().__init__(SimpleNamespace(job=job), SimpleNamespace(iteration=1))  # type: ignore[arg-type]
         self.shown: list[int] = []
 

@@ -19,6 +19,7 @@ from orchestrator.inference.serving.app import _requests
 from orchestrator.inference.serving.engine import Engine
 from orchestrator.inference.serving.protocol import RequestError
 from orchestrator.spec.generation import Generation
+from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
 EYES = VisionSpec(image_size=8, patch_size=4)
@@ -54,7 +55,9 @@ class Model:
     """One that sees, and makes of an image a request with its pixels."""
 
     is_first = True
-    job = SimpleNamespace(model=SimpleNamespace(vision=EYES))
+    job = SimpleNamespace(
+        model=ModelSpec(num_layers=1, hidden_size=8, num_attention_heads=1, seq_length=32, vision=EYES)
+    )
 
     def requests(self, prompts: Any, options: Generation, given: Any) -> list[Request]:
         return [Request(0, [1], options, Images(tuple(given[0]), (0,), 4))]

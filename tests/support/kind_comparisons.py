@@ -1,0 +1,116 @@
+"""Where a program compares kinds of models by name, or an optional section of a job with None, to decide what a model
+does. Code outside `orchestrator/models/` asks a trait of `model.family` or a property of the section instead.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from orchestrator.models.registry import FAMILIES
+
+_KINDS = {"architecture", "family"}
+"""What holds a family or its name."""
+_NAMES = set(FAMILIES) | {name.upper() for name in FAMILIES}
+"""Families, as text and as constants of the registry."""
+_OPTIONAL = {"vision", "lora", "num_experts", "moe_shared_expert_intermediate_size", "chat", "task"}
+"""Fields of a job that are None where it has no such part; each has a property that says whether it is there."""
+_OTHERS = {"self", "request", "served"}
+"""Objects that have fields of these names and are no part of a job."""
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def comparisons(source: str) -> list[tuple[int, str]]:
+    """Each by its line."""
+    tree = ast.parse(source)
+    found: set[tuple[int, str]] = set()
+    for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, _Function))):
+        kinds, optional = _locals(scope)
+        for node in ast.walk(scope):
+            if _compares(node, kinds, optional):
+                found.add((node.lineno, ast.unparse(node)))  # type: ignore[attr-defined]
+            for asked in _truths(node):
+                if _is_of(asked, _OPTIONAL, optional):
+                    found.add((asked.lineno, ast.unparse(asked)))
+    return sorted(found)
+
+
+def _compares(node: ast.AST, kinds: set[str], optional: set[str]) -> bool:
+    match node:
+        case ast.Compare():
+            sides = [each.value if isinstance(each, ast.NamedExpr) else each for each in (node.left, *node.comparators)]
+            has_none = any(isinstance(side, ast.Constant) and side.value is None for side in sides)
+            if has_none:
+                return any(_is_of(side, _OPTIONAL, optional) for side in sides)
+            return any(_is_of(side, _KINDS, kinds) or _names_a_family(side) for side in sides)
+        case ast.Match():
+            return _is_of(node.subject, _KINDS, kinds)
+        case ast.Subscript():
+            is_registry = isinstance(node.value, ast.Name) and node.value.id == "FAMILIES"
+            return not is_registry and _is_of(node.slice, {"architecture"}, kinds)
+        case ast.Call(ast.Attribute(_, "get"), [key, *_]):
+            return _is_of(key, {"architecture"}, kinds)
+    return False
+
+
+def _names_a_family(side: ast.expr) -> bool:
+    """`"t5"`, `("gpt", "bert")`, `T5`, or `"model.architecture"` in a call that reads it."""
+    if isinstance(side, ast.Call):
+        return any(isinstance(each, ast.Constant) and each.value == "model.architecture" for each in side.args)
+    elements = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
+    return any(
+        (isinstance(each, ast.Constant) and each.value in _NAMES) or (isinstance(each, ast.Name) and each.id in _NAMES)
+        for each in elements
+    )
+
+
+def _truths(node: ast.AST) -> Iterator[ast.expr]:
+    """What a node takes for true or false."""
+    match node:
+        case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
+            yield node.test
+        case ast.BoolOp():
+            yield from node.values
+        case ast.UnaryOp(ast.Not(), operand):
+            yield operand
+        case ast.comprehension():
+            yield from node.ifs
+        case ast.Call(ast.Name("bool"), [asked]):
+            yield asked
+
+
+def _is_of(node: ast.expr, fields: set[str], names: set[str]) -> bool:
+    """Whether it reads one of these fields of a job, or a local that holds one."""
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if not isinstance(node, ast.Attribute) or node.attr not in fields:
+        return False
+    owner = node.value
+    return (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")) not in _OTHERS
+
+
+def _locals(scope: ast.AST) -> tuple[set[str], set[str]]:
+    """Of a function, the locals that hold a kind, and those that hold an optional section."""
+    kinds: set[str] = set()
+    optional: set[str] = set()
+    if isinstance(scope, ast.Module):
+        return kinds, optional
+    for node in ast.walk(scope):
+        for target, value in _assignments(node):
+            if _is_of(value, {"architecture"}, set()):
+                kinds.add(target)
+            elif _is_of(value, _OPTIONAL, set()):
+                optional.add(target)
+    return kinds, optional
+
+
+def _assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    match node:
+        case ast.Assign([ast.Name(name)], value) | ast.NamedExpr(ast.Name(name), value):
+            yield name, value
+        case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)):
+            yield from (
+                (target.id, value)
+                for target, value in zip(targets, values, strict=False)
+                if isinstance(target, ast.Name)
+            )
