@@ -4,16 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from orchestrator.causes import NO_FAILURES, cause_of
 from orchestrator.cluster.nodelist import compact_nodelist
-from orchestrator.launch.policy import BY_LAUNCHER
+from orchestrator.events.types import (
+    BY_LAUNCHER,
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointSkipped,
+    Created,
+    DataFailed,
+    DataPrepared,
+    DataSubmitted,
+    EvaluationSkipped,
+    Event,
+    Exited,
+    Exported,
+    ExportFailed,
+    ExportStopped,
+    Finished,
+    FirstStep,
+    GaveUp,
+    Hang,
+    Imported,
+    Launched,
+    Notified,
+    Pretrained,
+    Requeued,
+    RequeueFailed,
+    Reshaped,
+    Resumed,
+    Started,
+    StepSkipped,
+    StopRequested,
+    Submitted,
+    Withdrawn,
+)
 from orchestrator.planning.figures import disk_size, time_span
 from orchestrator.review.damage import DAMAGE
 
 Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other"]
-Event = Mapping[str, Any]
+_Value = TypeVar("_Value")
 
 _MOST_EVIDENCE = 12
 _NEWS = {
@@ -23,7 +55,7 @@ _NEWS = {
     "failed": "that it had failed",
     "stopped": "that it had stopped",
 }
-_IN_NUMBERS = {"checkpoint_saved": "checkpoints saved", "exported": "checkpoints exported"}
+_IN_NUMBERS: dict[str, str] = {CheckpointSaved.name: "checkpoints saved", Exported.name: "checkpoints exported"}
 
 
 @dataclass(frozen=True)
@@ -64,177 +96,159 @@ def _counted(stretch: Mapping[str, Sequence[tuple[Event, Told]]]) -> list[Told]:
     lines = []
     for kind, known in stretch.items():
         event, line = known[-1]
-        many = f"{len(known)} {_IN_NUMBERS[kind]}, the last at iteration {event.get('iteration')}"
+        many = f"{len(known)} {_IN_NUMBERS[kind]}, the last at iteration {event.at}"
         lines.append(replace(line, text=many) if len(known) > 1 else line)
     return sorted(lines, key=lambda line: line.number)
 
 
-def last(events: Sequence[Event], kind: str) -> Event:
-    """The latest event of a kind; one without anything where there is none."""
-    return next((event for event in reversed(events) if event.get("event") == kind), {})
-
-
-def last_end(events: Iterable[Event]) -> Event | None:
-    """The end of the latest launch, None where it has not ended."""
-    end: Event | None = None
-    for event in events:
-        if event.get("event") == "launched":
-            end = None
-        elif event.get("event") == "exited":
-            end = event
-    return end
-
-
-def evidence_of(event: Event) -> tuple[str, ...]:
+def evidence_of(exited: Exited) -> tuple[str, ...]:
     """The log lines that show why a launch ended."""
-    lines = event.get("evidence")
-    return tuple(str(line) for line in lines[:_MOST_EVIDENCE]) if isinstance(lines, list) else ()
+    return (exited.evidence or ())[:_MOST_EVIDENCE]
 
 
 def _told(number: int, event: Event) -> Told:
-    kind = str(event.get("event"))
-    moment = event.get("time")
-    time = float(moment) if isinstance(moment, int | float) and abs(moment) < 1e11 else None
-    group, sentence = _SENTENCES.get(kind, ("other", _plain))
+    group, sentence = _SENTENCES.get(type(event), ("other", _plain))
     try:
         text = sentence(event)
     except DAMAGE:
         text = _plain(event)
-    is_failure = kind == "exited" and event.get("cause") not in NO_FAILURES
-    return Told(number, time, kind, "trouble" if is_failure else group, text, evidence_of(event))
+    exited = event if isinstance(event, Exited) else None
+    if exited is not None and exited.cause not in NO_FAILURES:
+        group = "trouble"
+    return Told(number, event.time, event.kind, group, text, evidence_of(exited) if exited is not None else ())
 
 
 def _plain(event: Event) -> str:
     """An event that is not known, or not as it should be."""
-    rest = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("time", "event"))
-    return f"{event.get('event')}: {rest}" if rest else str(event.get("event"))
+    rest = ", ".join(f"{key} {value}" for key, value in event.said().items() if key not in ("time", "event"))
+    return f"{event.kind}: {rest}" if rest else event.kind
 
 
-def _launched(event: Event) -> str:
-    nodes = event.get("nodes")
-    where = f"on {compact_nodelist(map(str, nodes))}" if isinstance(nodes, list) and nodes else ""
-    where = where or (f"on {event['host']}" if event.get("host") else "")
-    job = f" as job {event['job_id']}" if event.get("job_id") else ""
-    again = f", restart {event['restart']}" if event.get("restart") else ""
+def _known(value: _Value | None) -> _Value:
+    """What no sentence can do without; raises LookupError where it was not said."""
+    if value is None:
+        raise LookupError
+    return value
+
+
+def _created(event: Created) -> str:
+    return f"created in {event.folder}" if event.folder else "created"
+
+
+def _launched(event: Launched) -> str:
+    where = f"on {compact_nodelist(event.nodes)}" if event.nodes else f"on {event.host}" if event.host else ""
+    job = f" as job {event.job_id}" if event.job_id else ""
+    again = f", restart {event.restart}" if event.restart else ""
     return f"started {where}{job}{again}".replace("  ", " ").rstrip()
 
 
-def _started(event: Event) -> str:
-    layout = event.get("topology")
-    degrees = (
-        " x ".join(f"{name.upper()} {size}" for name, size in layout.items() if size != 1)
-        if isinstance(layout, dict)
-        else ""
-    )
+def _started(event: Started) -> str:
+    degrees = " x ".join(f"{name.upper()} {size}" for name, size in (event.topology or {}).items() if size != 1)
     shape = f" = {degrees}" if degrees else ""
-    size = event["world_size"]
+    size = _known(event.world_size)
     ranks = "1 rank trains" if size == 1 else f"{size} ranks{shape} train"
     return (
-        f"{ranks} from iteration {event['iteration']} on {event['device']} "
-        f"(torch {event.get('torch')}, megatron-core {event.get('megatron_core')})"
+        f"{ranks} from iteration {_known(event.iteration)} on {_known(event.device)} "
+        f"(torch {event.torch}, megatron-core {event.megatron_core})"
     )
 
 
-def _exited(event: Event) -> str:
-    cause, message, at = str(event.get("cause")), event.get("message"), event.get("iteration")
-    text = cause_of(cause).sentence
-    text += f" at iteration {at}" if at is not None else ""
-    text += f" ({message})" if message else ""
-    return text + (f"; machine at fault: {event['node']}" if event.get("node") else "")
+def _exited(event: Exited) -> str:
+    text = cause_of(str(event.cause)).sentence
+    text += f" at iteration {event.iteration}" if event.iteration is not None else ""
+    text += f" ({event.message})" if event.message else ""
+    return text + (f"; machine at fault: {event.node}" if event.node else "")
 
 
-def _requeued(event: Event) -> str:
-    left_out = event.get("exclude") or []
-    without = f", without {compact_nodelist(map(str, left_out))}" if left_out else ""
-    later = f", in {time_span(float(event['delay']))}" if event.get("delay") else ""
-    by = event.get("by")
-    how = "started again by its launcher" if by == BY_LAUNCHER else f"back in the queue by {by}"
-    return f"{how}: {cause_of(str(event.get('cause'))).sentence}{later}{without}"
+def _requeued(event: Requeued) -> str:
+    without = f", without {compact_nodelist(event.exclude)}" if event.exclude else ""
+    later = f", in {time_span(event.delay)}" if event.delay else ""
+    how = "started again by its launcher" if event.by == BY_LAUNCHER else f"back in the queue by {event.by}"
+    return f"{how}: {cause_of(str(event.cause)).sentence}{later}{without}"
 
 
-def _pretrained(event: Event) -> str:
-    source = event.get("from_run") or event["checkpoint"]
-    fresh = event.get("fresh") or []
-    at_random = f"; at random: {', '.join(map(str, fresh))}" if fresh else ""
-    return f"weights of iteration {event['from_iteration']} of {source}{at_random}"
+def _pretrained(event: Pretrained) -> str:
+    source = event.from_run or _known(event.checkpoint)
+    at_random = f"; at random: {', '.join(event.fresh)}" if event.fresh else ""
+    return f"weights of iteration {_known(event.from_iteration)} of {source}{at_random}"
 
 
-def _imported(event: Event) -> str:
-    return f"weights{' and optimizer' if event.get('optimizer') else ''} imported from {event['source']}"
+def _imported(event: Imported) -> str:
+    return f"weights{' and optimizer' if event.optimizer else ''} imported from {_known(event.source)}"
 
 
-def _first_step(event: Event) -> str:
-    parts = {str(name): float(seconds) for name, seconds in event["seconds"].items()}
+def _first_step(event: FirstStep) -> str:
+    parts = _known(event.seconds)
     slowest = sorted(parts, key=lambda name: -parts[name])[:3]
     of_which = ", ".join(f"{name.replace('_', ' ')} {time_span(parts[name])}" for name in slowest)
     after = time_span(sum(parts.values()))
     return (
-        f"the first step of this start, iteration {event['iteration']}, was done {after} after the launch ({of_which})"
+        f"the first step of this start, iteration {_known(event.iteration)}, was done {after} after the launch "
+        f"({of_which})"
     )
 
 
-def _notified(event: Event) -> str:
-    occasion = str(event.get("occasion"))
-    what = _NEWS.get(occasion, f"of {occasion}")
-    ways = " and ".join(map(str, event.get("told") or []))
+def _notified(event: Notified) -> str:
+    what = _NEWS.get(str(event.occasion), f"of {event.occasion}")
+    ways = " and ".join(event.told or ())
     sent = f"notified {what}, by {ways}" if ways else f"nobody was notified {what}"
-    return "; ".join([sent, *(f"not by {way}: {why}" for way, why in (event.get("failed") or {}).items())])
+    return "; ".join([sent, *(f"not by {way}: {why}" for way, why in (event.failed or {}).items())])
 
 
-def _saved(event: Event) -> str:
-    took = f", {time_span(float(event['seconds']))}" if "seconds" in event else ""
-    return f"checkpoint {event['iteration']} saved: {disk_size(float(event['bytes']))}{took}"
+def _saved(event: CheckpointSaved) -> str:
+    took = f", {time_span(event.seconds)}" if event.seconds is not None else ""
+    return f"checkpoint {_known(event.iteration)} saved: {disk_size(_known(event.bytes))}{took}"
 
 
-def _exported(event: Event) -> str:
+def _exported(event: Exported) -> str:
     return (
-        f"checkpoint {event['iteration']} exported as {event['format']}: {disk_size(float(event['bytes']))}, "
-        f"{time_span(float(event['seconds']))}"
+        f"checkpoint {_known(event.iteration)} exported as {_known(event.format)}: {disk_size(_known(event.bytes))}, "
+        f"{time_span(_known(event.seconds))}"
     )
 
 
-def _withdrawn(event: Event) -> str:
-    if "launch_id" in event:
-        return f"kept from its next start by {event['by']}"
-    return f"job {event['job_id']} was taken out of the queue by {event['by']}"
+def _withdrawn(event: Withdrawn) -> str:
+    if event.launch_id is not None:
+        return f"kept from its next start by {_known(event.by)}"
+    return f"job {_known(event.job_id)} was taken out of the queue by {_known(event.by)}"
 
 
 def _of(template: str) -> Callable[[Event], str]:
     """A sentence with the event's fields."""
-    return lambda event: template.format(**event)
+    return lambda event: template.format(**event.said())
 
 
-_SENTENCES: dict[str, tuple[Group, Callable[[Event], str]]] = {
-    "created": ("start", lambda event: "created" + (f" in {event['folder']}" if event.get("folder") else "")),
-    "imported": ("start", _imported),
-    "reshaped": ("start", _of("checkpoint {iteration} written anew for this layout, from {source}")),
-    "launched": ("start", _launched),
-    "started": ("start", _started),
-    "pretrained": ("start", _pretrained),
-    "first_step": ("start", _first_step),
-    "notified": ("other", _notified),
-    "resumed": ("start", _of("goes on from checkpoint {iteration}")),
-    "exited": ("end", _exited),
-    "finished": ("end", _of("all steps are done: iteration {iteration}")),
-    "stop_requested": ("end", _of("a stop was asked for by {by}, at iteration {iteration}")),
-    "submitted": ("queue", _of("submitted to {cluster} as job {job_id}")),
-    "data_submitted": ("queue", _of("the job that makes its data was submitted to {cluster} as job {job_id}")),
-    "withdrawn": ("queue", _withdrawn),
-    "requeued": ("queue", _requeued),
-    "requeue_failed": ("trouble", _of("could not be put back into the queue: {message}")),
-    "gave_up": ("trouble", _of("given up: {reason}")),
-    "data_prepared": ("data", lambda event: f"data made: {len(event['made'])} data sets"),
-    "data_failed": ("trouble", _of("its data could not be made: {message}")),
-    "checkpoint_saved": ("checkpoint", _saved),
-    "checkpoint_failed": ("trouble", _of("checkpoint {iteration} failed: {message}")),
-    "checkpoint_skipped": ("trouble", _of("a checkpoint was passed over: {path}: {message}")),
-    "exported": ("checkpoint", _exported),
-    "export_failed": ("trouble", _of("the export of checkpoint {iteration} failed: {message}")),
-    "export_stopped": ("checkpoint", _of("the export of checkpoint {iteration} was interrupted")),
-    "evaluation_skipped": (
+_SENTENCES: dict[type[Event], tuple[Group, Callable[[Any], str]]] = {
+    Created: ("start", _created),
+    Imported: ("start", _imported),
+    Reshaped: ("start", _of("checkpoint {iteration} written anew for this layout, from {source}")),
+    Launched: ("start", _launched),
+    Started: ("start", _started),
+    Pretrained: ("start", _pretrained),
+    FirstStep: ("start", _first_step),
+    Notified: ("other", _notified),
+    Resumed: ("start", _of("goes on from checkpoint {iteration}")),
+    Exited: ("end", _exited),
+    Finished: ("end", _of("all steps are done: iteration {iteration}")),
+    StopRequested: ("end", _of("a stop was asked for by {by}, at iteration {iteration}")),
+    Submitted: ("queue", _of("submitted to {cluster} as job {job_id}")),
+    DataSubmitted: ("queue", _of("the job that makes its data was submitted to {cluster} as job {job_id}")),
+    Withdrawn: ("queue", _withdrawn),
+    Requeued: ("queue", _requeued),
+    RequeueFailed: ("trouble", _of("could not be put back into the queue: {message}")),
+    GaveUp: ("trouble", _of("given up: {reason}")),
+    DataPrepared: ("data", lambda event: f"data made: {len(event.made)} data sets"),
+    DataFailed: ("trouble", _of("its data could not be made: {message}")),
+    CheckpointSaved: ("checkpoint", _saved),
+    CheckpointFailed: ("trouble", _of("checkpoint {iteration} failed: {message}")),
+    CheckpointSkipped: ("trouble", _of("a checkpoint was passed over: {path}: {message}")),
+    Exported: ("checkpoint", _exported),
+    ExportFailed: ("trouble", _of("the export of checkpoint {iteration} failed: {message}")),
+    ExportStopped: ("checkpoint", _of("the export of checkpoint {iteration} was interrupted")),
+    EvaluationSkipped: (
         "other",
         _of("the evaluation at iteration {iteration} was left to the next start: a stop came"),
     ),
-    "step_skipped": ("trouble", _of("step {iteration} was skipped: {reason}")),
-    "hang": ("trouble", _of("no progress at iteration {iteration} for {seconds} s")),
+    StepSkipped: ("trouble", _of("step {iteration} was skipped: {reason}")),
+    Hang: ("trouble", _of("no progress at iteration {iteration} for {seconds} s")),
 }

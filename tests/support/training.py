@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.rundir import RunDir, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
+from support.event_log import lines_of
 
 TINY: dict[str, dict[str, Any]] = {
     "model": {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, "vocab_size": 250},
@@ -145,7 +146,7 @@ def losses(run: RunDir) -> dict[int, float]:
 
 def events(run: RunDir, kind: str) -> list[dict[str, Any]]:
     """Events of one kind."""
-    return [event for event in run.events() if event["event"] == kind]
+    return [event for event in lines_of(run) if event["event"] == kind]
 
 
 def exit_record(run: RunDir, launch_id: str = "test", rank: int = 0) -> dict[str, Any]:
