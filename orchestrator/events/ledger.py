@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -15,14 +14,12 @@ _LEDGER_BYTES = 64 << 20
 """A plan of thousands of cells is one line, and each change of the sweep writes another."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LedgerEvent(Event):
     """An event of a sweep."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class CellsPlanned(LedgerEvent, name="planned"):
     """What the sweep is from now on: its cells ({id, name, values, run}), and those that no run can be made of
     ({name, values, reason}).
@@ -42,14 +39,12 @@ class CellsPlanned(LedgerEvent, name="planned"):
         return [cell for cell in self.cells or () if isinstance(cell, dict)]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanWithdrawn(LedgerEvent, name="withdrawn"):
     """Nothing of that plan was started, and it does not count."""
 
     generation: Count
 
 
-@dataclass(frozen=True, kw_only=True)
 class CellsSubmitted(LedgerEvent, name="submitted"):
     """Cells were handed to a scheduler, or to a driver on this machine: {cell id: job id}."""
 
@@ -60,14 +55,12 @@ class CellsSubmitted(LedgerEvent, name="submitted"):
     driver: Object = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class CellsCancelled(LedgerEvent, name="cancelled"):
     """A person keeps cells from starting: their ids."""
 
     cells: Texts
 
 
-@dataclass(frozen=True, kw_only=True)
 class SweepNotified(LedgerEvent, name="notified"):
     """People were told of its end."""
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
 from orchestrator.process import Process
 from orchestrator.stored_files import count, moment, number
@@ -65,24 +65,31 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 """How a field is read, by the name of its type; a value that cannot be is None."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class _Record:
+    """A class whose subclasses are frozen dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Event(_Record):
     """What all events have; one that is made is of this moment."""
 
     name: ClassVar[str]
     kinds: ClassVar[dict[str, type[Event]]] = {}
     """Those of one log, by name."""
-    readers: ClassVar[dict[str, Callable[[Any], Any]]] = {"time": moment}
+    readers: ClassVar[dict[str, Callable[[Any], Any]]]
     """The fields of a line, in their order, and how each is read."""
-    optional: ClassVar[set[str]] = set()
+    optional: ClassVar[set[str]]
     """Those that a line may lack."""
     time: Moment = field(default_factory=time.time)
     other: Mapping[str, Any] = field(default_factory=dict)
 
     def __init_subclass__(cls, name: str = "") -> None:
-        own = {field: _READERS[kind] for field, kind in cls.__annotations__.items() if kind in _READERS}
-        cls.readers = {**cls.readers, **own}
-        cls.optional = {field for field in cls.readers if getattr(cls, field, field) is None}
+        super().__init_subclass__()
+        cls.readers = {each.name: _READERS[str(each.type)] for each in fields(cls) if each.type in _READERS}
+        cls.optional = {each.name for each in fields(cls) if each.default is None}
         if name:
             cls.name = name
             cls.kinds[name] = cls
@@ -118,7 +125,6 @@ class Event:
         return {name: value for name, value in self.record().items() if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Unknown(Event):
     """An event of another version, or of somebody else."""
 
@@ -132,7 +138,6 @@ class Unknown(Event):
         return self.stored_name
 
 
-@dataclass(frozen=True, kw_only=True)
 class Created(Event, name="created"):
     """The run directory was made, by a command that worked in `folder`."""
 
@@ -141,7 +146,6 @@ class Created(Event, name="created"):
     folder: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class Imported(Event, name="imported"):
     """Its weights came from elsewhere, and its optimizer's state with them where it says so."""
 
@@ -150,7 +154,6 @@ class Imported(Event, name="imported"):
     optimizer: Flag = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Reshaped(Event, name="reshaped"):
     """Its checkpoint is that of another run, written anew for its layout."""
 
@@ -158,7 +161,6 @@ class Reshaped(Event, name="reshaped"):
     iteration: Count
 
 
-@dataclass(frozen=True, kw_only=True)
 class Submitted(Event, name="submitted"):
     """It was put into a cluster's queue; `data_job_id`: of the job that makes its data."""
 
@@ -167,7 +169,6 @@ class Submitted(Event, name="submitted"):
     data_job_id: Text = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataSubmitted(Event, name="data_submitted"):
     """The job that makes its data was put into a cluster's queue."""
 
@@ -175,7 +176,6 @@ class DataSubmitted(Event, name="data_submitted"):
     cluster: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataPrepared(Event, name="data_prepared"):
     """Its data was made from text: the paths of the data sets."""
 
@@ -184,7 +184,6 @@ class DataPrepared(Event, name="data_prepared"):
     seconds: Number
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataFailed(Event, name="data_failed"):
     """Its data could not be made."""
 
@@ -192,7 +191,6 @@ class DataFailed(Event, name="data_failed"):
     message: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class Launched(Event, name="launched"):
     """A launcher begins to start its ranks; `host`, `boot`, `pid` and `started` name its process."""
 
@@ -213,7 +211,6 @@ class Launched(Event, name="launched"):
         return Process.from_record(self.said())
 
 
-@dataclass(frozen=True, kw_only=True)
 class Started(Event, name="started"):
     """Its ranks are about to train: as what, from where, and on what."""
 
@@ -244,7 +241,6 @@ class Started(Event, name="started"):
         return {name: getattr(self, name) for name in CHOICES}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pretrained(Event, name="pretrained"):
     """Its first weights are those of a checkpoint, but `fresh` ones; `from_run`: the run that it lies in."""
 
@@ -254,7 +250,6 @@ class Pretrained(Event, name="pretrained"):
     fresh: Texts = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Event, name="resumed"):
     """It goes on from a checkpoint of its own."""
 
@@ -262,7 +257,6 @@ class Resumed(Event, name="resumed"):
     checkpoint: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class FirstStep(Event, name="first_step"):
     """The first step of a start is done, and what took the time until then."""
 
@@ -271,7 +265,6 @@ class FirstStep(Event, name="first_step"):
     seconds: Parts
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event, name="checkpoint_saved"):
     """A checkpoint was committed."""
 
@@ -280,7 +273,6 @@ class CheckpointSaved(Event, name="checkpoint_saved"):
     bytes: Count
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointFailed(Event, name="checkpoint_failed"):
     """A checkpoint could not be written."""
 
@@ -288,7 +280,6 @@ class CheckpointFailed(Event, name="checkpoint_failed"):
     message: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointSkipped(Event, name="checkpoint_skipped"):
     """A start could not go on from a checkpoint, and looked for an earlier one."""
 
@@ -296,7 +287,6 @@ class CheckpointSkipped(Event, name="checkpoint_skipped"):
     message: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class Exported(Event, name="exported"):
     """A checkpoint was written in another layout."""
 
@@ -307,7 +297,6 @@ class Exported(Event, name="exported"):
     seconds: Number
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExportFailed(Event, name="export_failed"):
     """A checkpoint could not be written in another layout."""
 
@@ -316,7 +305,6 @@ class ExportFailed(Event, name="export_failed"):
     message: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExportStopped(Event, name="export_stopped"):
     """An export is left to the next start."""
 
@@ -324,14 +312,12 @@ class ExportStopped(Event, name="export_stopped"):
     format: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class EvaluationSkipped(Event, name="evaluation_skipped"):
     """An evaluation is left to the next start."""
 
     iteration: Count
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepSkipped(Event, name="step_skipped"):
     """A step changed no weights."""
 
@@ -339,7 +325,6 @@ class StepSkipped(Event, name="step_skipped"):
     reason: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class Hang(Event, name="hang"):
     """No step was done for too long."""
 
@@ -347,7 +332,6 @@ class Hang(Event, name="hang"):
     seconds: Number
 
 
-@dataclass(frozen=True, kw_only=True)
 class StopRequested(Event, name="stop_requested"):
     """The training ends early, as `by` asked."""
 
@@ -355,14 +339,12 @@ class StopRequested(Event, name="stop_requested"):
     iteration: Count
 
 
-@dataclass(frozen=True, kw_only=True)
 class Finished(Event, name="finished"):
     """All steps are done."""
 
     iteration: Count
 
 
-@dataclass(frozen=True, kw_only=True)
 class Exited(Event, name="exited"):
     """A launch is over: with which code of its program, why (see causes.py), after which step, and lines that show it.
     `node`: the machine at fault, or several separated by commas.
@@ -377,14 +359,12 @@ class Exited(Event, name="exited"):
     node: Text = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExitedOnCluster(Exited):
     """The same of a job: its line has the machine at fault always, null where there is none."""
 
     node: Text = field()
 
 
-@dataclass(frozen=True, kw_only=True)
 class Requeued(Event, name="requeued"):
     """After the end of a launch the run starts again: by its launcher, or put into the queue, without some nodes."""
 
@@ -396,7 +376,6 @@ class Requeued(Event, name="requeued"):
     delay: Number
 
 
-@dataclass(frozen=True, kw_only=True)
 class RequeueFailed(Event, name="requeue_failed"):
     """It could not be put back into the queue."""
 
@@ -405,7 +384,6 @@ class RequeueFailed(Event, name="requeue_failed"):
     message: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class Withdrawn(Event, name="withdrawn"):
     """A person keeps it from its next start: after the launch that it names, or out of the queue."""
 
@@ -414,7 +392,6 @@ class Withdrawn(Event, name="withdrawn"):
     by: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class GaveUp(Event, name="gave_up"):
     """After the end of a launch it does not start again."""
 
@@ -423,7 +400,6 @@ class GaveUp(Event, name="gave_up"):
     reason: Text
 
 
-@dataclass(frozen=True, kw_only=True)
 class Notified(Event, name="notified"):
     """People were told of something: by which ways, and what went wrong with others."""
 
