@@ -26,9 +26,8 @@ from orchestrator.events.types import (
     StepSkipped,
     StopRequested,
 )
-from orchestrator.launch.choices import choices_line
+from orchestrator.launch.event_messages import sentence_of
 from orchestrator.launch.local import Severity, Watcher
-from orchestrator.planning.figures import disk_size
 from orchestrator.planning.hardware import computing_unit
 from orchestrator.rundir import RunDir
 from orchestrator.stored_files import size_of
@@ -111,52 +110,28 @@ def duration(seconds: float) -> str:
     return f"{days}d {clock}" if days else clock
 
 
-SEVERITIES: dict[type[Event], Severity] = {
+EVENTS: dict[type[Event], Severity | None] = {
+    Started: None,
+    Pretrained: None,
+    Resumed: None,
+    CheckpointSaved: None,
     CheckpointFailed: "warning",
     CheckpointSkipped: "warning",
+    Exported: None,
     ExportFailed: "warning",
-    Hang: "error",
     StepSkipped: "warning",
+    StopRequested: None,
+    Hang: "error",
 }
-"""Events that are more than news."""
+"""The events that a person sees, and which are more than news."""
 
 
 def event_line(event: Event) -> str | None:
     """An event in words; None for those that a person need not see."""
-    text, severity = _event_text(event), SEVERITIES.get(type(event))
-    return text if text is None or severity is None else f"{severity}: {text}"
-
-
-def _event_text(event: Event) -> str | None:
-    match event:
-        case Started():
-            size = "?" if event.world_size is None else event.world_size
-            computing = "" if event.device is None else f", on {choices_line(event.choices)}"
-            return f"started {size} process{'' if size == 1 else 'es'} at iteration {event.iteration}{computing}"
-        case Pretrained():
-            return (
-                f"weights of {event.checkpoint}{'; at random: ' if event.fresh else ''}{', '.join(event.fresh or ())}"
-            )
-        case Resumed():
-            return f"resumed from the checkpoint of iteration {event.iteration}"
-        case CheckpointSaved():
-            size = disk_size(float(event.bytes or 0))
-            return f"saved a checkpoint at iteration {event.iteration} ({size} in {event.seconds or 0:.1f} s)"
-        case CheckpointFailed():
-            return f"the checkpoint of iteration {event.iteration} could not be saved: {event.message}"
-        case Exported():
-            return f"exported iteration {event.iteration} to {event.path} ({disk_size(float(event.bytes or 0))})"
-        case ExportFailed():
-            return f"iteration {event.iteration} was not exported: {event.message}"
-        case CheckpointSkipped():
-            return f"skipped a checkpoint: {event.message}"
-        case StepSkipped():
-            return f"skipped step {event.iteration}: {event.reason}"
-        case StopRequested():
-            return f"stopping at iteration {event.iteration} ({event.by})"
-        case Hang():
-            return f"no progress for {event.seconds or 0:.0f} s at iteration {event.iteration}"
-    return None
+    if type(event) not in EVENTS:
+        return None
+    severity = EVENTS[type(event)]
+    return sentence_of(event) if severity is None else f"{severity}: {sentence_of(event)}"
 
 
 class Follower(Watcher):
@@ -180,7 +155,7 @@ class Follower(Watcher):
                     self.start()
             line = event_line(event)
             if line is not None:
-                self.say(line, SEVERITIES.get(type(event)))
+                self.say(line, EVENTS[type(event)])
         for metric in self._metrics.poll():
             self.snapshot.take(metric)
             self.show(metric)

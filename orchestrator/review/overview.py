@@ -9,9 +9,9 @@ from pathlib import Path
 from orchestrator.causes import cause_of
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted
+from orchestrator.launch.event_messages import evidence_of
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.lease import read_holder
-from orchestrator.review.event_messages import evidence_of
 from orchestrator.review.logs import closing_lines
 from orchestrator.review.summary import PRETRAINED, RunSummary
 from orchestrator.rundir import RunDir, in_command

@@ -17,12 +17,12 @@ from orchestrator.dashboard.rendering import NOTHING, clock, count, disk, durati
 from orchestrator.dashboard.report.document import Block, Curves, Facts, Lines, Section, Words, section, table
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import Started
+from orchestrator.launch.event_messages import thinned
 from orchestrator.results.record import results_of
 from orchestrator.review.blend import blend_use, consumption_figure
 from orchestrator.review.charts import charts_with, figure_of
 from orchestrator.review.compare import differences
 from orchestrator.review.damage import readable
-from orchestrator.review.event_messages import thinned
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.plan_vs_actual import Unit, planned_of, references_of, rows_of
 from orchestrator.review.redaction import Discretion

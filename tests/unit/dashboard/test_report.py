@@ -171,7 +171,7 @@ def test_many_checkpoints_are_one_event(tmp_path: Path) -> None:
         append_event(run, "checkpoint_saved", iteration=step, bytes=1000, seconds=0.1)
     page = Read(to_html(build(Wanted((run,))), light=True)).text
     assert "100 checkpoints saved, the last at iteration 100" in page
-    assert "checkpoint 50 saved" not in page
+    assert "saved a checkpoint at iteration 50" not in page
     assert "created" in page
 
 

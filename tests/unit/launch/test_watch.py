@@ -61,7 +61,7 @@ def test_plain_lines(run: RunDir) -> None:
     watcher.poll()
     assert out.getvalue().splitlines() == [
         "started 2 processes at iteration 0",
-        "saved a checkpoint at iteration 10 (34 MB in 1.2 s)",
+        "saved a checkpoint at iteration 10 (34 MB in 1.23 s)",
         "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s in all  1.25 TFLOP/s per GPU  0:03:00 left",
         "iteration 10/100  validation loss 3.2500  perplexity 25.79",
         "iteration 10/100  validation loss 0.5000  accuracy 0.7500",

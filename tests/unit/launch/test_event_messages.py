@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.event_log import log_of
 
 from orchestrator.events.types import Event
-from orchestrator.review import event_messages
-from orchestrator.review.event_messages import thinned, told
+from orchestrator.launch import event_messages
+from orchestrator.launch.event_messages import thinned, told
 
 
 def test_checkpoints_are_counted_where_nothing_else_happened() -> None:
@@ -70,6 +70,9 @@ def test_every_event_becomes_a_sentence(events: list[dict[str, object]]) -> None
     assert all(isinstance(each.text, str) for each in found)
 
 
+CHOSEN = {"device": "NVIDIA H200", "layers": "torch", "torch": "2.9.0", "megatron_core": "0.16.1"}
+
+
 @pytest.mark.parametrize(
     ("event", "text"),
     [
@@ -84,9 +87,12 @@ def test_every_event_becomes_a_sentence(events: list[dict[str, object]]) -> None
         ),
         (
             {"event": "checkpoint_saved", "iteration": 20, "bytes": 3_900_000, "seconds": 1.5},
-            "checkpoint 20 saved: 3.9 MB, 1.5 s",
+            "saved a checkpoint at iteration 20 (3.9 MB in 1.5 s)",
         ),
-        ({"event": "resumed", "iteration": 20, "checkpoint": "iter_0000020"}, "goes on from checkpoint 20"),
+        (
+            {"event": "resumed", "iteration": 20, "checkpoint": "iter_0000020"},
+            "resumed from the checkpoint of iteration 20",
+        ),
         (
             {"event": "first_step", "iteration": 121, "seconds": {"launch": 1.0, "imports": 3.0, "step": 2.5}},
             "the first step of this start, iteration 121, was done 6.5 s after the launch "
@@ -99,6 +105,11 @@ def test_every_event_becomes_a_sentence(events: list[dict[str, object]]) -> None
         (
             {"event": "notified", "occasion": "stopped", "told": [], "failed": {"webhook": "no answer"}},
             "nobody was notified that it had stopped; not by webhook: no answer",
+        ),
+        (
+            {"event": "started", "world_size": 4, "topology": {"tp": 2, "dp": 2, "pp": 1}, "iteration": 7, **CHOSEN},
+            "started 4 processes (TP 2 x DP 2) at iteration 7, on NVIDIA H200, torch's layers "
+            "(torch 2.9.0, megatron-core 0.16.1)",
         ),
         ({"event": "of a later version", "size": 4}, "of a later version: size 4"),
         ({"event": "exported", "iteration": 20}, "exported: iteration 20"),

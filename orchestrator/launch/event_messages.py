@@ -41,8 +41,9 @@ from orchestrator.events.types import (
     Submitted,
     Withdrawn,
 )
+from orchestrator.launch.choices import choices_line
 from orchestrator.planning.figures import disk_size, time_span
-from orchestrator.review.damage import DAMAGE
+from orchestrator.stored_files import DAMAGE
 
 Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other"]
 _Value = TypeVar("_Value")
@@ -106,22 +107,21 @@ def evidence_of(exited: Exited) -> tuple[str, ...]:
     return (exited.evidence or ())[:_MOST_EVIDENCE]
 
 
-def _told(number: int, event: Event) -> Told:
-    group, sentence = _SENTENCES.get(type(event), ("other", _plain))
+def sentence_of(event: Event) -> str:
+    """What an event says; of one that is not known, or not as it should be, its fields."""
     try:
-        text = sentence(event)
+        return _SENTENCES[type(event)][1](event)
     except DAMAGE:
-        text = _plain(event)
-    exited = event if isinstance(event, Exited) else None
-    if exited is not None and exited.cause not in NO_FAILURES:
-        group = "trouble"
-    return Told(number, event.time, event.kind, group, text, evidence_of(exited) if exited is not None else ())
+        rest = ", ".join(f"{key} {value}" for key, value in event.said().items() if key not in ("time", "event"))
+        return f"{event.kind}: {rest}" if rest else event.kind
 
 
-def _plain(event: Event) -> str:
-    """An event that is not known, or not as it should be."""
-    rest = ", ".join(f"{key} {value}" for key, value in event.said().items() if key not in ("time", "event"))
-    return f"{event.kind}: {rest}" if rest else event.kind
+def _told(number: int, event: Event) -> Told:
+    group = _SENTENCES[type(event)][0] if type(event) in _SENTENCES else "other"
+    if not isinstance(event, Exited):
+        return Told(number, event.time, event.kind, group, sentence_of(event))
+    group = group if event.cause in NO_FAILURES else "trouble"
+    return Told(number, event.time, event.kind, group, sentence_of(event), evidence_of(event))
 
 
 def _known(value: _Value | None) -> _Value:
@@ -144,13 +144,11 @@ def _launched(event: Launched) -> str:
 
 def _started(event: Started) -> str:
     degrees = " x ".join(f"{name.upper()} {size}" for name, size in (event.topology or {}).items() if size != 1)
-    shape = f" = {degrees}" if degrees else ""
     size = _known(event.world_size)
-    ranks = "1 rank trains" if size == 1 else f"{size} ranks{shape} train"
-    return (
-        f"{ranks} from iteration {_known(event.iteration)} on {_known(event.device)} "
-        f"(torch {event.torch}, megatron-core {event.megatron_core})"
-    )
+    processes = f"{size} process{'' if size == 1 else 'es'}" + (f" ({degrees})" if degrees else "")
+    computing = f", on {choices_line(event.choices)}" if event.device is not None else ""
+    versions = f" (torch {event.torch}, megatron-core {event.megatron_core})" if event.torch is not None else ""
+    return f"started {processes} at iteration {_known(event.iteration)}{computing}{versions}"
 
 
 def _exited(event: Exited) -> str:
@@ -196,15 +194,16 @@ def _notified(event: Notified) -> str:
 
 
 def _saved(event: CheckpointSaved) -> str:
-    took = f", {time_span(event.seconds)}" if event.seconds is not None else ""
-    return f"checkpoint {_known(event.iteration)} saved: {disk_size(_known(event.bytes))}{took}"
+    return f"saved a checkpoint at iteration {_known(event.iteration)} ({_written(event)})"
 
 
 def _exported(event: Exported) -> str:
-    return (
-        f"checkpoint {_known(event.iteration)} exported as {_known(event.format)}: {disk_size(_known(event.bytes))}, "
-        f"{time_span(_known(event.seconds))}"
-    )
+    return f"exported iteration {_known(event.iteration)} to {_known(event.path)} ({_written(event)})"
+
+
+def _written(event: CheckpointSaved | Exported) -> str:
+    took = f" in {time_span(event.seconds)}" if event.seconds is not None else ""
+    return f"{disk_size(_known(event.bytes))}{took}"
 
 
 def _withdrawn(event: Withdrawn) -> str:
@@ -227,10 +226,10 @@ _SENTENCES: dict[type[Event], tuple[Group, Callable[[Any], str]]] = {
     Pretrained: ("start", _pretrained),
     FirstStep: ("start", _first_step),
     Notified: ("other", _notified),
-    Resumed: ("start", _of("goes on from checkpoint {iteration}")),
+    Resumed: ("start", _of("resumed from the checkpoint of iteration {iteration}")),
     Exited: ("end", _exited),
     Finished: ("end", _of("all steps are done: iteration {iteration}")),
-    StopRequested: ("end", _of("a stop was asked for by {by}, at iteration {iteration}")),
+    StopRequested: ("end", _of("stopping at iteration {iteration} ({by})")),
     Submitted: ("queue", _of("submitted to {cluster} as job {job_id}")),
     DataSubmitted: ("queue", _of("the job that makes its data was submitted to {cluster} as job {job_id}")),
     Withdrawn: ("queue", _withdrawn),
@@ -240,15 +239,15 @@ _SENTENCES: dict[type[Event], tuple[Group, Callable[[Any], str]]] = {
     DataPrepared: ("data", lambda event: f"data made: {len(event.made)} data sets"),
     DataFailed: ("trouble", _of("its data could not be made: {message}")),
     CheckpointSaved: ("checkpoint", _saved),
-    CheckpointFailed: ("trouble", _of("checkpoint {iteration} failed: {message}")),
-    CheckpointSkipped: ("trouble", _of("a checkpoint was passed over: {path}: {message}")),
+    CheckpointFailed: ("trouble", _of("the checkpoint of iteration {iteration} could not be saved: {message}")),
+    CheckpointSkipped: ("trouble", _of("skipped a checkpoint: {message}")),
     Exported: ("checkpoint", _exported),
-    ExportFailed: ("trouble", _of("the export of checkpoint {iteration} failed: {message}")),
+    ExportFailed: ("trouble", _of("iteration {iteration} was not exported: {message}")),
     ExportStopped: ("checkpoint", _of("the export of checkpoint {iteration} was interrupted")),
     EvaluationSkipped: (
         "other",
         _of("the evaluation at iteration {iteration} was left to the next start: a stop came"),
     ),
-    StepSkipped: ("trouble", _of("step {iteration} was skipped: {reason}")),
-    Hang: ("trouble", _of("no progress at iteration {iteration} for {seconds} s")),
+    StepSkipped: ("trouble", _of("skipped step {iteration}: {reason}")),
+    Hang: ("trouble", _of("no progress for {seconds:.0f} s at iteration {iteration}")),
 }
