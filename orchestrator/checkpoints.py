@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,6 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import CheckpointSaved, CheckpointSkipped, Resumed
 from orchestrator.rundir import RunDir, chosen_at, iteration_of, meant_by_name, write_atomically
 from orchestrator.stored_files import NotStoredError, count, open_stored, read_json
 
@@ -269,19 +271,18 @@ def _lacks_marker(path: Path) -> bool:
         return False
 
 
-def passed_over(events: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+def passed_over(events: EventLog) -> dict[int, str]:
     """What was wrong with the checkpoints that starts passed over, by iteration, as a run's events tell it; those that
     were saved anew since, or gone on from, are not among them.
     """
     found: dict[int, str] = {}
     for event in events:
-        kind = event.get("event")
-        if kind == "checkpoint_skipped":
-            iteration = iteration_of(Path(str(event.get("path"))))
+        if isinstance(event, CheckpointSkipped):
+            iteration = iteration_of(Path(str(event.path)))
             if iteration is not None:
-                found[iteration] = str(event.get("message"))
-        elif kind in ("checkpoint_saved", "resumed"):
-            found = {iteration: message for iteration, message in found.items() if iteration != event.get("iteration")}
+                found[iteration] = str(event.message)
+        elif isinstance(event, CheckpointSaved | Resumed):
+            found = {iteration: message for iteration, message in found.items() if iteration != event.iteration}
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,7 @@ class Process:
         return cls(socket.gethostname(), _boot(), pid, _start_time(pid))
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> Process:
+    def from_record(cls, record: Mapping[str, Any]) -> Process:
         """The process of a stored record; what is missing or of another type becomes unknown."""
         pid, started = record.get("pid"), record.get("started")
         return cls(

@@ -39,7 +39,6 @@ import os
 import re
 import shlex
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,7 +46,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError, is_full_disk
-from orchestrator.events import read_events
+from orchestrator.events.log import EventLog, read_events
+from orchestrator.events.types import Created, Event, Launched, Submitted
 from orchestrator.stored_files import (
     listed,
     open_stored,
@@ -256,16 +256,12 @@ class RunDir:
         """The names in one of its folders; none if it leads outside or cannot be listed."""
         return [folder / name for name in listed(folder, self.path)]
 
-    def append_event(self, kind: str, **fields: Any) -> None:
-        """Add one line to the event log: {"time": seconds since the epoch, "event": kind, …}."""
-        self.append_events([event(kind, **fields)])
+    def append(self, *events: Event) -> None:
+        """Add to the event log; of events that belong together a reader sees all or none."""
+        append_lines(self.events_file, [event.record() for event in events])
 
-    def append_events(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Add lines of the event log that belong together: a reader sees all of them or none."""
-        append_lines(self.events_file, events)
-
-    def events(self) -> list[dict[str, Any]]:
-        """All events so far, with fields of the right types. Raises as `events.read_events`."""
+    def events(self) -> EventLog:
+        """All events so far. Raises as `events.log.read_events`."""
         return read_events(self.events_file)
 
 
@@ -311,10 +307,9 @@ def chosen_at(run: RunDir) -> float:
         events = run.events()
     except OSError:
         return 0.0
-    kinds = ("created", "submitted", "launched")
-    chosen = [event for event in events if event.get("event") in kinds]
-    here = (event for event in chosen if event.get("event") != "launched" or event.get("job_id") is None)
-    return max((event["time"] for event in here if "time" in event), default=0.0)
+    chosen = (each for each in events if isinstance(each, Created | Submitted | Launched))
+    here = (each.time for each in chosen if not (isinstance(each, Launched) and each.job_id is not None))
+    return max((time for time in here if time is not None), default=0.0)
 
 
 def default_runs_dir() -> Path:
@@ -332,11 +327,6 @@ def named_in_command(name: str, runs_dir: Path) -> str:
     folder = runs_dir.resolve()
     elsewhere = folder != default_runs_dir().resolve()
     return shlex.join([name, *(["--runs-dir", str(folder)] if elsewhere else [])])
-
-
-def event(kind: str, **fields: Any) -> dict[str, Any]:
-    """A line of the event log, of this moment."""
-    return {"time": time.time(), "event": kind, **fields}
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:

@@ -165,7 +165,7 @@ def test_nothing_names_a_registry_or_a_path_of_one_machine() -> None:
 READS_RUNS = (
     *("batch", "bench", "cli/runs", "dashboard", "evaluation", "inference", "launch", "results", "review"),
     *("sweeps", "tracking", "tuning", "runtime/callbacks", "runtime/records", "runtime/saving"),
-    *("causes.py", "checkpoints.py", "cli/running.py", "events.py", "lease.py", "portable.py", "rundir.py"),
+    *("causes.py", "checkpoints.py", "cli/running.py", "events", "lease.py", "portable.py", "rundir.py"),
     "spec/loading.py",
 )
 # How often a file of these opens or reads others itself, and why these are no files of a run directory.
@@ -243,3 +243,27 @@ def test_what_a_model_does_is_asked_of_its_family() -> None:
     assert excepted == {name: count for name, (count, reason) in COMPARES_KINDS.items() if reason}
     others = [f"{name}:{line}: {text}" for name, places in sorted(found.items()) for line, text in places]
     assert len(others) <= MOST_COMPARISONS, "\n".join(others)
+
+
+READS_RAW_EVENTS: set[str] = set()
+# Files outside `events/` that look into the objects of an event log: it may only get shorter.
+_OF_AN_EVENT = ("event", "launched", "started", "exited", "submitted")
+
+
+def _reads_raw_event(node: ast.AST) -> bool:
+    """Whether it is `x["event"]`, `x.get("event")`, or takes a field out of what is called an event."""
+    match node:
+        case ast.Subscript(given, ast.Constant(str(key))):
+            pass
+        case ast.Call(ast.Attribute(given, "get"), [ast.Constant(str(key)), *_]):
+            pass
+        case _:
+            return False
+    return key == "event" or (isinstance(given, ast.Name) and given.id in _OF_AN_EVENT)
+
+
+def test_events_are_typed_everywhere_but_in_their_room() -> None:
+    package = ROOT / "orchestrator"
+    files = [path for path in package.rglob("*.py") if package / "events" not in path.parents]
+    found = {path for path in files if any(map(_reads_raw_event, ast.walk(ast.parse(path.read_text()))))}
+    assert {path.relative_to(package).as_posix() for path in found} == READS_RAW_EVENTS

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.event_log import lines_of
 from support.pace import slowness
 
 from orchestrator.rundir import RunDir
@@ -52,7 +53,7 @@ def first_step(folder: Path, number: int) -> tuple[float, dict[str, float]]:
         said = None
         while said is None and process.poll() is None:
             time.sleep(0.05)
-            events = [event for path in runs.glob("quickstart/*") for event in RunDir(path).events()]
+            events = [event for path in runs.glob("quickstart/*") for event in lines_of(RunDir(path))]
             said = next((event for event in events if event["event"] == "first_step"), None)
         for _ in range(2):  # at once: what comes after the first step is not asked for
             process.send_signal(signal.SIGINT)

@@ -74,7 +74,7 @@ def _beside(supervisor: Process, run: RunDir, slurm: SlurmJob, program: list[str
 
 def _take_over(run: RunDir, job: JobSpec, slurm: SlurmJob) -> None:
     """The batch script was killed: let the ranks save, and put the job back into the queue in its place."""
-    if any(event.get("event") == "exited" and event.get("launch_id") == slurm.launch_id for event in run.events()):
+    if run.events().has_ended(slurm.launch_id):
         return  # it had come to its end
     say("the batch script was killed: saving and going back into the queue")
     if not is_stale(run, slurm.launch_id):

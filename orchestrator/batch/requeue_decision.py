@@ -5,19 +5,28 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import Any
 
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unspoken_end
 from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.requeueing import earlier_ends, requeue_later
 from orchestrator.errors import OrchestratorError
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import (
+    Event,
+    Exited,
+    ExitedOnCluster,
+    GaveUp,
+    Launched,
+    Requeued,
+    RequeueFailed,
+    Withdrawn,
+)
 from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.policy import Decision, decide, unless_withdrawn
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
-from orchestrator.launch.start_checks import last_launch
 from orchestrator.lease import supersedes
-from orchestrator.rundir import RunDir, event
+from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end
 
@@ -28,8 +37,8 @@ _SECONDS_BEFORE_A_REQUEUE = 10.0
 
 def is_stale(run: RunDir, launch_id: str) -> bool:
     """Whether a later start of the run has begun: then that one has the last word."""
-    newest = last_launch(run.events())
-    return newest is not None and newest["launch_id"] != launch_id
+    newest = run.events().last_launch
+    return newest is not None and newest.launch_id != launch_id
 
 
 def conclude(
@@ -45,19 +54,19 @@ def conclude(
     if is_stale(run, slurm.launch_id):
         return Decision(False, "a newer start of this run has taken over")
     exited = exit_event(slurm.launch_id, end, code)
-    decision = unless_withdrawn(decide(job.launch, end, [*run.events(), exited]), asked_by)
+    decision = unless_withdrawn(decide(job.launch, end, EventLog((*run.events(), exited))), asked_by)
     if end.cause == "requeued":
-        run.append_events([exited, requeue_event(slurm, slurm.launch_id, Decision(True, end.cause), by="slurm")])
+        run.append(exited, requeue_event(slurm, slurm.launch_id, Decision(True, end.cause), by="slurm"))
     elif decision.requeue:
-        run.append_events([exited, requeue_event(slurm, slurm.launch_id, decision, by="orchestrator")])
+        run.append(exited, requeue_event(slurm, slurm.launch_id, decision, by="orchestrator"))
         requeue(run, job, slurm, decision)
     elif decision.withdrawn_by is not None:
-        run.append_events([exited, withdrawn_event(slurm, slurm.launch_id, decision.withdrawn_by)])
+        withdrawn = Withdrawn(launch_id=slurm.launch_id, job_id=slurm.job_id, by=decision.withdrawn_by)
+        run.append(exited, withdrawn)
     elif end.code and end.cause not in ("stopped", "cancelled"):
-        gave_up = event("gave_up", launch_id=slurm.launch_id, cause=end.cause, reason=decision.reason)
-        run.append_events([exited, gave_up])
+        run.append(exited, GaveUp(launch_id=slurm.launch_id, cause=end.cause, reason=decision.reason))
     else:
-        run.append_events([exited])
+        run.append(exited)
     if not decision.requeue:
         tell_now(run, job, slurm.launch_id, longest(job))
         if end.cause == "cancelled" and job.tracking.trackers:  # its follower was ended with its ranks
@@ -71,15 +80,16 @@ def account_for_previous(run: RunDir, slurm: SlurmJob) -> None:
     ended: set[str] = set()
     queued: set[str] = set()
     for known in run.events():
-        launch_id = str(known.get("launch_id"))
-        if known.get("event") == "launched" and supersedes(slurm.launch_id, launch_id):
-            launched.append(launch_id)
-        elif known.get("event") == "exited":
-            ended.add(launch_id)
-        elif known.get("event") == "requeued":
-            queued.add(launch_id)
+        launch_id = str(known.of_launch)
+        match known:
+            case Launched() if supersedes(slurm.launch_id, launch_id):
+                launched.append(launch_id)
+            case Exited():
+                ended.add(launch_id)
+            case Requeued():
+                queued.add(launch_id)
     for launch_id in launched:
-        cause, unspoken = "cancelled", []
+        cause, unspoken = "cancelled", list[Event]()
         if launch_id not in ended:
             end = unspoken_end(by_word_of_the_ranks(run, launch_id), earlier_ends(slurm.job_id))
             cause = end.cause
@@ -87,19 +97,18 @@ def account_for_previous(run: RunDir, slurm: SlurmJob) -> None:
         if launch_id not in queued:
             unspoken.append(requeue_event(slurm, launch_id, Decision(True, cause), by="slurm"))
         if unspoken:
-            run.append_events(unspoken)
+            run.append(*unspoken)
 
 
-def exit_event(launch_id: str, end: Exit, code: int | None) -> dict[str, Any]:
+def exit_event(launch_id: str, end: Exit, code: int | None) -> Exited:
     """The `exited` event of a launch."""
-    return event(
-        "exited",
+    return ExitedOnCluster(
         launch_id=launch_id,
         code=code,
         cause=end.cause,
         message=end.message,
         iteration=end.iteration,
-        evidence=list(end.evidence),
+        evidence=end.evidence,
         node=end.node,
     )
 
@@ -122,27 +131,21 @@ def requeue(run: RunDir, job: JobSpec, slurm: SlurmJob, decision: Decision) -> N
         requeue_later(slurm.job_id, slurm.restarts, decision.delay, decision.exclude)
     except OrchestratorError as error:
         # SLURM may have done it by itself in the meantime: its word on the job is what counts from here on.
-        run.append_event("requeue_failed", launch_id=slurm.launch_id, job_id=slurm.job_id, message=str(error))
+        run.append(RequeueFailed(launch_id=slurm.launch_id, job_id=slurm.job_id, message=str(error)))
         say(f"the job could not be put back into the queue: {error}")
         tell_now(run, job, slurm.launch_id, longest(job))
 
 
-def requeue_event(slurm: SlurmJob, launch_id: str, decision: Decision, by: str) -> dict[str, Any]:
+def requeue_event(slurm: SlurmJob, launch_id: str, decision: Decision, by: str) -> Requeued:
     """The `requeued` event after the end of a launch."""
-    return event(
-        "requeued",
+    return Requeued(
         launch_id=launch_id,
         job_id=slurm.job_id,
         cause=decision.reason,
         by=by,
-        exclude=list(decision.exclude),
+        exclude=decision.exclude,
         delay=decision.delay,
     )
-
-
-def withdrawn_event(slurm: SlurmJob, launch_id: str, by: str) -> dict[str, Any]:
-    """The `withdrawn` event of a run that a person keeps from its next start."""
-    return event("withdrawn", launch_id=launch_id, job_id=slurm.job_id, by=by)
 
 
 def say(message: str) -> None:

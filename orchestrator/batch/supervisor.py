@@ -20,17 +20,15 @@ from orchestrator.batch.requeue_decision import (
     is_stale,
     left_to_caller,
     say,
-    withdrawn_event,
 )
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unhealthy, verdict
 from orchestrator.causes import Exit
 from orchestrator.checkpoints import committed
+from orchestrator.events.types import CheckpointSaved, Launched, Withdrawn
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications.process import tell_of_start, tell_of_withdrawn
-from orchestrator.launch.policy import since_submission
 from orchestrator.launch.processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
-from orchestrator.launch.start_checks import last_launch
 from orchestrator.launch.stopping import StopSignals, asked_to_stay, caught_signals, request_stop, stop_at_once
 from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.process import Process
@@ -71,13 +69,14 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
             return 0
         run.stop_file.unlink(missing_ok=True)
         marks = LogMarks.of(run)
-        run.append_event(
-            "launched",
-            launch_id=slurm.launch_id,
-            job_id=slurm.job_id,
-            restart=slurm.restarts,
-            nodes=list(slurm.nodes),
-            **Process.current().to_record(),
+        run.append(
+            Launched(
+                launch_id=slurm.launch_id,
+                job_id=slurm.job_id,
+                restart=slurm.restarts,
+                nodes=tuple(slurm.nodes),
+                **Process.current().to_record(),
+            )
         )
         say(f"launch {slurm.launch_id} on {', '.join(slurm.nodes)}")
         tell_of_start(run, job, slurm.launch_id)
@@ -102,11 +101,11 @@ def _withdrawn_by(run: RunDir, slurm: SlurmJob) -> str | None:
     """Who has kept the run from this start, if anybody did: a stop was asked for while SLURM started it again, or while
     a start before ended without hearing of it.
     """
-    before = last_launch(run.events())
+    before = run.events().last_launch
     asked_by = asked_to_stay(run) if slurm.restarts > 0 else None
     if before is None or asked_by is None:
         return None
-    run.append_events([withdrawn_event(slurm, before["launch_id"], asked_by)])
+    run.append(Withdrawn(launch_id=before.launch_id, job_id=slurm.job_id, by=asked_by))
     run.stop_file.unlink(missing_ok=True)
     tell_of_withdrawn([run])
     return asked_by
@@ -148,8 +147,8 @@ def _begins_anew(run: RunDir, slurm: SlurmJob, asked: bool) -> bool:
     """
     if slurm.restarts == 0:
         return asked
-    events = since_submission(run.events()) if asked else run.events()
-    if committed(run) or any(event.get("event") == "checkpoint_saved" for event in events):
+    events = run.events().since_submission() if asked else run.events()
+    if committed(run) or events.first(CheckpointSaved) is not None:
         return False
     say("no checkpoint has been written yet: beginning at iteration 0")
     return True

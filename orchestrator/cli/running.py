@@ -23,12 +23,11 @@ from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.restarts import launch_with_restarts
-from orchestrator.launch.start_checks import begins_anew, check_startable, last_launch
+from orchestrator.launch.start_checks import begins_anew, check_startable
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder
 from orchestrator.planning.kernels_needed import require_libraries
-from orchestrator.process import Process
 from orchestrator.rundir import RUNS_DIR_VARIABLE, RunDir, in_command
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
@@ -114,8 +113,8 @@ class _Aside(Watcher):
 
 def wait_for_previous(run: RunDir, *, quiet: bool) -> None:
     """Wait a little for the ranks of a launcher that was killed: they were told to save and stop."""
-    launched = last_launch(run.events())
-    if launched is None or not Process.from_record(launched).is_dead:
+    last = run.events().last_launch
+    if last is None or not last.launched.process.is_dead:
         return
     deadline = time.monotonic() + _SECONDS_TO_END
     said = quiet
@@ -172,8 +171,8 @@ def _give_up(launcher: int) -> None:
 
 
 def _launch_id(run: RunDir) -> str | None:
-    launched = last_launch(run.events())
-    return str(launched["launch_id"]) if launched else None
+    last = run.events().last_launch
+    return last.launch_id if last else None
 
 
 def report(run: RunDir, job: JobSpec, total: int, end: Exit, as_json: bool) -> int:

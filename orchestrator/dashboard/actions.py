@@ -84,10 +84,8 @@ def made_in(runs: Iterable[RunDir]) -> Path:
     """The folder that the first of these runs was made in that says so and still has it; else that of this process."""
     for run in runs:
         events, _ = readable(run.events)
-        created = (event.get("folder") for event in events or () if event.get("event") == "created")
-        folder = next(created, None)
-        if isinstance(folder, str) and Path(folder).is_dir():
-            return Path(folder)
+        if events and events.folder and Path(events.folder).is_dir():
+            return Path(events.folder)
     return Path.cwd()
 
 

@@ -15,6 +15,7 @@ from orchestrator.data.manifest import Manifest, manifest_path, read_manifest
 from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
+from orchestrator.events.types import DataFailed, DataPrepared
 from orchestrator.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.notifications import NotificationsSpec
@@ -94,15 +95,14 @@ def _prepare(request: PrepareRequest, as_json: bool) -> int:
         )
     except OrchestratorError as error:
         if run is not None:
-            run.append_event("data_failed", job_id=job_id, message=str(error))
+            run.append(DataFailed(job_id=job_id, message=str(error)))
             if job_id is not None:
                 _tell(run, job.notifications)
         raise
     seconds = round(time.monotonic() - started, 3)
     if run is not None:
-        run.append_event(
-            "data_prepared", job_id=job_id, made=[source.entry.path for source, _ in made], seconds=seconds
-        )
+        paths = tuple(source.entry.path for source, _ in made)
+        run.append(DataPrepared(job_id=job_id, made=paths, seconds=seconds))
     if as_json:
         datasets = [_record(Path(source.entry.path), manifest) for source, manifest in made]
         _print(as_json, "", seconds=seconds, datasets=datasets)

@@ -4,21 +4,10 @@ as they started.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-FIELDS = ("device", "layers", "attention_backend", "tp_comm_overlap", "cuda_graphs")
-"""Of the event `started`."""
-
 _LAYERS = {"torch": "torch's layers", "transformer_engine": "Transformer Engine's layers"}
-
-
-def newest_choices(events: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The fields of the last start; None before the first, and where it was of a version that did not say."""
-    started = [event for event in events if event.get("event") == "started"]
-    if not started or not isinstance(started[-1].get("device"), str):
-        return None
-    return {name: started[-1].get(name) for name in FIELDS}
 
 
 def choices_line(choices: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ def _by_the_run_itself(
         return state_after(end.cause), end, None
     if trouble and (not job.launches or job.requeued is not None):
         return "queued", None, reason
-    started = float(job.launches[-1]["time"]) if job.launches else job.submitted
+    started = float(job.launches[-1].time or 0.0) if job.launches else job.submitted
     if trouble and time.time() - started < SECONDS_TO_TAKE_THE_LEASE:
         return working_state(run), None, reason
     end = _word_of_the_ranks(run, job) or Exit.of("lost", "the scheduler no longer knows its job", None)
@@ -119,7 +119,7 @@ def _by_the_run_itself(
 def _unspoken_end(run: RunDir, job: SlurmRun, known: JobState) -> Exit:
     """The end of a job that is over, of which the run itself has not said the last word."""
     cause = _CAUSES.get(known.state)
-    iteration = job.exited.get("iteration") if job.exited is not None else None
+    iteration = job.exited.iteration if job.exited is not None else None
     if cause is not None:
         nodes = f" on {', '.join(known.nodes)}" if known.nodes else ""
         message = f"SLURM says {known.state}" + (f" ({known.reason})" if known.reason else "") + nodes
@@ -136,4 +136,4 @@ def _unspoken_end(run: RunDir, job: SlurmRun, known: JobState) -> Exit:
 
 
 def _word_of_the_ranks(run: RunDir, job: SlurmRun) -> Exit | None:
-    return by_word_of_the_ranks(run, str(job.launches[-1].get("launch_id"))) if job.launches else None
+    return by_word_of_the_ranks(run, str(job.launches[-1].launch_id)) if job.launches else None

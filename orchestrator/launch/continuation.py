@@ -12,7 +12,6 @@ from typing import Any
 from orchestrator.checkpoints import Commit, committed
 from orchestrator.errors import SpecError, UserError
 from orchestrator.launch.runs import RUN_ID, refuse_lost_spec, specs_named, written_of
-from orchestrator.launch.start_checks import imported_from
 from orchestrator.launch.states import RunStatus, last_iteration, readable_statuses
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir, cell_of
@@ -78,13 +77,13 @@ def _of_another_spec(
     specs = {run: spec for run, spec in others if cell_of(run) is None}
     found = []
     for status in readable_statuses(list(specs))[0]:
-        if imported_from(status.events) is not None:
+        if status.events.imported_from is not None:
             continue
         spec = specs[status.run]
         merged = with_unwritten(spec, job, written_of(status.run), written)
         changes = tuple(diff_jobs(spec, merged))
         has_work = bool(status.checkpoints) or status.is_active
-        can_go_on = has_work or from_scratch or not any(event.get("event") == "started" for event in status.events)
+        can_go_on = has_work or from_scratch or not status.events.was_started
         if can_go_on and is_settled(changes, spec, merged, status):
             found.append(Continuation(status.run, merged, changes))
         elif has_work:

@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.causes import Exit, cause_of
 from orchestrator.checkpoints import committed, find_weights
 from orchestrator.errors import JobError
+from orchestrator.events.types import Resumed, Started
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.render import RUNTIME_MODULE
@@ -145,12 +146,12 @@ def _as_it_chose(job: JobSpec, run: RunDir) -> JobSpec:
     """Pins what a run chose for itself, by its host's speed among others: a run keeps that when it is resumed, and
     another run may choose otherwise.
     """
-    started = next((event for event in run.events() if event.get("event") == "started"), {})
+    started = run.events().first(Started)
     left_open = {"layers": "auto", "cuda_graphs": None}
     chosen = {
-        name: started[name]
+        name: value
         for name, word in left_open.items()
-        if getattr(job.runtime, name) == word and started.get(name) is not None
+        if getattr(job.runtime, name) == word and (value := getattr(started, name, None)) is not None
     }
     return job.model_copy(update={"runtime": job.runtime.model_copy(update=chosen)})
 
@@ -199,7 +200,8 @@ def _must(what: str, end: Exit, run: RunDir, cause: str) -> RunDir:
 
 
 def _resumed_from(run: RunDir) -> int:
-    return next((int(event["iteration"]) for event in run.events() if event.get("event") == "resumed"), 0)
+    resumed = run.events().first(Resumed)
+    return 0 if resumed is None else resumed.iteration or 0
 
 
 class _Killer:

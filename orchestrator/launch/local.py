@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Literal, TypeAlias
 
 from orchestrator.causes import Exit, exit_records
+from orchestrator.events.types import Event, Exited, Launched
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
@@ -24,7 +25,7 @@ from orchestrator.launch.render import RUNTIME_MODULE, render
 from orchestrator.launch.start_checks import check_startable
 from orchestrator.launch.stopping import StopSignals, caught_signals, ended_by_force, request_stop, stop_at_once
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir, event, write_atomically
+from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end
@@ -83,7 +84,7 @@ def launch(
     watcher: Watcher | None = None,
     module: str = RUNTIME_MODULE,
     on_launched: Callable[[str], None] = lambda launch_id: None,
-    follow_up: Callable[[Exit, Mapping[str, Any]], Sequence[Mapping[str, Any]]] = lambda end, exited: (),
+    follow_up: Callable[[Exit, Exited], Sequence[Event]] = lambda end, exited: (),
 ) -> Exit:
     """Start the run's training here, wait for its end, and say why it ended.
 
@@ -101,7 +102,7 @@ def launch(
     write_atomically(run.launch_script, script)
     run.stop_file.unlink(missing_ok=True)
     with caught_signals() as signals:
-        run.append_event("launched", launch_id=launch_id, **Process.current().to_record())
+        run.append(Launched(launch_id=launch_id, **Process.current().to_record()))
         notifier = notifications.begin(run, job, launch_id)
         with run.open_to_append(run.launcher_log) as log:
             log.write(f"=== launch {launch_id} at {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
@@ -119,16 +120,15 @@ def launch(
         end = classify(run, launch_id, child.returncode, marks)
         if by_force is not None:
             end = _end_by_force(run, launch_id, by_force, end.iteration)
-        exited = event(
-            "exited",
+        exited = Exited(
             launch_id=launch_id,
             code=child.returncode,
             cause=end.cause,
             message=end.message,
             iteration=end.iteration,
-            evidence=list(end.evidence),
+            evidence=end.evidence,
         )
-        run.append_events([exited, *follow_up(end, exited)])
+        run.append(exited, *follow_up(end, exited))
         notifications.over(notifier)
         if were_ended and job.tracking.trackers:
             send_the_end(run)

@@ -4,11 +4,12 @@ queue; on this machine its launcher starts it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.causes import Exit
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import CheckpointSaved, Exited, Requeued
 from orchestrator.spec.launch import Action, LaunchSpec
 
 DEFAULT_ACTIONS: Mapping[str, Action] = {
@@ -29,8 +30,6 @@ DEFAULT_ACTIONS: Mapping[str, Action] = {
 }
 """A fault of the machine goes away elsewhere or later; a fault of the job comes back."""
 
-BY_LAUNCHER = "launcher"
-"""Who starts a run again that is in no queue, as its `requeued` event says."""
 NO_FAILURE = ("time_limit", "preempted")
 _MOST_FAILURES_WITHOUT_PROGRESS = 5
 _MOST_DOUBLINGS = 4
@@ -48,7 +47,7 @@ class Decision:
     """The person who keeps the run from a start that it would have had."""
 
 
-def decide(launch: LaunchSpec, end: Exit, events: Sequence[Mapping[str, Any]]) -> Decision:
+def decide(launch: LaunchSpec, end: Exit, events: EventLog) -> Decision:
     """What to do after `end`. `events` are the run's so far, the `exited` event of this end included."""
     if end.cause in ("completed", "stopped", "cancelled"):
         return Decision(False, "nothing is left to do" if end.cause == "completed" else "a person asked for it")
@@ -58,8 +57,8 @@ def decide(launch: LaunchSpec, end: Exit, events: Sequence[Mapping[str, Any]]) -
     action = actions.get(end.cause, "stop")
     if action == "stop":
         return Decision(False, f"after {end.cause} a run stays where it is (launch.on_failure)")
-    mine = since_submission(events)
-    requeues = sum(event.get("event") == "requeued" for event in mine)
+    mine = events.since_submission()
+    requeues = len(mine.all(Requeued))
     if requeues >= launch.max_requeues:
         return Decision(False, f"it was started again {requeues} times (launch.max_requeues)")
     if end.cause in NO_FAILURE:
@@ -82,23 +81,17 @@ def unless_withdrawn(decision: Decision, by: str | None) -> Decision:
     )
 
 
-def since_submission(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The events from the last `submitted` on: what was before is no business of this job."""
-    starts = [number for number, event in enumerate(events) if event.get("event") == "submitted"]
-    return list(events[starts[-1] if starts else 0 :])
-
-
-def failures_without_progress(events: Sequence[Mapping[str, Any]]) -> int:
+def failures_without_progress(events: EventLog) -> int:
     """Failures since the last new checkpoint; ends that are no failures are passed over."""
     count = 0
     for event in reversed(events):
-        if event.get("event") == "checkpoint_saved":
+        if isinstance(event, CheckpointSaved):
             break
-        count += event.get("event") == "exited" and event.get("cause") not in NO_FAILURE
+        count += isinstance(event, Exited) and event.cause not in NO_FAILURE
     return count
 
 
-def nodes_at_fault(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def nodes_at_fault(events: EventLog) -> tuple[str, ...]:
     """Every node that an exit of this job was blamed on."""
-    blamed = (str(event["node"]) for event in events if event.get("event") == "exited" and event.get("node"))
+    blamed = (exited.node for exited in events.all(Exited) if exited.node)
     return tuple(sorted({node for nodes in blamed for node in nodes.split(",")}))

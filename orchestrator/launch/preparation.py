@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os.path import abspath
 from pathlib import Path
-from typing import Any
 
 from orchestrator.causes import Exit
 from orchestrator.cluster.slurm import JobState, Warn, job_states, submit
@@ -16,6 +15,8 @@ from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.index import bin_path, idx_path
 from orchestrator.data.manifest import manifest_path
 from orchestrator.data.preparation import Source, survey_job
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import DataFailed, DataPrepared, DataSubmitted
 from orchestrator.launch.render import render_template
 from orchestrator.launch.sbatch import (
     Place,
@@ -56,13 +57,13 @@ class DataJob:
     """Why it could not, where it said so."""
 
 
-def data_job(events: Sequence[Mapping[str, Any]], job_id: object) -> DataJob | None:
+def data_job(events: EventLog, job_id: str | None) -> DataJob | None:
     """The data job of that id; None without an id."""
     if job_id is None:
         return None
-    ends = [event for event in events if str(event.get("event")).startswith("data_") and event.get("job_id") == job_id]
-    failure = next((str(event.get("message")) for event in ends if event["event"] == "data_failed"), None)
-    return DataJob(str(job_id), any(event["event"] == "data_prepared" for event in ends), failure)
+    mine = EventLog(event for event in events if event.of_job == job_id)
+    failed = mine.first(DataFailed)
+    return DataJob(job_id, mine.first(DataPrepared) is not None, None if failed is None else str(failed.message))
 
 
 def to_be_made(job: JobSpec) -> list[Source]:
@@ -90,7 +91,7 @@ def submit_preparation(
     here = replace(place, working_directory=Path.cwd())
     write_atomically(run.data_script, render_preparation(job, cluster, here, missing))
     job_id = submit(run.data_script, warn=warn)
-    run.append_event("data_submitted", job_id=job_id, cluster=cluster.name)
+    run.append(DataSubmitted(job_id=job_id, cluster=cluster.name))
     return job_id
 
 
@@ -120,12 +121,12 @@ def _under_way(run: RunDir) -> str | None:
     said that it failed is about to end.
     """
     events = run.events()
-    submitted = [str(event["job_id"]) for event in events if event.get("event") == "data_submitted"]
+    submitted = [str(each.job_id) for each in events.all(DataSubmitted)]
     known = job_states([job_id for job_id in submitted[-1:] if not _has_failed(events, job_id)])
     return next((job_id for job_id, state in known.items() if not state.is_over), None)
 
 
-def _has_failed(events: Sequence[Mapping[str, Any]], job_id: str) -> bool:
+def _has_failed(events: EventLog, job_id: str) -> bool:
     said = data_job(events, job_id)
     return said is not None and said.failure is not None
 

@@ -5,18 +5,20 @@ what came of the starts before (policy.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from orchestrator.causes import Exit, cause_of
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
 from orchestrator.launch.local import Display, Watcher, launch
 from orchestrator.launch.notifications.process import tell_of_withdrawn
-from orchestrator.launch.policy import BY_LAUNCHER, Decision, decide, unless_withdrawn
+from orchestrator.launch.policy import Decision, decide, unless_withdrawn
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.state_words import withdrawn_end
 from orchestrator.launch.stopping import StopSignals, asked_to_stay, caught_signals, request_stop
-from orchestrator.rundir import RunDir, event
+from orchestrator.rundir import RunDir
 from orchestrator.spec.formatting import duration
 from orchestrator.spec.job import JobSpec
 
@@ -43,12 +45,16 @@ def launch_with_restarts(
     before = len(run.events())
     decisions: list[Decision] = []
 
-    def follow_up(end: Exit, exited: Mapping[str, Any]) -> list[dict[str, Any]]:
-        decision = unless_withdrawn(_decide(job, end, [*run.events()[before:], exited]), asked_to_stay(run))
+    def follow_up(end: Exit, exited: Exited) -> list[Event]:
+        so_far = EventLog((*run.events().since(before), exited))
+        decision = unless_withdrawn(_decide(job, end, so_far), asked_to_stay(run))
         decisions.append(decision)
         if decision.withdrawn_by is not None:
-            return [_withdrawn(exited["launch_id"], decision.withdrawn_by)]
-        return [_requeued(exited, decision)] if decision.requeue else []
+            return [Withdrawn(launch_id=exited.launch_id, by=decision.withdrawn_by)]
+        if not decision.requeue:
+            return []
+        again = Requeued(launch_id=exited.launch_id, cause=decision.reason, by=BY_LAUNCHER, delay=decision.delay)
+        return [again]
 
     def once(**options: Any) -> Exit:
         end = launch(run, job, module=module, follow_up=follow_up, **options)
@@ -66,10 +72,12 @@ def launch_with_restarts(
 
         while decisions[-1].requeue:
             shown = Display(watcher())
-            anew = saved_nothing(run, run.events()[before if from_scratch else 0 :])
+            anew = saved_nothing(run, run.events().since(before if from_scratch else 0))
             shown.say(_announcement(end, decisions[-1], anew=anew))
             if not _waited(run, decisions[-1].delay, signals):
-                run.append_events([_withdrawn(_last_id(run), asked_to_stay(run) or str(signals.first))])
+                newest = run.events().last(Launched)
+                launch_id = newest.launch_id if newest else None
+                run.append(Withdrawn(launch_id=launch_id, by=asked_to_stay(run) or str(signals.first)))
                 tell_of_withdrawn([run])
                 shown.close()
                 return withdrawn_end(end)
@@ -85,24 +93,11 @@ def _announcement(end: Exit, decision: Decision, *, anew: bool) -> str:
     return f"{why}: it starts again in {duration(round(decision.delay))}, {whence} (launch.on_failure)"
 
 
-def _decide(job: JobSpec, end: Exit, events: list[Mapping[str, Any]]) -> Decision:
+def _decide(job: JobSpec, end: Exit, events: EventLog) -> Decision:
     decision = decide(job.launch, end, events)
     if decision.requeue and job.launch.nodes > 1:
         return Decision(False, "the other machines would have to be started again, too")
     return decision
-
-
-def _requeued(exited: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
-    facts = {"cause": decision.reason, "by": BY_LAUNCHER, "delay": decision.delay}
-    return event("requeued", launch_id=exited["launch_id"], **facts)
-
-
-def _withdrawn(launch_id: str, by: str) -> dict[str, Any]:
-    return event("withdrawn", launch_id=launch_id, by=by)
-
-
-def _last_id(run: RunDir) -> str:
-    return str(next(each["launch_id"] for each in reversed(run.events()) if each.get("event") == "launched"))
 
 
 def _waited(run: RunDir, seconds: float, signals: StopSignals) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
+from orchestrator.events.types import Created, DataFailed, DataPrepared, DataSubmitted, Launched, Submitted
 from orchestrator.launch.code import CodeState, code_state
 from orchestrator.launch.stopping import caught_signals
 from orchestrator.rundir import (
@@ -188,7 +189,7 @@ def taken_back(run: RunDir, is_new: bool, *, by_ctrl_c: bool) -> Iterator[None]:
 
 
 def _starts(run: RunDir) -> int:
-    return sum(event.get("event") in ("launched", "submitted") for event in run.events())
+    return sum(isinstance(event, Launched | Submitted) for event in run.events())
 
 
 def remove_new_run(run: RunDir) -> None:
@@ -197,8 +198,7 @@ def remove_new_run(run: RunDir) -> None:
     stay if it did so here: a Ctrl-C or SIGTERM that comes meanwhile changes nothing.
     """
     with caught_signals():
-        kinds = {str(event.get("event")) for event in run.events()}
-        if all(kind == "created" or kind.startswith("data_") for kind in kinds):
+        if all(isinstance(event, Created | DataSubmitted | DataPrepared | DataFailed) for event in run.events()):
             shutil.rmtree(run.path, ignore_errors=True)  # why it was not started matters more
             with contextlib.suppress(OSError):  # others are in it
                 run.path.parent.rmdir()
@@ -294,7 +294,7 @@ def _fill(run: RunDir, run_id: str, job: JobSpec, written: str, code: CodeState)
     write_atomically(run.path / "code.json", json.dumps(code.record, indent=1))
     write_atomically(run.path / "code.diff", code.diff)
     run.logs.mkdir()
-    run.append_event("created", run_id=run_id, config_hash=job.config_hash, folder=os.getcwd())
+    run.append(Created(run_id=run_id, config_hash=job.config_hash, folder=os.getcwd()))
 
 
 def run_folders(runs_dir: Path) -> Iterator[RunDir]:
@@ -325,7 +325,7 @@ def _creation_time(run: RunDir) -> float:
         events = run.events()
     except OSError:
         return 0.0
-    return next((event.get("time", 0.0) for event in events if event["event"] == "created"), time.time())
+    return time.time() if events.first(Created) is None else events.created or 0.0
 
 
 def _umask() -> int:

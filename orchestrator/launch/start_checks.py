@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.launch.policy import BY_LAUNCHER
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import CheckpointSaved
 from orchestrator.launch.render import refuse_missing_python, render
 from orchestrator.lease import held_message, read_holder
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.preflight_checks import missing_train_step, unwritable_cache
-from orchestrator.process import Process
 from orchestrator.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.values import environment_references
@@ -28,11 +26,11 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
         raise RunIsHeld(held_message(run, holder))
     refuse_imported(run)
     events = run.events()
-    launched = last_launch(events)
-    if launched is not None and (launched["exited"] is None or launched["restarts"]):
-        process = Process.from_record(launched)
+    last = events.last_launch
+    if last is not None and (last.exited is None or last.restarts):
+        process = last.launched.process
         if process.is_alive and process.pid != os.getpid():
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(launched.get("time")))
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.launched.time))
             raise RunIsHeld(
                 f"run {run.run_id} is being started by pid {process.pid} on {process.host} since {since}.\n"
                 f"      Follow it with `orchestrator logs {in_command(run)} -f`, or stop it with "
@@ -89,36 +87,27 @@ def _refuse_unset_environment(job: JobSpec) -> None:
         raise UserError("\n       ".join(missing))
 
 
-def imported_from(events: Sequence[Mapping[str, Any]]) -> str | None:
-    """Where the weights of a run came from that holds nothing else; None for one that trains, as one does whose
-    optimizer was imported with them.
-    """
-    imports = (event for event in events if event.get("event") == "imported" and not event.get("optimizer"))
-    return next((str(event.get("source")) for event in imports), None)
-
-
 def refuse_imported(run: RunDir) -> None:
     """Raises UserError for a run that holds weights from elsewhere, and nothing to go on from."""
-    if imported_from(run.events()) is not None:
+    if run.events().imported_from is not None:
         raise UserError(
             f"run {run.run_id} was imported: it holds weights and no optimizer, and does not train itself.\n"
             f"      Start another job from it, with checkpoint.pretrained: {run.path}"
         )
 
 
-def begins_anew(run: RunDir, events: Sequence[Mapping[str, Any]]) -> bool:
+def begins_anew(run: RunDir, events: EventLog) -> bool:
     """Whether a run with these events was started before and has no checkpoint to go on from; damage is not looked
     for.
     """
-    return any(event.get("event") == "started" for event in events) and not committed(run)
+    return events.was_started and not committed(run)
 
 
-def saved_nothing(run: RunDir, events: Sequence[Mapping[str, Any]]) -> bool:
+def saved_nothing(run: RunDir, events: EventLog) -> bool:
     """Whether a run with these events was started and never saved anything: then it begins again, and nothing is lost
     by that. One that has saved must find what it saved.
     """
-    kinds = {event.get("event") for event in events}
-    return "started" in kinds and "checkpoint_saved" not in kinds and not committed(run)
+    return events.was_started and events.first(CheckpointSaved) is None and not committed(run)
 
 
 def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
@@ -129,32 +118,3 @@ def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
             "nothing was started or changed.\n"
             "      To begin again at iteration 0, add --from-scratch."
         )
-
-
-def last_launch(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest `launched` event, with its `exited` event (or None) under "exited", and under "restarts" whether its
-    launcher starts it again after that, and under "withdrawn" whether a person kept it from that.
-
-    Launches that were refused because the run was held are passed over: they changed nothing.
-    """
-    launches: dict[str, dict[str, Any]] = {}
-    for event in events:
-        launch_id = str(event.get("launch_id"))
-        if event.get("event") == "launched":
-            launches[launch_id] = {
-                **event,
-                "launch_id": launch_id,
-                "exited": None,
-                "restarts": False,
-                "withdrawn": False,
-            }
-        elif event.get("event") == "exited" and launch_id in launches:
-            if event.get("cause") == "held":
-                del launches[launch_id]
-            else:
-                launches[launch_id]["exited"] = event
-        elif launch_id in launches and event.get("event") in ("requeued", "gave_up"):
-            launches[launch_id]["restarts"] = event.get("by") == BY_LAUNCHER
-        elif launch_id in launches and event.get("event") == "withdrawn":
-            launches[launch_id].update(restarts=False, withdrawn=True)
-    return list(launches.values())[-1] if launches else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.causes import Exit, cause_of
+from orchestrator.events.types import Exited
 from orchestrator.rundir import RunDir
 
 State = Literal[
@@ -41,13 +41,6 @@ def withdrawn_end(before: Exit | None) -> Exit:
     return Exit.of("cancelled", message, before.iteration)
 
 
-def written_end(exited: Mapping[str, Any]) -> Exit:
-    """The end that an `exited` event tells of."""
-    return Exit(
-        str(exited.get("cause")),
-        str(exited.get("message") or ""),
-        exited.get("iteration"),
-        0,
-        tuple(str(line) for line in exited.get("evidence") or ()),
-        exited.get("node"),
-    )
+def written_end(exited: Exited) -> Exit:
+    """The end that an event tells of."""
+    return Exit(str(exited.cause), exited.message or "", exited.iteration, 0, exited.evidence or (), exited.node)

@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import Commit, committed
 from orchestrator.errors import UserError
+from orchestrator.events.log import EventLog, Launch
+from orchestrator.events.types import Launched
 from orchestrator.launch.cluster_states import SchedulersWord, ask_the_scheduler, state_on_cluster
-from orchestrator.launch.start_checks import imported_from, last_launch
 from orchestrator.launch.state_words import (
     SECONDS_TO_TAKE_THE_LEASE,
     State,
@@ -26,7 +27,6 @@ from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.progress import progress_of
-from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.stored_files import DAMAGE
@@ -67,7 +67,7 @@ class RunStatus:
     """Why it waits in the queue, or what is not known of it."""
     evidence: tuple[str, ...]
     """Lines of its logs that show why it ended."""
-    events: list[dict[str, Any]]
+    events: EventLog
     """Its event log, from which this was derived."""
 
     @property
@@ -180,7 +180,7 @@ def unreadable(run: RunDir, error: Exception) -> RunStatus:
         job=None,
         reason=f"it cannot be read: {said}",
         evidence=(),
-        events=[],
+        events=EventLog(),
     )
 
 
@@ -194,7 +194,7 @@ def _trouble(run: RunDir) -> Exception | None:
     return None
 
 
-def _since_then(run: RunDir, events: list[dict[str, Any]], job: SlurmRun) -> tuple[list[dict[str, Any]], SlurmRun]:
+def _since_then(run: RunDir, events: EventLog, job: SlurmRun) -> tuple[EventLog, SlurmRun]:
     """The events and the job as they are after the scheduler was asked about it: a job that it says is over may have
     written why only after they were read. Of another job, submitted since, it has said nothing.
     """
@@ -203,15 +203,15 @@ def _since_then(run: RunDir, events: list[dict[str, Any]], job: SlurmRun) -> tup
     return (newer, found) if found is not None and found.job_id == job.job_id else (events, job)
 
 
-def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, words: SchedulersWord) -> RunStatus:
-    launched = last_launch(events)
+def _status(run: RunDir, events: EventLog, job: SlurmRun | None, words: SchedulersWord) -> RunStatus:
+    launch = events.last_launch
     holder = read_holder(run)
     if job is None:
-        state, end = _state(run, launched, holder)
-        source = imported_from(events) if state == "created" else None
+        state, end = _state(run, launch, holder)
+        source = events.imported_from if state == "created" else None
         reason = None if source is None else f"weights to start from, imported from {source}"
-        if launched is not None and end is None and starts_again(launched):
-            reason = f"it starts again after this: {cause_of(written_end(launched['exited']).cause).sentence}"
+        if launch is not None and launch.exited is not None and end is None and starts_again(launch):
+            reason = f"it starts again after this: {cause_of(written_end(launch.exited).cause).sentence}"
         state = state if source is None else "imported"
     else:
         state, end, reason = state_on_cluster(run, job, holder, words)
@@ -229,11 +229,11 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
         spreads=measured.spreads,
         checkpoints=committed(run),
         holder=holder,
-        launch_id=launched["launch_id"] if launched else None,
-        created=_first_time(events, "created"),
-        launched=launched.get("time") if launched else None,
-        ended=launched["exited"].get("time") if launched and launched["exited"] else None,
-        launches=sum(event.get("event") == "launched" for event in events),
+        launch_id=launch.launch_id if launch else None,
+        created=events.created,
+        launched=launch.launched.time if launch else None,
+        ended=launch.exited.time if launch and launch.exited else None,
+        launches=len(events.all(Launched)),
         job=job,
         reason=reason,
         evidence=end.evidence if end else (),
@@ -241,38 +241,38 @@ def _status(run: RunDir, events: list[dict[str, Any]], job: SlurmRun | None, wor
     )
 
 
-def _state(run: RunDir, launched: dict[str, Any] | None, holder: Holder | None) -> tuple[State, Exit | None]:
+def _state(run: RunDir, launch: Launch | None, holder: Holder | None) -> tuple[State, Exit | None]:
     lives = holder is not None and holder.live
-    if launched is None:
+    if launch is None:
         return ("running" if lives else "created"), None
-    exited = launched["exited"]
-    if starts_again(launched):
+    exited = launch.exited
+    if starts_again(launch):
         return working_state(run), None
-    if exited is not None and not (lives and holder is not None and holder.launch_id != launched["launch_id"]):
+    if exited is not None and not (lives and holder is not None and holder.launch_id != launch.launch_id):
         end = written_end(exited)
-        end = withdrawn_end(end) if launched["withdrawn"] else end
+        end = withdrawn_end(end) if launch.withdrawn else end
         return state_after(end.cause), end
-    if lives or (exited is None and not _launcher_is_gone(launched, holder)):
+    if lives or (exited is None and not _launcher_is_gone(launch, holder)):
         return working_state(run), None
-    end = by_word_of_the_ranks(run, str(launched["launch_id"])) or Exit("lost", "", None, cause_of("lost").exit_code)
+    end = by_word_of_the_ranks(run, launch.launch_id) or Exit("lost", "", None, cause_of("lost").exit_code)
     return state_after(end.cause), end
 
 
-def starts_again(launched: dict[str, Any] | None) -> bool:
+def starts_again(launch: Launch | None) -> bool:
     """Whether a launcher of this machine waits to start the run again."""
-    return launched is not None and launched["restarts"] and Process.from_record(launched).is_alive
+    return launch is not None and launch.restarts and launch.launched.process.is_alive
 
 
-def _launcher_is_gone(launched: dict[str, Any], holder: Holder | None) -> bool:
+def _launcher_is_gone(launch: Launch, holder: Holder | None) -> bool:
     """Whether a launcher without an `exited` event has ended.
 
     One on another host is judged by the lease of its ranks, which they take within minutes of the start.
     """
-    process = Process.from_record(launched)
+    process = launch.launched.process
     if process.is_here:
         return process.is_dead
-    took_lease = holder is not None and holder.launch_id == launched["launch_id"]
-    return took_lease or time.time() - float(launched.get("time", 0.0)) > SECONDS_TO_TAKE_THE_LEASE
+    took_lease = holder is not None and holder.launch_id == launch.launch_id
+    return took_lease or time.time() - (launch.launched.time or 0.0) > SECONDS_TO_TAKE_THE_LEASE
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,3 @@ def _pieces_from_the_end(file: BinaryIO) -> Iterator[bytes]:
         first = piece.find(b"\n") + 1 if begin > 0 else 0
         yield piece[first:]
         end = begin + first if first < len(piece) else begin
-
-
-def _first_time(events: list[dict[str, Any]], kind: str) -> float | None:
-    return next((event.get("time") for event in events if event.get("event") == kind), None)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.cluster.slurm import Warn, submit
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import Exited, Launched, Requeued, Submitted, Withdrawn
 from orchestrator.launch.preparation import DataJob, data_job
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.sbatch import Place, render_sbatch
@@ -16,8 +16,6 @@ from orchestrator.launch.snapshot import take_snapshot
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
-
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,11 @@ class SlurmRun:
     job_id: str
     cluster: str
     submitted: float
-    launches: tuple[Event, ...]
-    """`launched` events of this job."""
-    exited: Event | None
+    launches: tuple[Launched, ...]
+    """Its launches."""
+    exited: Exited | None
     """The end of the last launch, where it was written."""
-    requeued: Event | None
+    requeued: Requeued | None
     """Its way back into the queue after that end."""
     withdrawn: bool
     """Whether a person took it out of the queue."""
@@ -43,7 +41,7 @@ class SlurmRun:
         """Whether the run said itself that this job has nothing left to do. What SLURM ended may be queued again."""
         if self.withdrawn:
             return True
-        return self.exited is not None and self.requeued is None and self.exited.get("cause") != "cancelled"
+        return self.exited is not None and self.requeued is None and self.exited.cause != "cancelled"
 
     @property
     def unsettled(self) -> tuple[str, ...]:
@@ -53,32 +51,28 @@ class SlurmRun:
         return (self.job_id, *([self.data.job_id] if self.data is not None and not self.launches else []))
 
 
-def latest_job(events: Sequence[Event]) -> SlurmRun | None:
+def latest_job(events: EventLog) -> SlurmRun | None:
     """The newest job of a run, if its newest start was one on a cluster."""
-    start = max((number for number, event in enumerate(events) if _names_a_job(event)), default=None)
-    if start is None or any(_is_local_launch(event) for event in events[start + 1 :]):
+    starts = [
+        event for event in events if isinstance(event, Launched) or (isinstance(event, Submitted) and event.job_id)
+    ]
+    job_id = starts[-1].of_job if starts else None
+    if job_id is None:
         return None
-    job_id = str(events[start]["job_id"])
-    mine = [event for event in events if str(event.get("job_id")) == job_id]
-    launches = tuple(event for event in mine if event.get("event") == "launched")
-    exited = requeued = None
-    if launches:
-        launch_id = launches[-1].get("launch_id")
-        of_last = [event for event in events if event.get("launch_id") == launch_id]
-        exited = next((event for event in of_last if event.get("event") == "exited"), None)
-        requeued = next((event for event in of_last if event.get("event") == "requeued"), None)
-    cluster = next((str(event["cluster"]) for event in mine if "cluster" in event), "slurm")
-    withdrawn = bool(mine) and mine[-1].get("event") == "withdrawn"
-    data = data_job(events, mine[0].get("data_job_id"))
-    return SlurmRun(job_id, cluster, mine[0].get("time", 0.0), launches, exited, requeued, withdrawn, data)
-
-
-def _names_a_job(event: Event) -> bool:
-    return event.get("event") in ("submitted", "launched") and event.get("job_id") is not None
-
-
-def _is_local_launch(event: Event) -> bool:
-    return event.get("event") == "launched" and event.get("job_id") is None
+    mine = EventLog(event for event in events if event.of_job == job_id)
+    launches = tuple(mine.all(Launched))
+    of_last = events.of_launch(launches[-1].launch_id) if launches else EventLog()
+    submitted = mine[0] if isinstance(mine[0], Submitted) else None
+    return SlurmRun(
+        job_id=job_id,
+        cluster=next((each.cluster for each in mine.all(Submitted) if each.cluster), "slurm"),
+        submitted=mine[0].time or 0.0,
+        launches=launches,
+        exited=of_last.first(Exited),
+        requeued=of_last.first(Requeued),
+        withdrawn=isinstance(mine[-1], Withdrawn),
+        data=data_job(events, submitted.data_job_id if submitted else None),
+    )
 
 
 def submit_run(
@@ -105,8 +99,7 @@ def submit_run(
     write_atomically(run.batch_script, script)
     run.stop_file.unlink(missing_ok=True)
     job_id = submit(run.batch_script, warn=warn)
-    made_by = {"data_job_id": data_job_id} if data_job_id else {}
-    run.append_event("submitted", job_id=job_id, cluster=cluster.name, **made_by)
+    run.append(Submitted(job_id=job_id, cluster=cluster.name, data_job_id=data_job_id or None))
     return job_id
 
 

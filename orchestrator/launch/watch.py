@@ -5,20 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from orchestrator.events import readable
-from orchestrator.launch.choices import choices_line, newest_choices
+from orchestrator.events.log import EventTail
+from orchestrator.events.types import (
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointSkipped,
+    Event,
+    Exported,
+    ExportFailed,
+    Hang,
+    Pretrained,
+    Resumed,
+    Started,
+    StepSkipped,
+    StopRequested,
+)
+from orchestrator.launch.event_messages import sentence_of
 from orchestrator.launch.local import Severity, Watcher
-from orchestrator.planning.figures import disk_size
 from orchestrator.planning.hardware import computing_unit
 from orchestrator.rundir import RunDir
-from orchestrator.stored_files import MOST_BYTES, lines_from, open_stored, parse_line, size_of
+from orchestrator.stored_files import size_of
 from orchestrator.tracking.metrics import Metric, MetricTail
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -34,26 +46,6 @@ _OF_EVALUATION = (
     ("validation/accuracy", "accuracy", 4),
 )
 """What is said of an evaluation where it is known: metric, name, digits."""
-
-
-class EventTail:
-    """Reads events.jsonl as it grows; lines that are not whole records are passed over."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.offset = size_of(path)
-
-    def poll(self) -> list[dict[str, Any]]:
-        """The whole records since the last call."""
-        lines = []
-        try:
-            with open_stored(self.path, self.path.parent) as file:
-                for line, end in lines_from(file, self.offset, MOST_BYTES):
-                    self.offset = end
-                    lines.append(line)
-        except FileNotFoundError:
-            return []
-        return list(readable(record for line in lines if (record := parse_line(line)) is not None))
 
 
 @dataclass
@@ -118,54 +110,28 @@ def duration(seconds: float) -> str:
     return f"{days}d {clock}" if days else clock
 
 
-SEVERITIES: dict[str, Severity] = {
-    "checkpoint_failed": "warning",
-    "checkpoint_skipped": "warning",
-    "export_failed": "warning",
-    "hang": "error",
-    "step_skipped": "warning",
+EVENTS: dict[type[Event], Severity | None] = {
+    Started: None,
+    Pretrained: None,
+    Resumed: None,
+    CheckpointSaved: None,
+    CheckpointFailed: "warning",
+    CheckpointSkipped: "warning",
+    Exported: None,
+    ExportFailed: "warning",
+    StepSkipped: "warning",
+    StopRequested: None,
+    Hang: "error",
 }
-"""Events that are more than news."""
+"""The events that a person sees, and which are more than news."""
 
 
-def event_line(event: dict[str, Any]) -> str | None:
+def event_line(event: Event) -> str | None:
     """An event in words; None for those that a person need not see."""
-    text, severity = _event_text(event), SEVERITIES.get(event["event"])
-    return text if text is None or severity is None else f"{severity}: {text}"
-
-
-def _event_text(event: dict[str, Any]) -> str | None:
-    iteration = event.get("iteration")
-    match event["event"]:
-        case "started":
-            size = event.get("world_size", "?")
-            choices = newest_choices([event])
-            computing = "" if choices is None else f", on {choices_line(choices)}"
-            return f"started {size} process{'' if size == 1 else 'es'} at iteration {iteration}{computing}"
-        case "pretrained":
-            fresh = event.get("fresh") or []
-            return f"weights of {event.get('checkpoint')}{'; at random: ' if fresh else ''}{', '.join(map(str, fresh))}"
-        case "resumed":
-            return f"resumed from the checkpoint of iteration {iteration}"
-        case "checkpoint_saved":
-            size = float(event.get("bytes") or 0)
-            return f"saved a checkpoint at iteration {iteration} ({disk_size(size)} in {event.get('seconds', 0):.1f} s)"
-        case "checkpoint_failed":
-            return f"the checkpoint of iteration {iteration} could not be saved: {event.get('message')}"
-        case "exported":
-            size = float(event.get("bytes") or 0)
-            return f"exported iteration {iteration} to {event.get('path')} ({disk_size(size)})"
-        case "export_failed":
-            return f"iteration {iteration} was not exported: {event.get('message')}"
-        case "checkpoint_skipped":
-            return f"skipped a checkpoint: {event.get('message')}"
-        case "step_skipped":
-            return f"skipped step {iteration}: {event.get('reason')}"
-        case "stop_requested":
-            return f"stopping at iteration {iteration} ({event.get('by')})"
-        case "hang":
-            return f"no progress for {event.get('seconds', 0):.0f} s at iteration {iteration}"
-    return None
+    if type(event) not in EVENTS:
+        return None
+    severity = EVENTS[type(event)]
+    return sentence_of(event) if severity is None else f"{severity}: {sentence_of(event)}"
 
 
 class Follower(Watcher):
@@ -178,17 +144,18 @@ class Follower(Watcher):
 
     def poll(self) -> None:
         for event in self._events.poll():
-            if event["event"] == "checkpoint_saved":
-                self.snapshot.saved = event.get("iteration")
-            elif event["event"] == "step_skipped":
-                self.snapshot.skipped += 1
-            elif event["event"] == "started" and isinstance(event.get("iteration"), int):
-                self.snapshot.iteration = event["iteration"]
-                self.snapshot.processor = computing_unit(event.get("device"))
-                self.start()
+            match event:
+                case CheckpointSaved():
+                    self.snapshot.saved = event.iteration
+                case StepSkipped():
+                    self.snapshot.skipped += 1
+                case Started(iteration=int(iteration)):
+                    self.snapshot.iteration = iteration
+                    self.snapshot.processor = computing_unit(event.device)
+                    self.start()
             line = event_line(event)
             if line is not None:
-                self.say(line, SEVERITIES.get(event["event"]))
+                self.say(line, EVENTS[type(event)])
         for metric in self._metrics.poll():
             self.snapshot.take(metric)
             self.show(metric)

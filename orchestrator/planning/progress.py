@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from orchestrator.checkpoints import COMMIT_FILE, Commit
 from orchestrator.data.position import DataPosition, beginning, has_sources
 from orchestrator.errors import CheckpointError
+from orchestrator.events.log import EventLog
 from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.spec_history import Period, periods_of
 from orchestrator.portable import JOB_FILE, spec_of
@@ -35,7 +34,7 @@ def progress_of(commit: Commit, job: JobSpec) -> Progress:
     return Progress(commit.iteration, commit.consumed_samples, tokens)
 
 
-def stored_progress(run: RunDir, commit: Commit, events: Iterable[Mapping[str, Any]]) -> StoredProgress:
+def stored_progress(run: RunDir, commit: Commit, events: EventLog) -> StoredProgress:
     """That of a run's checkpoint. Raises CheckpointError where its marker is damaged, and UserError where the run's
     spec is asked for and cannot be read.
     """
@@ -50,7 +49,7 @@ def stored_progress(run: RunDir, commit: Commit, events: Iterable[Mapping[str, A
     return StoredProgress(Progress(iteration, samples, period.tokens_at(samples)), position)
 
 
-def _period_before(run: RunDir, commit: Commit, events: Iterable[Mapping[str, Any]]) -> Period:
+def _period_before(run: RunDir, commit: Commit, events: EventLog) -> Period:
     """The period that led to a checkpoint, with the spec that the checkpoint carries, where it does."""
     periods = periods_of(run, events)
     period = next((period for period in reversed(periods) if period.iteration < commit.iteration), periods[0])

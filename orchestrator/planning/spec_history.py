@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import Started
 from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -43,7 +45,7 @@ class Start(NamedTuple):
     blend_since: int | None = None
 
 
-def periods_of(run: RunDir, events: Iterable[Mapping[str, Any]]) -> list[Period]:
+def periods_of(run: RunDir, events: EventLog) -> list[Period]:
     """The periods of a run that it still has, the first step's first. Raises UserError where no spec can be read.
 
     A start follows the newest spec that was there at its time, as the files' times tell.
@@ -59,19 +61,13 @@ def periods_of(run: RunDir, events: Iterable[Mapping[str, Any]]) -> list[Period]
     return arranged(generations, starts_of(events))
 
 
-def starts_of(events: Iterable[Mapping[str, Any]]) -> list[Start]:
+def starts_of(events: EventLog) -> list[Start]:
     """The starts of a run, in their order."""
-    found = []
-    for event in events:
-        time, iteration = event.get("time"), event.get("iteration")
-        if event.get("event") == "started" and isinstance(time, int | float) and isinstance(iteration, int):
-            samples, tokens, since = (_count(event.get(name)) for name in ("samples", "tokens", "blend_since"))
-            found.append(Start(float(time), max(0, iteration), samples, tokens, since))
-    return found
-
-
-def _count(value: object) -> int | None:
-    return max(0, value) if isinstance(value, int) else None
+    return [
+        Start(each.time, each.iteration, each.samples, each.tokens, each.blend_since)
+        for each in events.all(Started)
+        if each.time is not None and each.iteration is not None
+    ]
 
 
 def arranged(generations: Sequence[tuple[float, JobSpec]], starts: Sequence[Start]) -> list[Period]:

@@ -6,14 +6,15 @@ spec is followed. What is not exact is said in `remarks`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from orchestrator.data.blending import Draws
 from orchestrator.data.checks import path_names
 from orchestrator.errors import OrchestratorError
+from orchestrator.events.log import EventLog
 from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
@@ -104,7 +105,7 @@ def blend_use(run: RunDir) -> BlendUse:
     use = BlendUse(kind, says, iteration, samples, _samples_at_end(periods), periods[-1].tokens_at(samples))
     if kind != "blend":
         return use
-    folder = next((Path(str(e["folder"])) for e in events if e.get("event") == "created" and "folder" in e), Path())
+    folder = Path(events.folder or "")
     report, trouble = _report(job, batch, folder)
     remarks = [
         *([_CHANGES] if len(periods) > 1 else []),
@@ -126,7 +127,7 @@ def blend_use(run: RunDir) -> BlendUse:
     )
 
 
-def consumed(run: RunDir, periods: Sequence[Period], events: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+def consumed(run: RunDir, periods: Sequence[Period], events: EventLog) -> tuple[int, int]:
     """The step that a run has reached, as measured last or as its latest start began, and the samples consumed until
     then.
     """

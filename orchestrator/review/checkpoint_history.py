@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Literal
 
 from orchestrator.checkpoints import Commit, read_commit, verify
+from orchestrator.events.types import CheckpointFailed, CheckpointSaved, Event
 from orchestrator.results.record import Result, results_of
 from orchestrator.review.damage import readable
-from orchestrator.review.event_messages import Event
 from orchestrator.rundir import RunDir
 
 Condition = Literal["whole", "damaged", "unfinished", "failed", "removed"]
@@ -57,17 +57,15 @@ def checkpoints_of(run: RunDir, events: Iterable[Event]) -> list[Saved]:
 
 
 def _take_in(found: dict[int, Saved], event: Event) -> None:
-    kind, iteration = event.get("event"), event.get("iteration")
-    if kind not in ("checkpoint_saved", "checkpoint_failed") or not _is_count(iteration):
+    if not isinstance(event, CheckpointSaved | CheckpointFailed) or event.iteration is None:
         return
-    saved = found.setdefault(iteration, Saved(iteration))
-    saved.time = _number(event.get("time"))
-    if kind == "checkpoint_saved":
-        size = event.get("bytes")
+    saved = found.setdefault(event.iteration, Saved(event.iteration))
+    saved.time = event.time
+    if isinstance(event, CheckpointSaved):
         saved.condition, saved.note = "removed", None
-        saved.bytes, saved.seconds = size if _is_count(size) else None, _number(event.get("seconds"))
+        saved.bytes, saved.seconds = event.bytes, event.seconds
     else:
-        saved.condition, saved.note = "failed", str(event.get("message") or "")
+        saved.condition, saved.note = "failed", event.message or ""
 
 
 def _look_at(saved: Saved, folder: Path, left: int) -> int:
@@ -99,11 +97,3 @@ def _describe(saved: Saved, commit: Commit) -> None:
 def measured_in(checkpoints: Sequence[Saved]) -> list[Result]:
     """All evaluations, the newest checkpoint's first."""
     return [result for saved in checkpoints for result in sorted(saved.evaluations, key=lambda each: each.name)]
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

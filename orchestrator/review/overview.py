@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.causes import cause_of
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted
+from orchestrator.launch.event_messages import evidence_of
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.lease import read_holder
-from orchestrator.review.event_messages import Event, evidence_of, last, last_end
 from orchestrator.review.logs import closing_lines
 from orchestrator.review.summary import PRETRAINED, RunSummary
 from orchestrator.rundir import RunDir, in_command
@@ -63,29 +64,26 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
     """Read it; `others` are the runs of the folder, among which its children are."""
     run = summary.run
     events = run.events()
-    end = last_end(events) if summary.cause is not None else None
-    launched = last(events, "launched")
-    submitted = last(events, "submitted")
-    started = last(events, "started")
+    end = events.last_end if summary.cause is not None else None
+    launched, submitted, started = events.last(Launched), events.last(Submitted), events.last(Started)
     cause = cause_of(summary.cause) if summary.cause is not None else None
     advice = cause.advise(in_command(run), anew=begins_anew(run, events)) if cause is not None else None
-    nodes = launched.get("nodes")
-    total, held = _whole(started.get("total_parameters")), _whole(started.get("parameters"))
+    total, held = (started.total_parameters, started.parameters) if started else (None, None)
     return Overview(
         advice=advice or None,
         evidence=_evidence(run, summary, end),
-        node=_text(end.get("node")) if end is not None else None,
+        node=end.node if end is not None else None,
         holder=_holder(run),
         job_id=summary.job_id,
-        cluster=_text(submitted.get("cluster")) if summary.job_id is not None else None,
-        nodes=tuple(map(str, nodes)) if isinstance(nodes, list) else (),
-        device=_text(started.get("device")),
-        world_size=_whole(started.get("world_size")),
+        cluster=submitted.cluster if submitted and summary.job_id is not None else None,
+        nodes=(launched.nodes if launched else None) or (),
+        device=started.device if started else None,
+        world_size=started.world_size if started else None,
         parameters=total,
         parameters_of_rank_0=held if held != total else None,
         parent=_parent(run, events, summary),
         children=tuple(_children(run, others)),
-        skipped_steps=sum(event.get("event") == "step_skipped" for event in events),
+        skipped_steps=len(events.all(StepSkipped)),
         mlflow=mlflow_url(run),
         unsent=unsent_bytes(run) if summary.spec.get(_SENT_TO_MLFLOW) == "true" and not summary.is_active else 0,
     )
@@ -108,7 +106,7 @@ def parts_of_time(goodput: Goodput) -> list[tuple[str, float, float]]:
     return [(name, seconds, seconds / counted) for name, seconds in parts if counted > 0 and seconds >= _LEAST_SECONDS]
 
 
-def _evidence(run: RunDir, summary: RunSummary, end: Event | None) -> tuple[str, ...]:
+def _evidence(run: RunDir, summary: RunSummary, end: Exited | None) -> tuple[str, ...]:
     """As the end itself says; else the lines in which its message stands."""
     if summary.state not in ("failed", "lost"):
         return ()
@@ -118,27 +116,18 @@ def _evidence(run: RunDir, summary: RunSummary, end: Event | None) -> tuple[str,
     return tuple(closing_lines(run, summary.message or ""))
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
-
-
 def _holder(run: RunDir) -> str | None:
     holder = read_holder(run)
     return holder.describe() if holder is not None and holder.live else None
 
 
-def _parent(run: RunDir, events: Sequence[Event], summary: RunSummary) -> Relative | None:
+def _parent(run: RunDir, events: EventLog, summary: RunSummary) -> Relative | None:
     """The run that the weights came from, as its first start said; before that, what the spec says."""
-    event = last(events, "pretrained")
-    if event:
-        at = f"iteration {event.get('from_iteration')}"
-        if event.get("from_run"):
-            return _relative(run.path.parent.parent, str(event["from_run"]), f"{event['from_run']}, {at}")
-        return Relative(f"{event.get('checkpoint')}, {at}")
+    if (event := events.last(Pretrained)) is not None:
+        at = f"iteration {event.from_iteration}"
+        if event.from_run:
+            return _relative(run.path.parent.parent, event.from_run, f"{event.from_run}, {at}")
+        return Relative(f"{event.checkpoint}, {at}")
     written = summary.spec.get(PRETRAINED)
     return None if written in (None, "null") else Relative(str(written))
 

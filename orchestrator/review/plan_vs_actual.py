@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import Any, Literal
 
 from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
-from orchestrator.launch.choices import FIELDS
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import CheckpointSaved, Started
 from orchestrator.planning.effective_job import as_started
 from orchestrator.planning.forecast import Forecast, forecast, planned_timeline
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.review.charts import Reference
-from orchestrator.review.event_messages import Event, last
 from orchestrator.review.series import Series
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -66,18 +65,17 @@ def planned_of(run: RunDir) -> Planned:
     """The plan of a run's newest spec on the device that it started on, else the one that the spec or its cluster
     names. Plans of the runs that were asked for last are kept. Raises UserError where none can be made.
     """
-    started = last(run.events(), "started")
-    chosen = {name: started.get(name) for name in FIELDS} if started else {}
+    started = run.events().last(Started)
+    chosen = started.choices if started else {}
     if started and chosen["cuda_graphs"] is None:
         chosen["cuda_graphs"] = False  # before there were graphs nothing was said
     return _planned(run.resolved(), _version(run.resolved()), tuple(chosen.items()))
 
 
-def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[Row]:
+def rows_of(planned: Planned, series: Series, events: EventLog) -> list[Row]:
     """The table of planned and measured."""
     plan, taken = planned.plan, planned.forecast
-    started = last(events, "started")
-    saved = last(events, "checkpoint_saved")
+    started, saved = events.last(Started), events.last(CheckpointSaved)
     step = _median(series, "throughput/step_seconds")
     peaks = series.measured("memory/peak_bytes")
     return [
@@ -102,8 +100,8 @@ def rows_of(planned: Planned, series: Series, events: Sequence[Event]) -> list[R
             None if step is None else step * plan.batch.train_iters,
             "seconds",
         ),
-        Row("parameters of rank 0", _of_rank_0(plan), _number(started.get("parameters")), "count"),
-        Row("a checkpoint", taken.checkpoint_bytes, _number(saved.get("bytes")), "disk"),
+        Row("parameters of rank 0", _of_rank_0(plan), started.parameters if started else None, "count"),
+        Row("a checkpoint", taken.checkpoint_bytes, saved.bytes if saved else None, "disk"),
     ]
 
 

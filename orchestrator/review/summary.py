@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from orchestrator.events.types import Pretrained
 from orchestrator.launch.state_words import State
 from orchestrator.launch.states import RunStatus, last_iteration, statuses_of
 from orchestrator.review.damage import DAMAGE
@@ -174,11 +175,8 @@ def _origin(run: RunDir, spec: Mapping[str, str]) -> tuple[str | None, int | Non
     """The run that the first weights came from, as its start said; the events of few runs are read for that."""
     if spec.get(PRETRAINED) in (None, "null"):
         return None, None
-    told = [event for event in run.events() if event.get("event") == "pretrained" and event.get("from_run")]
-    if not told:
-        return None, None
-    iteration = told[-1].get("from_iteration")
-    return str(told[-1]["from_run"]), iteration if isinstance(iteration, int) else None
+    told = [event for event in run.events().all(Pretrained) if event.from_run]
+    return (told[-1].from_run, told[-1].from_iteration) if told else (None, None)
 
 
 def layout_of(job: JobSpec) -> str:

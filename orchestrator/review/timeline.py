@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeGuard
+from typing import Literal
 
 from orchestrator.causes import NO_FAILURES
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import (
+    CheckpointFailed,
+    CheckpointSaved,
+    Event,
+    Exited,
+    Hang,
+    Resumed,
+    StepSkipped,
+    StopRequested,
+)
 
 Kind = Literal["resumed", "checkpoint", "skipped", "failure", "stop"]
 
 _MOST_STEPS = 1 << 53
-_END_OF_TIME = 1e11  # in the year 5138
-_KINDS: dict[str, Kind] = {
-    "resumed": "resumed",
-    "checkpoint_saved": "checkpoint",
-    "checkpoint_failed": "failure",
-    "step_skipped": "skipped",
-    "hang": "failure",
-    "stop_requested": "stop",
+_KINDS: dict[type[Event], Kind] = {
+    Resumed: "resumed",
+    CheckpointSaved: "checkpoint",
+    CheckpointFailed: "failure",
+    StepSkipped: "skipped",
+    Hang: "failure",
+    StopRequested: "stop",
 }
-_WITHOUT_A_STEP = ("exited", "checkpoint_failed", "hang")
-"""They are marked even where they name no iteration."""
 
 
 @dataclass(frozen=True)
@@ -37,42 +44,42 @@ class Mark:
     exact: bool = True
 
 
-def marks_of(events: Iterable[Mapping[str, Any]]) -> list[Mark]:
+def marks_of(events: EventLog) -> list[Mark]:
     """The marks of an event log, in its order; events that are torn or make no sense are passed over."""
     marks = []
     latest = 0
     for event in events:
-        kind = _KINDS.get(str(event.get("event")))
-        if event.get("event") == "exited":
-            kind = _end(event)
-        iteration, time = event.get("iteration"), event.get("time")
-        is_known = _is_within(iteration, _MOST_STEPS)
-        if _is_within(iteration, _MOST_STEPS):
-            latest = int(iteration)
-        if kind is not None and _is_within(time, _END_OF_TIME) and (is_known or event.get("event") in _WITHOUT_A_STEP):
-            marks.append(Mark(kind, latest, float(time), _text(kind, event), is_known))
+        kind = _end(event) if isinstance(event, Exited) else _KINDS.get(type(event))
+        is_known = event.at is not None and event.at < _MOST_STEPS
+        if is_known:
+            latest = event.at or 0
+        # These are marked even where they name no iteration.
+        has_place = is_known or isinstance(event, Exited | CheckpointFailed | Hang)
+        if kind is not None and event.time is not None and has_place:
+            marks.append(Mark(kind, latest, event.time, _text(event), is_known))
     return marks
 
 
-def _end(event: Mapping[str, Any]) -> Kind | None:
+def _end(exited: Exited) -> Kind | None:
     """How a launch ended; one that stopped as asked was marked where it was asked."""
-    if event.get("cause") == "cancelled":
+    if exited.cause == "cancelled":
         return "stop"
-    return "failure" if event.get("code") and event.get("cause") not in NO_FAILURES else None
+    return "failure" if exited.code and exited.cause not in NO_FAILURES else None
 
 
-def _is_within(value: Any, end: float) -> TypeGuard[int]:
-    """Whether it is a number from 0 on that a page can show; a damaged log may hold any."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < end
-
-
-def _text(kind: Kind, event: Mapping[str, Any]) -> str:
-    if kind == "resumed":
-        return f"resumed from {event['iteration']}"
-    if kind == "checkpoint":
-        return f"checkpoint {event['iteration']}"
-    if kind == "skipped":
-        return f"step {event['iteration']} skipped: {event.get('reason', '')}".rstrip(": ")
-    if kind == "stop" and event.get("event") == "stop_requested":
-        return f"stop asked for by {event.get('by', 'someone')}"
-    return str(event.get("message") or event.get("cause") or event.get("event"))
+def _text(event: Event) -> str:
+    match event:
+        case Resumed():
+            return f"resumed from {event.iteration}"
+        case CheckpointSaved():
+            return f"checkpoint {event.iteration}"
+        case StepSkipped():
+            return f"step {event.iteration} skipped: {event.reason or ''}".rstrip(": ")
+        case StopRequested():
+            return f"stop asked for by {event.by or 'someone'}"
+        case Exited():
+            return event.message or event.cause or event.kind
+        case CheckpointFailed():
+            return event.message or event.kind
+        case _:
+            return event.kind

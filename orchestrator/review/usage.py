@@ -13,18 +13,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from orchestrator.launch.policy import BY_LAUNCHER
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Started, Submitted, Withdrawn
 from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.review.axes import plain
 from orchestrator.review.charts import Figure
 from orchestrator.review.summary import RunSummary
-from orchestrator.tracking.goodput import without_refused
 
-Event = Mapping[str, Any]
-
-_END_OF_TIME = 1e11
+_MOST_GPUS = 1 << 32
 _MOST_DAYS = 400
 _NOBODY = "unknown"
 
@@ -108,14 +105,14 @@ class Usage:
 
 
 def taken(
-    events: Iterable[Event], gpus: int, *, is_active: bool, sign: float | None = None, is_on_cpu: bool | None = None
+    events: EventLog, gpus: int, *, is_active: bool, sign: float | None = None, is_on_cpu: bool | None = None
 ) -> Taken:
     """What an event log says was taken. `gpus`, `is_on_cpu` where a start did not say what it had; `sign`: when the run
     was last heard of elsewhere. Events may be missing or torn, and clocks may go back: nothing is negative, no two
     launches overlap.
     """
     account = _Account(gpus, is_on_cpu)
-    for event in without_refused(events):
+    for event in events.without_refused():
         account.add(event)
     return account.close(is_active, sign)
 
@@ -133,31 +130,30 @@ class _Account:
         self._now = 0.0
 
     def add(self, event: Event) -> None:
-        moment = event.get("time")
-        if isinstance(moment, bool) or not isinstance(moment, int | float) or not 0 <= moment < _END_OF_TIME:
+        if event.time is None:
             return
         latest = self._now
-        self._now = max(self._now, float(moment))
-        match event.get("event"):
-            case "requeued" if event.get("by") == BY_LAUNCHER:  # in no queue: its launcher waits
+        self._now = max(self._now, event.time)
+        match event:
+            case Requeued(by=by) if by == BY_LAUNCHER:  # in no queue: its launcher waits
                 self._end(latest)
-            case "submitted" | "requeued":
-                self._cluster = str(event.get("cluster", self._cluster))
+            case Submitted() | Requeued():
+                self._cluster = (event.cluster if isinstance(event, Submitted) else None) or self._cluster
                 self._end(latest)
                 self._waiting = self._cluster, self._now
-            case "withdrawn":
+            case Withdrawn():
                 self._waiting = None
-            case "launched":
+            case Launched():
                 self._end(latest)
                 self._stop_waiting()
-                self._launch_id = event.get("launch_id")
+                self._launch_id = event.launch_id
                 self._open = Launch(self._gpus, self._now, None, self._is_on_cpu)
-            case "started" if self._open is not None and _is_size(event.get("world_size")):
-                self._gpus = int(event["world_size"])
-                if "device" in event:
-                    self._is_on_cpu = computing_unit(event["device"]) != "GPU"
+            case Started(world_size=int(size)) if self._open is not None and 0 < size < _MOST_GPUS:
+                self._gpus = size
+                if event.device is not None:
+                    self._is_on_cpu = computing_unit(event.device) != "GPU"
                 self._open = replace(self._open, gpus=self._gpus, is_on_cpu=self._is_on_cpu)
-            case "exited" if event.get("launch_id") == self._launch_id:
+            case Exited() if event.launch_id == self._launch_id:
                 self._end(self._now)
 
     def close(self, is_active: bool, sign: float | None) -> Taken:
@@ -180,10 +176,6 @@ class _Account:
         if self._waiting is not None:
             self._waits.append(Wait(*self._waiting, self._now))
         self._waiting = None
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 32
 
 
 class UsageLog:

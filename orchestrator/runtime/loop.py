@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from orchestrator.events.types import Finished, StepSkipped, StopRequested
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.optimizer import loss_scale, update
 from orchestrator.runtime.processes.exits import DivergenceError, Outcome
@@ -52,7 +53,7 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
         # A stop can also arrive while the last evaluation runs: there is nothing left to stop then.
         if session.postponed:
             return _stopped(session)
-        session.event("finished", iteration=session.state.iteration)
+        session.event(Finished(iteration=session.state.iteration))
         return Outcome("completed")
     outcome = _stopped(session)
     for callback in callbacks:
@@ -62,7 +63,7 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
 
 def _stopped(session: Session) -> Outcome:
     iteration = session.state.iteration
-    session.event("stop_requested", by=session.stop.by or "another rank", iteration=iteration)
+    session.event(StopRequested(by=session.stop.by or "another rank", iteration=iteration))
     return Outcome("stopped", f"stopped at iteration {iteration} of {session.schedule.train_iters}")
 
 
@@ -131,7 +132,7 @@ def give_up_when_diverged(session: Session, record: StepRecord) -> None:
     """Note a step that was not finite; raise DivergenceError after too many in a row."""
     if record.skip_reason is None:
         return
-    session.event("step_skipped", iteration=record.iteration, reason=record.skip_reason)
+    session.event(StepSkipped(iteration=record.iteration, reason=record.skip_reason))
     bad = session.state.consecutive_bad_steps
     if bad >= session.job.runtime.max_bad_steps:
         session.settle()

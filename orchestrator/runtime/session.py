@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from orchestrator.events.types import Event
 from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
@@ -91,10 +92,10 @@ class Session:
         """Tell the watchdog that this rank is alive."""
         self.watchdog.beat(self.state.iteration)
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, event: Event) -> None:
         """Add to the event log, on rank 0 and only while the lease is held."""
         if self.ranks.is_first:
-            self.records.event(kind, **fields)
+            self.records.event(event)
 
     def stream(self, dataset: Dataset[Any], sampler: Iterable[list[int]]) -> BatchStream:
         """Micro-batches of a data set on this rank's device."""

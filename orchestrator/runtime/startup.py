@@ -15,6 +15,7 @@ from orchestrator.data.sample_index import sample_index_dir
 from orchestrator.data.tasks.dataset import examples_line, open_task
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import RunIsHeld
+from orchestrator.events.types import Hang, Resumed, Started
 from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
@@ -197,7 +198,7 @@ def _start_watchdog(
         write_exit_record(run, launch_id, ranks.rank, Outcome("hang", message), iteration)
         if ranks.is_first:
             lease.check()
-            run.append_event("hang", iteration=iteration, seconds=round(seconds, 1))
+            run.append(Hang(iteration=iteration, seconds=round(seconds, 1)))
             lease.release()
 
     def on_orphan() -> None:
@@ -278,8 +279,7 @@ def _basis_of_mfu(session: Session) -> dict[str, Any]:
 def _tell_of_the_start(session: Session, restored: Restored, host: float) -> None:
     """Events and lines of a start. `host`: seconds in which the slowest starts a kernel, where that was measured."""
     state, commit, pretrained, fresh = session.state, restored.commit, restored.pretrained, restored.fresh
-    session.event(
-        "started",
+    started = Started(
         launch_id=session.launch_id,
         token=session.lease.token,
         pid=os.getpid(),
@@ -301,10 +301,11 @@ def _tell_of_the_start(session: Session, restored: Restored, host: float) -> Non
         torch=torch.__version__,
         megatron_core=megatron.core.__version__,
     )
+    session.event(started)
     if pretrained is not None:
-        session.event("pretrained", **pretrained.record, **({"fresh": list(fresh)} if fresh else {}))
+        session.event(pretrained.event(fresh))
         if session.ranks.is_first:
             also = f"; fresh: {', '.join(fresh)}" if fresh else ""
             print(f"weights of {pretrained.commit.path}{also}", flush=True)
     if commit is not None:
-        session.event("resumed", iteration=state.iteration, checkpoint=commit.path.name)
+        session.event(Resumed(iteration=state.iteration, checkpoint=commit.path.name))

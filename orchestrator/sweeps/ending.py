@@ -8,17 +8,16 @@ import contextlib
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.errors import OrchestratorError
+from orchestrator.events.ledger import SweepNotified
 from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import longest, start_telling
 from orchestrator.launch.notifications.ways import send
-from orchestrator.launch.start_checks import last_launch
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -67,8 +66,8 @@ def main() -> int:
         notice = replace(notice, text=Redactor.of_spec(job.model_dump(mode="json"))(notice.text))
         if notice.occasion in job.notifications.when and _is_ours_to_tell(sweep):
             failed = send(job.notifications, notice, sweep.path)
-            told = [way for way in job.notifications.ways if way not in failed]
-            sweep.append("notified", occasion=notice.occasion, told=told, failed=failed)
+            told = tuple(way for way in job.notifications.ways if way not in failed)
+            sweep.append(SweepNotified(occasion=notice.occasion, told=told, failed=failed))
     except (OrchestratorError, OSError) as error:
         print(f"nobody was told: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, OrchestratorError) else 1
@@ -114,9 +113,9 @@ def _is_training(run: RunDir) -> bool:
     """Whether it surely is under way. The one that was planned last tells most often, so that a cell that ends early
     reads a few files and not those of all cells.
     """
-    events = _since_submission(run.events())
-    launched = last_launch(events)
-    if launched is None or occasion_of(events, str(launched["launch_id"])) is not None:
+    events = run.events().since_submission()
+    last = events.last_launch
+    if last is None or occasion_of(events, last.launch_id) is not None:
         return False
     holder = read_holder(run)
     return holder is not None and holder.live
@@ -124,20 +123,10 @@ def _is_training(run: RunDir) -> bool:
 
 def _by_its_own_word(cell: CellStatus) -> CellStatus:
     """The cell as its run says: a scheduler takes it for running until the job that asks has ended."""
-    events = _since_submission(cell.status.run.events())
-    launched = last_launch(events)
-    occasion = occasion_of(events, str(launched["launch_id"])) if launched is not None else None
+    events = cell.status.run.events().since_submission()
+    last = events.last_launch
+    occasion = occasion_of(events, last.launch_id) if last is not None else None
     return replace(cell, state=_OVER[occasion]) if occasion in _OVER and cell.state in UNDER_WAY else cell
-
-
-def _since_submission(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events since a cluster was asked to start it; all where it never was."""
-    asked: list[int] = [number for number, event in enumerate(events) if _is_submission(event)]
-    return events[asked[-1] if asked else 0 :]
-
-
-def _is_submission(event: Mapping[str, Any]) -> bool:
-    return event.get("event") == "submitted"
 
 
 def _is_ours_to_tell(sweep: SweepDir) -> bool:

@@ -27,8 +27,9 @@ from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmiss
 from orchestrator.cluster.commands import Answer, unreachable
 from orchestrator.cluster.refusals import refusal
 from orchestrator.errors import JobError, OrchestratorError
+from orchestrator.events.ledger import CellsSubmitted
+from orchestrator.events.types import Launched, Submitted
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
-from orchestrator.launch.start_checks import last_launch
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.safe_path import module_command
@@ -111,7 +112,7 @@ class CellTask:
         submitted it was killed.
         """
         made = SweepDir(Path(self.sweep_dir)).submissions_made()[self.task.submissions :]
-        ids = [event["jobs"][self.task.cell] for event in made if self.task.cell in event.get("jobs", {})]
+        ids = [jobs[self.task.cell] for event in made if self.task.cell in (jobs := event.jobs or {})]
         return bool(ids) and JobEnvironment().job_id not in ids
 
     def _environment(self) -> dict[str, str]:
@@ -124,9 +125,8 @@ class CellTask:
 
     def _stopped_by_notice(self) -> bool:
         """Whether the last launch saved and stopped, on this machine, where nobody says so by an exit code."""
-        launched = last_launch(RunDir(Path(self.task.run_dir)).events())
-        exited = launched["exited"] if launched is not None else None
-        return exited is not None and exited.get("cause") == "stopped"
+        last = RunDir(Path(self.task.run_dir)).events().last_launch
+        return last is not None and last.exited is not None and last.exited.cause == "stopped"
 
     def _requeue(self) -> None:
         """Have submitit put this task back into the queue: its handler of the notice does that, and ends this process.
@@ -143,7 +143,7 @@ class CellTask:
 
 
 def _launches(run: RunDir) -> int:
-    return sum(event.get("event") == "launched" for event in run.events())
+    return len(run.events().all(Launched))
 
 
 def _is_local() -> bool:
@@ -209,9 +209,8 @@ def submit_arrays(request: Request, say: Callable[[dict[str, object]], None]) ->
             raise _scheduler_error(error, sweep) from error
         ids = {task.cell: str(job.job_id) for task, job in zip(array.tasks, jobs, strict=True)}
         for task in array.tasks:  # first: what its run knows of is not submitted again
-            RunDir(Path(task.run_dir)).append_event("submitted", job_id=ids[task.cell], cluster=request.cluster)
-        made = {"how": "slurm", "cluster": request.cluster, "max_parallel": request.max_parallel}
-        sweep.append("submitted", **made, jobs=ids)
+            RunDir(Path(task.run_dir)).append(Submitted(job_id=ids[task.cell], cluster=request.cluster))
+        sweep.append(CellsSubmitted(how="slurm", cluster=request.cluster, max_parallel=request.max_parallel, jobs=ids))
         say({"job_id": next(iter(ids.values())).partition("_")[0], "tasks": len(ids)})
 
 
@@ -226,8 +225,9 @@ def run_here(request: Request) -> None:
     sweep = SweepDir(Path(request.sweep_dir))
     waiting = [task for array in request.arrays for task in array.tasks]
     driver = Process.current().to_record()
-    made = {"how": "local", "cluster": None, "max_parallel": request.max_parallel}
-    sweep.append("submitted", **made, jobs={task.cell: "local" for task in waiting}, driver=driver)
+    jobs = {task.cell: "local" for task in waiting}
+    parallel = request.max_parallel
+    sweep.append(CellsSubmitted(how="local", cluster=None, max_parallel=parallel, jobs=jobs, driver=driver))
     sweep.submitit.mkdir(parents=True, exist_ok=True)
     free = list(request.gpus)
     running: list[tuple[Any, list[str]]] = []

@@ -1,15 +1,9 @@
 """A sweep directory: which cells a sweep has, and what was started. Everything else is derived from the cells' runs.
 
-    runs/sweeps/<name>/
-        sweep.yaml, sweep.2.yaml, …   as written, at each change
-        ledger.jsonl                  what happened, one JSON object a line
-        submitit/                     what submitit writes: scripts, pickled cells, the output of its tasks
-
-Events, each with a `time`: `planned {generation, metric, goal, cells: [{id, name, values, run}], pruned: [{name,
-values, reason}], filtered, repeated}`, `submitted {how, cluster, max_parallel, jobs: {cell id: job id},
-driver}`,
-`cancelled {cells}`, `notified {occasion, told, failed}`, `withdrawn {generation}`: nothing of that plan was started,
-and it does not count.
+runs/sweeps/<name>/
+    sweep.yaml, sweep.2.yaml, …   as written, at each change
+    ledger.jsonl                  what happened, one JSON object a line
+    submitit/                     what submitit writes: scripts, pickled cells, the output of its tasks
 """
 
 from __future__ import annotations
@@ -17,16 +11,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunNotFound, UserError
-from orchestrator.events import read_ledger
+from orchestrator.events.ledger import CellsCancelled, CellsPlanned, CellsSubmitted, Ledger, LedgerEvent, read_ledger
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, append_line, write_atomically
 from orchestrator.spec.suggestions import closest
@@ -107,9 +100,9 @@ class SweepDir:
         """The run directory of a cell, inside the runs folder."""
         return RunDir(self.runs_dir / entry.run)
 
-    def append(self, kind: str, **fields: Any) -> None:
+    def append(self, event: LedgerEvent) -> None:
         """Add one line to the ledger."""
-        append_line(self.ledger, {"time": time.time(), "event": kind, **fields})
+        append_line(self.ledger, event.record())
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -127,46 +120,40 @@ class SweepDir:
 
     def planned(self) -> Planned:
         """Raises UserError when the ledger says nothing that can be read, OSError where it cannot be."""
-        plans = self._plans()
+        plans = self._events().plans
         if not plans:
             raise UserError(f"{self.path} is not a sweep: its ledger names no cells")
         newest = plans[-1]
-        cells, pruned = _entries(newest), newest.get("pruned", [])
-        if "cells" not in newest or len(cells) != len(newest["cells"]) or not all(isinstance(e, dict) for e in pruned):
+        cells, pruned = _entries(newest), newest.pruned or []
+        if newest.cells is None or len(cells) != len(newest.cells) or not all(isinstance(e, dict) for e in pruned):
             raise UserError(f"{self.ledger} is damaged: not all cells of its newest plan can be read")
         return Planned(
-            generation=newest.get("generation", 1),
-            metric=newest.get("metric"),
-            goal=newest.get("goal", "min"),
+            generation=1 if newest.generation is None else newest.generation,
+            metric=newest.metric,
+            goal="min" if newest.goal is None else newest.goal,
             cells=cells,
             pruned=pruned,
-            filtered=newest.get("filtered", 0),
-            repeated=newest.get("repeated", 0),
+            filtered=newest.filtered or 0,
+            repeated=newest.repeated or 0,
         )
 
     @property
     def is_planned(self) -> bool:
         """Whether the ledger names cells."""
-        return bool(self._plans())
+        return bool(self._events().plans)
 
     def left(self) -> list[Entry]:
         """The cells that earlier plans had and the newest has not."""
-        plans = self._plans()
+        plans = self._events().plans
         now = {entry.id for plan in plans[-1:] for entry in _entries(plan)}
         earlier = {entry.id: entry for plan in plans[:-1] for entry in _entries(plan)}
         return [entry for entry in earlier.values() if entry.id not in now]
-
-    def _plans(self) -> list[dict[str, Any]]:
-        """The `planned` events that count, oldest first."""
-        events = self._events()
-        withdrawn = {event.get("generation") for event in events if event.get("event") == "withdrawn"}
-        return [e for e in events if e.get("event") == "planned" and e.get("generation", 1) not in withdrawn]
 
     def plan(self, planned: Planned, text: str) -> None:
         """Make this what the sweep is. `text`: the files as written."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self._text(planned), text)
-        self.append("planned", **asdict(planned))
+        self.append(CellsPlanned(**asdict(planned)))
 
     def is_written_as(self, text: str) -> bool:
         """Whether the sweep's current plan was written this way."""
@@ -180,40 +167,38 @@ class SweepDir:
 
     def next_generation(self) -> int:
         """The number of the next plan."""
-        return 1 + sum(1 for event in self._events() if event.get("event") == "planned")
+        return 1 + len(self._events().all(CellsPlanned))
 
     def submissions(self) -> dict[str, Submission]:
         """The last submission of each cell, by cell id."""
         found: dict[str, Submission] = {}
         for event in self._events():
-            if event.get("event") == "submitted":
-                driver = event.get("driver")
-                for cell, job_id in event.get("jobs", {}).items():
+            if isinstance(event, CellsSubmitted):
+                for cell, job_id in (event.jobs or {}).items():
                     found[cell] = Submission(
                         job_id=str(job_id),
-                        how=str(event.get("how")),
-                        cluster=event.get("cluster"),
-                        time=event.get("time", 0.0),
-                        driver=Process.from_record(driver) if driver is not None else None,
-                        max_parallel=event.get("max_parallel"),
+                        how=str(event.how),
+                        cluster=event.cluster,
+                        time=event.time or 0.0,
+                        driver=Process.from_record(event.driver) if event.driver is not None else None,
+                        max_parallel=event.max_parallel,
                         cancelled=False,
                     )
-            elif event.get("event") == "cancelled":
-                for cell in map(str, event.get("cells", [])):
+            elif isinstance(event, CellsCancelled):
+                for cell in event.cells or ():
                     if cell in found:
-                        found[cell] = Submission(**{**vars(found[cell]), "cancelled": True})
+                        found[cell] = replace(found[cell], cancelled=True)
         return found
 
-    def submissions_made(self) -> list[dict[str, Any]]:
-        """Every `submitted` event."""
-        return [event for event in self._events() if event.get("event") == "submitted"]
+    def submissions_made(self) -> list[CellsSubmitted]:
+        """Every time that cells were handed out."""
+        return self._events().all(CellsSubmitted)
 
     def cancels(self, cell: str) -> int:
         """How often a cell was cancelled."""
-        cancelled = [event for event in self._events() if event.get("event") == "cancelled"]
-        return sum(1 for event in cancelled if cell in event.get("cells", []))
+        return sum(cell in (event.cells or ()) for event in self._events().all(CellsCancelled))
 
-    def _events(self) -> list[dict[str, Any]]:
+    def _events(self) -> Ledger:
         return read_ledger(self.ledger)
 
 
@@ -255,10 +240,10 @@ def same_cells(one: Planned, other: Planned) -> bool:
     return (one.metric, one.goal, _ids(one.cells)) == (other.metric, other.goal, _ids(other.cells))
 
 
-def _entries(event: dict[str, Any]) -> list[Entry]:
+def _entries(event: CellsPlanned) -> list[Entry]:
     """The cells of a plan, as far as they can be read."""
     found = []
-    for cell in event.get("cells", []):
+    for cell in event.rows:
         match cell:
             case {"id": str(key), "name": str(name), "values": dict(values), "run": str(run)} if _RUN.fullmatch(run):
                 found.append(Entry(key, name, {str(path): str(value) for path, value in values.items()}, run))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from orchestrator.events.ledger import PlanWithdrawn
 from orchestrator.launch.code import code_state
 from orchestrator.launch.continuation import Continuation, is_settled, with_unwritten
 from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run, written_of
@@ -150,7 +151,7 @@ def write_plan(
 def withdraw_plan(sweep: SweepDir, planned: Planned, new: Sequence[RunDir]) -> None:
     """Take back a plan of which nothing was started: the sweep is what it was before, and its `new` runs are gone."""
     if sweep.is_planned and sweep.planned().generation == planned.generation:
-        sweep.append("withdrawn", generation=planned.generation)
+        sweep.append(PlanWithdrawn(generation=planned.generation))
     for run in new:
         remove_new_run(run)
 

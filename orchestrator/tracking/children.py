@@ -5,7 +5,7 @@ asks the store for itself alone, and a sweep of a thousand cells is not asked fo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
+from orchestrator.events.ledger import CellsPlanned
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.stored_files import read_json
 from orchestrator.tracking.cursor import Cursor, read_cursor
@@ -47,15 +48,15 @@ def children_of(
 
 
 def adopted_cells(
-    client: MlflowClient, home: Path, plan: Mapping[str, Any], children: Iterable[Child], cursor: Cursor
+    client: MlflowClient, home: Path, plan: CellsPlanned | None, children: Iterable[Child], cursor: Cursor
 ) -> list[Child]:
     """The cells of a sweep that the store of `cursor` knows although they are no children of the sweep's run: they ran
     before it was, or for another one, and nobody may ever send them again.
     """
     known = {child.run for child in children}
-    names = {entity_name(name) for name in (plan.get("metric"), *DEFAULT_METRICS) if name}
+    names = {entity_name(name) for name in (plan.metric if plan else None, *DEFAULT_METRICS) if name}
     found = []
-    for cell in plan.get("cells") or []:
+    for cell in plan.rows if plan else ():
         run = RunDir(home.parent.parent / str(cell.get("run")))
         own = read_cursor(run) if run.run_id not in known else None
         if own is None or own.store != cursor.store:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.errors import UserError
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import Exited, Finished, Started
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.stored_files import NotStoredError, read_object, read_stored, size_of
@@ -106,8 +108,7 @@ def describe(run: RunDir, ending: Ending | None = None) -> Description:
         files["checkpoints.json"] = (json.dumps(checkpoints, indent=1) + "\n").encode()
     if state != "running":
         ended = ended if ended is not None else last_sign(run, events)
-        launches = [event["launch_id"] for event in events if event.get("launch_id")]
-        files |= log_ends(run, specs[-1], str(launches[-1]) if launches else None)
+        files |= log_ends(run, specs[-1], next((each.of_launch for each in reversed(events) if each.of_launch), None))
     return Description(
         params=params | environment,
         current_params=dict(flatten(specs[-1])) | environment,
@@ -131,9 +132,7 @@ def description_signature(run: RunDir) -> object:
     return found
 
 
-def run_state(
-    run: RunDir, events: Sequence[Mapping[str, Any]], ending: Ending | None = None
-) -> tuple[State, str | None, float | None]:
+def run_state(run: RunDir, events: EventLog, ending: Ending | None = None) -> tuple[State, str | None, float | None]:
     """The state, the cause of the last exit and its time. A run whose holder is gone without a word was killed."""
     ending = ending or Ending()
     holder = read_holder(run)
@@ -141,14 +140,14 @@ def run_state(
         return "running", None, None
     launch_id, cause, ended = None, None, None
     for event in events:
-        match event.get("event"):
-            case "started":
-                launch_id, cause, ended = event.get("launch_id"), None, None
-            case "finished":
-                cause, ended = "completed", event.get("time")
-            case "exited" if event.get("cause") != "held":  # a start that found the run held changed nothing
-                cause = event.get("cause") or ("completed" if event.get("code") == 0 else "bug")
-                ended = event.get("time")
+        match event:
+            case Started():
+                launch_id, cause, ended = event.launch_id, None, None
+            case Finished():
+                cause, ended = "completed", event.time
+            case Exited() if event.cause != "held":  # a start that found the run held changed nothing
+                cause = event.cause or ("completed" if event.code == 0 else "bug")
+                ended = event.time
     if cause is None and launch_id is not None:
         word = by_word_of_the_ranks(run, str(launch_id))
         cause = word.cause if word is not None else None
@@ -156,9 +155,9 @@ def run_state(
     return _STATES.get(cause, "failed"), cause, ended
 
 
-def last_sign(run: RunDir, events: Sequence[Mapping[str, Any]]) -> float | None:
+def last_sign(run: RunDir, events: EventLog) -> float | None:
     """When a run was last heard of, in seconds since the epoch: the end of one that could not say when it ended."""
-    times = [event["time"] for event in events[-1:] if "time" in event]
+    times = [event.time for event in events[-1:] if event.time is not None]
     try:
         tail = MetricTail(run.metrics_file, max(0, size_of(run.metrics_file) - _TAIL_BYTES))
         return max([*times, *(metric.time for metric in tail.poll())], default=None)
@@ -207,20 +206,18 @@ def _commit(run: RunDir) -> str | None:
             return None
 
 
-def _checkpoints(run: RunDir, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _checkpoints(run: RunDir, events: EventLog) -> list[dict[str, Any]]:
     """Every checkpoint that was saved, oldest first, and whether it is still kept."""
-    saved: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if event.get("event") == "checkpoint_saved" and isinstance(event.get("iteration"), int):
-            path = run.checkpoint(event["iteration"])
-            saved[event["iteration"]] = {
-                "iteration": event["iteration"],
-                "path": str(path),
-                "time": event.get("time"),
-                "bytes": event.get("bytes"),
-                "kept": (path / "commit.json").is_file(),
-            }
-    return [saved[iteration] for iteration in sorted(saved)]
+    return [
+        {
+            "iteration": iteration,
+            "path": str(run.checkpoint(iteration)),
+            "time": saved.time,
+            "bytes": saved.bytes,
+            "kept": (run.checkpoint(iteration) / "commit.json").is_file(),
+        }
+        for iteration, saved in sorted(events.saved.items())
+    ]
 
 
 def _read_spec(path: Path) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from orchestrator.errors import MissingDependency
+from orchestrator.events.types import Launched
 from orchestrator.rundir import RunDir, in_command
 from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
@@ -99,8 +99,8 @@ class Follower:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             events = self._run.events()
-            launched = [event.get("launch_id") for event in events if event.get("event") == "launched"]
-            if not launched or launched[-1] in [event.get("launch_id") for event in events if _is_exit(event)]:
+            launched = events.last(Launched)
+            if launched is None or events.has_ended(launched.launch_id):
                 return
             time.sleep(0.25)
 
@@ -116,10 +116,6 @@ class Follower:
         # A full disk must not end the follower: it sends again once there is room.
         with contextlib.suppress(OSError), self._run.open_to_append(self._run.logs / LOG_NAME) as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode(errors="replace"))
-
-
-def _is_exit(event: Mapping[str, Any]) -> bool:
-    return event.get("event") == "exited" and "launch_id" in event
 
 
 class _Line:

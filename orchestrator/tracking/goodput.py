@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import Event, Exited, Launched, Requeued, Started, Submitted
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import Metric, read_records
 
-Event = Mapping[str, Any]
 _Entry = TypeVar("_Entry")
 
 _MOST_STEPS = 1 << 62
@@ -73,7 +74,7 @@ def goodput_of(run: RunDir, now: float | None = None) -> Goodput:
     return goodput(run.events(), read_records(run.metrics_file), now)
 
 
-def goodput(events: Iterable[Event], metrics: Iterable[Metric], now: float | None = None) -> Goodput:
+def goodput(events: EventLog, metrics: Iterable[Metric], now: float | None = None) -> Goodput:
     """Account for a run's time. `now`: seconds since the epoch, when the run goes on or waits in a queue; None when it
     has ended, and its last word counts.
 
@@ -148,24 +149,24 @@ class _Account:
     def happened(self, time: float, event: Event) -> None:
         """Take in an event."""
         launch = self.launches[-1] if self.launches else None
-        launch_id = event.get("launch_id")
+        launch_id = event.of_launch
         is_current = launch is not None and launch_id in (None, launch.launch_id)
-        match event.get("event"):
-            case "submitted" | "requeued" as kind:
+        match event:
+            case Submitted() | Requeued():
                 self.begin = time if self.begin is None else self.begin
                 self.waiting_since = time
-                if launch is not None and is_current and kind == "requeued" and event.get("by") == "slurm":
+                if launch is not None and is_current and isinstance(event, Requeued) and event.by == "slurm":
                     self._end_unspoken(launch)
-            case "launched":
-                self._launch(time, launch_id, event.get("job_id"))
-            case "started":
+            case Launched():
+                self._launch(time, launch_id, event.job_id)
+            case Started():
                 if launch is None or (not is_current and all(each.launch_id != launch_id for each in self.launches)):
                     self._launch(time, launch_id, None)
                 self.launches[-1].sign = time
-                self._begin_at(event.get("iteration"))
-            case "exited" if launch is not None and is_current and launch.ended is None:
-                launch.ended, launch.ended_by_itself = time, event.get("code") is not None
-                launch.reached = event.get("iteration")
+                self._begin_at(event.iteration)
+            case Exited() if launch is not None and is_current and launch.ended is None:
+                launch.ended, launch.ended_by_itself = time, event.code is not None
+                launch.reached = event.iteration
             case _ if launch is not None and is_current and launch.ended is None:
                 launch.sign = time
 
@@ -307,28 +308,14 @@ def _is_step(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_STEPS
 
 
-def _timeline(events: Iterable[Event], metrics: Iterable[Metric]) -> Iterator[tuple[float, Event | Metric]]:
+def _timeline(events: EventLog, metrics: Iterable[Metric]) -> Iterator[tuple[float, Event | Metric]]:
     """Both logs as one, in the order of their times; each log keeps its own order, and starts that were refused because
     the run was held are left out: they changed nothing.
     """
-    counted = without_refused(event for event in events if _time_of(event.get("time")) is not None)
-    told = _never_back((_time_of(event["time"]), event) for event in counted)
+    told = _never_back((event.time, event) for event in events.without_refused())
     measured = _never_back((_time_of(metric.time), metric) for metric in metrics)
     # At the same time, a measurement is the last of one start rather than the first of the next: a step takes time.
     return heapq.merge(measured, told, key=lambda entry: entry[0])
-
-
-def without_refused(events: Iterable[Event]) -> list[Event]:
-    """An event log without the starts that found the run held by another, which they left at work."""
-    events = list(events)
-    refusals = [event for event in events if event.get("event") == "exited" and event.get("cause") == "held"]
-    ids = {launch_id for event in refusals if isinstance(launch_id := event.get("launch_id"), str)}
-
-    def is_refused(event: Event) -> bool:
-        launch_id = event.get("launch_id")
-        return event.get("event") in ("launched", "exited") and isinstance(launch_id, str) and launch_id in ids
-
-    return [event for event in events if not is_refused(event)]
 
 
 def _never_back(entries: Iterable[tuple[float | None, _Entry]]) -> Iterator[tuple[float, _Entry]]:

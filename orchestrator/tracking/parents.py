@@ -70,7 +70,7 @@ def update_parent(client: MlflowClient, parent: Parent, cursor: Cursor) -> None:
     """
     with _lock(parent.home):
         plan = newest_plan(parent.home)
-        children = list(children_of(client, parent.home, parent.run_id, plan.get("metric"), cursor).values())
+        children = list(children_of(client, parent.home, parent.run_id, plan.metric if plan else None, cursor).values())
         adopted = adopted_cells(client, parent.home, plan, children, cursor)
         tags = summary_tags(parent.home, plan, [*children, *adopted])
         key, known = f"note {_key(cursor)}", read_object(parent.home / FILE_NAME, parent.home)

@@ -64,7 +64,7 @@ def find_or_create(client: MlflowClient, run: RunDir, target: Target, known: Cur
     found = _find_by_tags(client, experiment_id, run)
     if found is None:
         tags = {RUN_ID_TAG: run.run_id, RUN_DIR_TAG: str(run.path)}
-        started = next((event["time"] for event in run.events() if "time" in event), time.time())
+        started = next((event.time for event in run.events() if event.time is not None), time.time())
         found = client.create_run(experiment_id, milliseconds(started), tags, run_name=label(run))
     return Cursor(store=store, experiment_id=experiment_id, run_id=found.info.run_id)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.events import read_ledger
+from orchestrator.events.ledger import CellsPlanned, read_ledger
 from orchestrator.tracking import limits
 from orchestrator.tracking.tags import NOTE_TAG
 
@@ -35,18 +35,15 @@ class Child:
     run: str = ""
 
 
-def newest_plan(home: Path) -> dict[str, Any]:
-    """The newest `planned` event of a sweep's ledger that was not withdrawn; empty where there is none."""
-    events = read_ledger(home / _LEDGER)
-    withdrawn = {event.get("generation") for event in events if event.get("event") == "withdrawn"}
-    plans = (event for event in reversed(events) if event.get("event") == "planned")
-    newest: dict[str, Any] = next((plan for plan in plans if plan.get("generation", 1) not in withdrawn), {})
-    return {**newest, "cells": [cell for cell in newest.get("cells", []) if isinstance(cell, dict)]} if newest else {}
+def newest_plan(home: Path) -> CellsPlanned | None:
+    """The newest plan of a sweep's ledger that was not withdrawn; None where there is none."""
+    plans = read_ledger(home / _LEDGER).plans
+    return plans[-1] if plans else None
 
 
 def created(home: Path) -> float | None:
     """When the sweep was begun, in seconds since the epoch."""
-    return next((event["time"] for event in read_ledger(home / _LEDGER) if "time" in event), None)
+    return next((event.time for event in read_ledger(home / _LEDGER) if event.time is not None), None)
 
 
 def status_of(children: Sequence[Child]) -> tuple[str, int | None]:
@@ -59,9 +56,9 @@ def status_of(children: Sequence[Child]) -> tuple[str, int | None]:
     return status, None if status == "RUNNING" else max(ends, default=None)
 
 
-def summary_tags(home: Path, plan: Mapping[str, Any], children: Sequence[Child]) -> dict[str, str]:
+def summary_tags(home: Path, plan: CellsPlanned | None, children: Sequence[Child]) -> dict[str, str]:
     """Tags of the sweep's run, its description among them. Cells that have left the sweep are not in them."""
-    cells = plan.get("cells") or []
+    cells = plan.rows if plan else []
     planned = {str(cell.get("name")) for cell in cells}
     runs = {str(cell.get("run")).rpartition("/")[2] for cell in cells}
     if cells:  # else its ledger is lost, and all count
@@ -70,10 +67,16 @@ def summary_tags(home: Path, plan: Mapping[str, Any], children: Sequence[Child])
     counts = Counter(child.state for child in children)
     waiting = len(planned - {child.cell for child in children})
     states = dict.fromkeys(_STATES, 0) | counts | {"waiting": waiting}
-    metric, goal = str(plan.get("metric") or default_metric(children)), str(plan.get("goal", "min"))
+    metric = (plan.metric if plan else None) or default_metric(children)
+    goal = (plan.goal if plan else None) or "min"
     best = ranked(children, metric, goal)
     axes = axes_of(cell.get("values") or {} for cell in cells)
-    tags = {"metric": metric, "goal": goal, "cells": str(len(planned)), "pruned": str(len(plan.get("pruned") or []))}
+    tags = {
+        "metric": metric,
+        "goal": goal,
+        "cells": str(len(planned)),
+        "pruned": str(len((plan.pruned if plan else None) or [])),
+    }
     tags |= {f"states.{name}": str(count) for name, count in states.items()}
     tags |= {f"axes.{name}": ", ".join(values) for name, values in axes.items()}
     if best:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import Exited, Pretrained, Resumed, Started, Submitted
 from orchestrator.rundir import RunDir
 from orchestrator.spec.canonical import config_hash
 from orchestrator.tracking.goodput import goodput_of
@@ -25,7 +27,7 @@ _AS_A_TAG = ("architecture", "parameters", "layout", "world_size", "gpu", "clust
 
 
 def run_tags(
-    run: RunDir, spec: Mapping[str, Any], events: Sequence[Event], state: str, cause: str | None, commit: str | None
+    run: RunDir, spec: Mapping[str, Any], events: EventLog, state: str, cause: str | None, commit: str | None
 ) -> dict[str, str]:
     """All tags of a run, as of its newest start. `commit`: of the code, where the events do not name it."""
     facts = run_facts(run, spec, events)
@@ -33,12 +35,11 @@ def run_tags(
     own |= {name: facts[name] for name in _AS_A_TAG}
     own["code_commit"] = _last(events, "commit") or commit
     own["exit_message"] = _exit_message(run, spec, events) if state == "failed" else None
-    own["resumes"] = sum(event.get("event") == "resumed" for event in events)
+    own["resumes"] = len(events.all(Resumed))
     own["dashboard"] = dashboard_url(run, section(spec, "tracking").get("dashboard_url"))
     own["latest_checkpoint"] = _latest_checkpoint(run, events)
-    parent = next((event for event in reversed(events) if event.get("event") == "pretrained"), None)
-    if parent is not None:
-        own["pretrained_checkpoint"], own["pretrained_run"] = parent.get("checkpoint"), parent.get("from_run")
+    if (parent := events.last(Pretrained)) is not None:
+        own["pretrained_checkpoint"], own["pretrained_run"] = parent.checkpoint, parent.from_run
 
     tags = {str(key): str(value) for key, value in section(section(spec, "tracking"), "tags").items()}
     tags |= {f"orchestrator.{name}": "" if value is None else str(value) for name, value in own.items()}
@@ -56,17 +57,16 @@ def label(run: RunDir) -> str:
     return f"{run.name}/{run.run_id}"
 
 
-def run_facts(run: RunDir, spec: Mapping[str, Any], events: Sequence[Event]) -> dict[str, Any]:
+def run_facts(run: RunDir, spec: Mapping[str, Any], events: EventLog) -> dict[str, Any]:
     """What the newest start ran, on what, and for whom; None for what is not known yet."""
-    started = next((event for event in reversed(events) if event.get("event") == "started"), {})
-    submitted = next((event for event in reversed(events) if event.get("event") == "submitted"), None)
+    started, submitted = events.last(Started), events.last(Submitted)
     return {
         "architecture": section(spec, "model").get("architecture"),
-        "parameters": started.get("total_parameters"),
-        "layout": _layout(started.get("topology")),
-        "world_size": started.get("world_size"),
-        "gpu": started.get("device"),
-        "cluster": submitted.get("cluster") if submitted is not None else "local",
+        "parameters": started.total_parameters if started else None,
+        "layout": _layout(started.topology if started else None),
+        "world_size": started.world_size if started else None,
+        "gpu": started.device if started else None,
+        "cluster": submitted.cluster if submitted is not None else "local",
         "job_id": _last(events, "job_id"),
         "user": _owner(run),
         "host": _last(events, "host"),
@@ -103,21 +103,21 @@ def section(record: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _last(events: Sequence[Event], name: str) -> Any:
-    return next((event[name] for event in reversed(events) if event.get(name)), None)
+def _last(events: EventLog, name: str) -> Any:
+    return next((found for event in reversed(events) if (found := getattr(event, name, None))), None)
 
 
-def _exit_message(run: RunDir, spec: Mapping[str, Any], events: Sequence[Event]) -> str:
+def _exit_message(run: RunDir, spec: Mapping[str, Any], events: EventLog) -> str:
     """What the newest start said about its end: the launcher, or else the rank whose word counts. Free of the values
     that the spec refers to.
     """
     message = ""
     for event in reversed(events):
-        if event.get("event") == "exited" and event.get("cause") != "held":
-            message = str(event.get("message") or "")
+        if isinstance(event, Exited) and event.cause != "held":
+            message = event.message or ""
             break
-        if event.get("event") == "started":
-            word = by_word_of_the_ranks(run, str(event.get("launch_id")))
+        if isinstance(event, Started):
+            word = by_word_of_the_ranks(run, str(event.launch_id))
             message = word.message if word is not None else ""
             break
     return truncated(" ".join(Redactor.of_spec(spec)(message).split()), _LONGEST_MESSAGE)
@@ -141,12 +141,8 @@ def _owner(run: RunDir) -> str | None:
         return None
 
 
-def _latest_checkpoint(run: RunDir, events: Sequence[Event]) -> str | None:
-    saved = [
-        event["iteration"] for event in events if event.get("event") == "checkpoint_saved" and "iteration" in event
-    ]
-    iterations = [iteration for iteration in saved if isinstance(iteration, int)]
-    return str(run.checkpoint(max(iterations))) if iterations else None
+def _latest_checkpoint(run: RunDir, events: EventLog) -> str | None:
+    return str(run.checkpoint(max(events.saved))) if events.saved else None
 
 
 def _goodput_tags(run: RunDir) -> dict[str, str]:

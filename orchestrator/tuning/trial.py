@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from orchestrator.causes import Exit, cause_of
 from orchestrator.errors import UserError
+from orchestrator.events.types import Started
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.machine import machine_for, versions
 from orchestrator.launch.render import RUNTIME_MODULE
@@ -167,8 +168,8 @@ class _Steps(Watcher):
 
 
 def _trial(run: RunDir, watcher: _Steps, end: Exit) -> Trial:
-    started = next((event for event in run.events() if event.get("event") == "started"), {})
-    device, layers = str(started.get("device", "")), str(started.get("layers", ""))
+    started = run.events().first(Started)
+    device, layers = (started.device or "", started.layers or "") if started else ("", "")
     if watcher.enough:
         counted = watcher.counted
         return Trial(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 from support.commands import Commands
+from support.event_log import lines_of
 from support.faults import Ranks
 
 from baseline.continuing import CONTINUED, goes_on, keys_of, only_run
@@ -41,7 +42,7 @@ def test_what_is_kept() -> None:
 
 def test_events_of_every_kind(together: Path) -> None:
     """But those that only a cluster, a full disk or a broken data set cause, and a person who is asked for nothing."""
-    kinds = {event["event"] for run in all_runs(together) for event in run.events()}
+    kinds = {event["event"] for run in all_runs(together) for event in lines_of(run)}
     assert kinds >= {
         *("created", "launched", "started", "first_step", "checkpoint_saved", "finished", "exited", "resumed"),
         *("step_skipped", "stop_requested", "hang", "notified", "submitted", "withdrawn", "imported", "reshaped"),

@@ -29,6 +29,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from orchestrator.bench.measuring import Request, new_run
 from orchestrator.errors import UserError
+from orchestrator.events.types import StepSkipped
 from orchestrator.planning.graphs import settled
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.time import estimate_time
@@ -231,7 +232,7 @@ def main() -> None:
             "rank": int(rank),
             "milliseconds": round(1e3 * statistics.median(own["step_seconds"]), 1),
             "range": [round(1e3 * pick(own["step_seconds"]), 1) for pick in (min, max)],
-            "skipped_updates": sum(event["event"] == "step_skipped" for event in run.events()),
+            "skipped_updates": len(run.events().all(StepSkipped)),
             "peak_bytes": own["peak_bytes"],
             "parts": {name: round(1e3 * seconds, 1) for name, seconds in profile["parts"].items() if seconds},
             "planned": planned(job, found["padded_vocab"], found["layers"], found["device"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from browser.reviewed import Reviewed
+from support.event_log import lines_of
 
 from orchestrator.rundir import RunDir
 
@@ -51,7 +52,7 @@ def _change(run: RunDir, number: int) -> None:
     spec = json.loads(path.read_bytes())
     spec["optimizer"]["lr"] = 1e-4 * (1 + number)
     _replace(path, json.dumps(spec))
-    lines = [{**event, "time": event["time"] - number * _HOUR} for event in run.events()]
+    lines = [{**event, "time": event["time"] - number * _HOUR} for event in lines_of(run)]
     _replace(run.events_file, "".join(json.dumps(line) + "\n" for line in lines))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from support.event_log import append_event, append_to_ledger
 from support.faults import Ranks, wait_for_step
 from support.fixtures import tokenized
 from support.held import HOLD, hold_at
@@ -181,7 +182,7 @@ class Launch:
 
     def begin(self, **options: Any) -> None:
         write_atomically(self.run.launch_script, render(self.job, run_dir=self.run.path, python=sys.executable))
-        self.run.append_event("launched", launch_id=self.launch_id, **Process.current().to_record())
+        append_event(self.run, "launched", launch_id=self.launch_id, **Process.current().to_record())
         self.started: Started = self.ranks.start(self.run, self.job, launch_id=self.launch_id, **options)
 
     def end(self) -> str:
@@ -189,7 +190,7 @@ class Launch:
         code = self.started.wait()
         end = classify(self.run, self.launch_id, code, self.marks)
         told = {"cause": end.cause, "message": end.message, "iteration": end.iteration}
-        self.run.append_event("exited", launch_id=self.launch_id, code=code, **told)
+        append_event(self.run, "exited", launch_id=self.launch_id, code=code, **told)
         return end.cause
 
     def report_killed(self) -> None:
@@ -325,7 +326,7 @@ def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
     planned, _ = write_plan(sweep, load_sweep([folder / "rates.yaml"]))
     jobs = {entry.id: "local" for entry in planned.cells}
     gone = Process.current().to_record() | {"started": 0}  # a driver that has ended since
-    sweep.append("submitted", how="local", cluster=None, max_parallel=2, jobs=jobs, driver=gone)
+    append_to_ledger(sweep, "submitted", how="local", cluster=None, max_parallel=2, jobs=jobs, driver=gone)
     for number, entry in enumerate(planned.cells):
         run = sweep.run(entry)
         cause, inject = ("host_out_of_memory", program) if entry.name == FAILED_CELL else ("completed", None)

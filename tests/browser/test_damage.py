@@ -17,6 +17,7 @@ import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import Reviewed
 from playwright.sync_api import expect
+from support.event_log import append_event
 
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
@@ -100,9 +101,9 @@ def _make_hostile(run: RunDir) -> None:
     spec = json.loads(run.resolved().read_bytes())
     run.resolved().write_text(json.dumps({**spec, "name": HOSTILE, HOSTILE: HOSTILE}))
     end = {"cause": HOSTILE, "message": HOSTILE * 50, "code": 1, "iteration": 3, "evidence": [HOSTILE]}
-    run.append_event("launched", launch_id=HOSTILE, host=HOSTILE)
-    run.append_event("exited", launch_id=HOSTILE, **end)
-    run.append_event("stop_requested", by=HOSTILE, iteration=3)
+    append_event(run, "launched", launch_id=HOSTILE, host=HOSTILE)
+    append_event(run, "exited", launch_id=HOSTILE, **end)
+    append_event(run, "stop_requested", by=HOSTILE, iteration=3)
     _change(run.metrics_file, "values", {"train/loss": 3.0, f"train/loss/{HOSTILE}": 2.0})
     run.rank_log(0).write_text(f"{HOSTILE}\n\x1b[31mred\x1b[0m \x00\n" * 20)
     for path in (run.job_yaml, run.path / "code.diff"):

@@ -248,7 +248,7 @@ def test_spec_plan_checkpoints_events_and_code(shown: Dashboard, own: Reviewed, 
     assert header["height"] < 60
     visitor.photograph("events-phone")
     page.set_viewport_size({"width": 1400, "height": 1000})
-    expect(page.get_by_role("cell", name="goes on from checkpoint 20")).to_be_visible()
+    expect(page.get_by_role("cell", name="resumed from the checkpoint of iteration 20")).to_be_visible()
     page.get_by_label("kind").select_option("trouble")
     expect(page.get_by_role("status")).to_contain_text("1 of")
     page.goto(place(shown, own.completed, "/code"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import lines_of
 from support.faults import CommandLine, Ranks, wait_until
 from support.training import events, layout, logs, losses, make_run, tiny_job
 
@@ -93,7 +94,7 @@ def test_each_checkpoint_of_the_interval_is_exported(ranks: Ranks, orchestrator:
     assert [event["iteration"] for event in events(run, "exported")] == [2, 4], logs(run)
     assert exports(run) == [4]
     assert hidden(run) == []
-    assert [event["event"] for event in run.events()][-2:] == ["exported", "finished"]
+    assert [event["event"] for event in lines_of(run)][-2:] == ["exported", "finished"]
     said = orchestrator("checkpoint", "export", run.path, "by-hand", "--to", "hf")
     assert said.code == 0, said.err
     theirs, ours = tmp_path / "by-hand", run.exports("hf") / "iter_0000004"
@@ -165,11 +166,11 @@ def test_a_stop_during_the_last_export_leaves_it_to_the_next_start(
     assert started.wait() == 0, logs(run)
     assert exports(run) == hidden(run) == []
     assert {record["cause"] for record in exit_records(run)} == {"stopped"}
-    assert [event["event"] for event in run.events()][-2:] == ["export_stopped", "stop_requested"]
+    assert [event["event"] for event in lines_of(run)][-2:] == ["export_stopped", "stop_requested"]
     (stand_in / "hold").unlink()
     ranks.must_train(run, job, launch_id="second", **options)
     assert exports(run) == [2]
-    assert [event["event"] for event in run.events()][-2:] == ["exported", "finished"]
+    assert [event["event"] for event in lines_of(run)][-2:] == ["exported", "finished"]
     assert {record["cause"] for record in exit_records(run, "second")} == {"completed"}
 
 

@@ -19,7 +19,6 @@ from support.training import events, exit_record, layout, logs, losses, make_run
 from orchestrator.causes import by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import COMMIT_FILE, committed, verify
 from orchestrator.launch.processes import processes_of, ranks_of
-from orchestrator.launch.start_checks import last_launch
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
@@ -315,7 +314,7 @@ def test_hung_rank(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> N
     ) as launcher:
         wait_until(lambda: len(events(run, "resumed")) == 1, f"the resume:\n{logs(run)}")
         wait_until(lambda: 20 in losses(run), "step 20")
-        launch_id = str((last_launch(run.events()) or {})["launch_id"])
+        launch_id = wait_until(lambda: run.events().last_launch, "the launch").launch_id
         os.kill(ranks_of(launch_id)[0], signal.SIGSTOP)
         launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 1
@@ -389,7 +388,7 @@ import os, time
 import orchestrator.runtime.loop as loop
 real = loop.train_step
 def is_to_be_killed(run):
-    return len(os.listdir(run.path.parent)) == 2 and all(event["event"] != "resumed" for event in run.events())
+    return len(os.listdir(run.path.parent)) == 2 and all(event["event"] != "resumed" for event in lines_of(run))
 def train_step(session):
     while session.state.iteration == 20 and is_to_be_killed(session.run):
         time.sleep(0.02)

@@ -70,6 +70,7 @@ def test_every_layout_learns_the_same_and_only_adapters_learn(ranks: Ranks, tmp_
 
 MERGED = """
 import orchestrator.runtime.__main__ as program
+from orchestrator.events.types import Unknown
 from orchestrator.runtime.callbacks.evaluation import evaluate
 from orchestrator.runtime.processes.exits import Outcome
 from orchestrator.runtime.network.lora import merge_adapters
@@ -78,7 +79,8 @@ def train(session, callbacks):
     adapted = sum(len(module.state_dict()) for module in session.modules)
     for module in session.modules:
         merge_adapters(module)
-    session.event("merged", before=adapted, after=sum(len(module.state_dict()) for module in session.modules))
+    merged = sum(len(module.state_dict()) for module in session.modules)
+    session.event(Unknown(stored_name="merged", other={"before": adapted, "after": merged}))
     evaluate(session)
     return Outcome("completed")
 

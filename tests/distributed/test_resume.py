@@ -20,7 +20,6 @@ from support.training import events, largest_difference, layout, logs, losses, m
 
 from orchestrator.checkpoints import COMMIT_FILE, committed
 from orchestrator.launch.processes import processes_of, ranks_of
-from orchestrator.launch.start_checks import last_launch
 from orchestrator.launch.states import status_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -170,7 +169,7 @@ def start_and_end(orchestrator: CommandLine, command: list[str | Path], end: End
         run = orchestrator.run()
         wait_for_step(run, step)
         wait_until(lambda: committed(run)[-1].iteration > found[-1], "a checkpoint of this launch")
-        launch_id = str(wait_until(lambda: last_launch(run.events()), "the launch")["launch_id"])
+        launch_id = wait_until(lambda: run.events().last_launch, "the launch").launch_id
         for pid in end.target(launcher.pid, launch_id):
             os.kill(pid, end.number)
         out, err = launcher.communicate(timeout=PATIENCE)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands, Said
+from support.event_log import append_event
 from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, wait_until
 from support.training import events, four_layer_job
 
@@ -182,8 +183,8 @@ def test_listing_many_runs_asks_at_most_twice(
         run = RunDir(first.path.parent / f"{number:08x}")
         run.path.mkdir()
         (run.path / "resolved.json").write_bytes((first.path / "resolved.json").read_bytes())
-        run.append_event("created", run_id=run.run_id)
-        run.append_event("submitted", job_id=str(100000 + number), cluster="test")
+        append_event(run, "created", run_id=run.run_id)
+        append_event(run, "submitted", job_id=str(100000 + number), cluster="test")
     counted = tmp_path / "counted"
     counted.mkdir()
     for name in ("squeue", "sacct", "scontrol", "sinfo"):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands, Said
+from support.event_log import lines_of
 from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine
 from support.training import events, four_layer_job
 
@@ -88,7 +89,7 @@ def test_the_data_is_made_by_a_job_of_its_own_before_the_training(
     cluster.call("scancel", str(blocker))
     assert wait_for_state(run, "completed").launches == 1
     assert read_index(tmp_path / "data" / "books").documents == 2
-    kinds = [event["event"] for event in run.events()]
+    kinds = [event["event"] for event in lines_of(run)]
     assert kinds.index("data_submitted") < kinds.index("data_prepared") < kinds.index("launched")
     assert events(run, "data_prepared")[0]["job_id"] == data
     assert "[data] wrote data/books: 2 documents" in orchestrator("logs", run.run_id).out

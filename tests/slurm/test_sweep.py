@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from slurm.cluster import Cluster
 from slurm.machine import wait_until
+from support.event_log import lines_of
 from support.faults import QUICK_TORCHRUN
 
 from orchestrator.cli.main import main
@@ -110,7 +111,7 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
 
 
 def events(run: RunDir, kind: str) -> list[dict[str, Any]]:
-    return [event for event in run.events() if event["event"] == kind]
+    return [event for event in lines_of(run) if event["event"] == kind]
 
 
 def most_at_once(runs: Collection[RunDir]) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands
+from support.event_log import lines_of
 from support.faults import QUICK_TORCHRUN, CommandLine, Ranks, wait_for_step, wait_until
 from support.fixtures import inject, ranks, real_text
 from support.training import events, four_layer_job, layout, logs, losses
@@ -309,7 +310,7 @@ def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
     assert by_word_of_the_ranks(each.run, stale["launch_id"]).cause == "lease_lost"
     assert "lease 1 was taken over by a newer start of this run" in each.run.rank_log(0).read_text()
     records = list(read_lines(each.run.metrics_file))
-    resumed = next(event["time"] for event in each.run.events() if event["event"] == "resumed")
+    resumed = next(event["time"] for event in lines_of(each.run) if event["event"] == "resumed")
     after = [record["iteration"] for record in records if record["time"] > resumed]
     assert after == sorted(after), "one writer"
     assert status_of(each.run).state == "completed"

@@ -34,6 +34,7 @@ def write_conversations(path: Path, answers: dict[str, str]) -> None:
 MEASURED = """
 import torch
 import orchestrator.runtime.__main__ as program
+from orchestrator.events.types import Unknown
 from orchestrator.runtime.processes.exits import Outcome
 
 def train(session, callbacks):
@@ -48,7 +49,7 @@ def train(session, callbacks):
             where = segments == segment
             if mask[where].any():
                 found.append([batch["tokens"][0][where].tolist(), losses[where].sum().item()])
-    session.event("measured", losses=found, sequences=data.sequences)
+    session.event(Unknown(stored_name="measured", other={"losses": found, "sequences": data.sequences}))
     return Outcome("completed")
 
 program.train = train

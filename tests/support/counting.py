@@ -4,6 +4,7 @@ from __future__ import annotations
 
 COUNTED = """
 import orchestrator.runtime.__main__ as program
+from orchestrator.events.types import Unknown
 from torch.utils.flop_counter import FlopCounterMode
 
 whole = program.train
@@ -13,7 +14,7 @@ def train(session, callbacks):
         outcome = whole(session, callbacks)
     found = counter.get_flop_counts()["Global"]
     products = sum(count for name, count in found.items() if "attention" not in str(name))
-    session.event("counted", products=products)
+    session.event(Unknown(stored_name="counted", other={"products": products}))
     return outcome
 
 program.train = train

@@ -18,6 +18,7 @@ from orchestrator.lease import Lease
 from orchestrator.results.record import Measure, Result, result_path, write_result
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
+from support.event_log import append_event
 from support.training import four_layer_job
 
 SECRET = "the secret of a folder that is none of a run"
@@ -30,12 +31,12 @@ def whole_run(name: str, runs_dir: Path) -> RunDir:
     run = create_run(job, dump_resolved(job), runs_dir, CodeState({"version": "1", "repositories": []}, b"a change\n"))
     lease = Lease.acquire(run, launch_id=LAUNCH)
     lease.release()
-    run.append_event("launched", launch_id=LAUNCH, host="a", boot="b", pid=1, started=2)
-    run.append_event("started", launch_id=LAUNCH, iteration=0, world_size=1, device="cpu", layers="torch", token=1)
-    run.append_event("first_step", launch_id=LAUNCH, iteration=1, seconds={"launch": 1.0, "step": 0.5})
-    run.append_event("checkpoint_saved", iteration=2, seconds=0.1, bytes=7)
+    append_event(run, "launched", launch_id=LAUNCH, host="a", boot="b", pid=1, started=2)
+    append_event(run, "started", launch_id=LAUNCH, iteration=0, world_size=1, device="cpu", layers="torch", token=1)
+    append_event(run, "first_step", launch_id=LAUNCH, iteration=1, seconds={"launch": 1.0, "step": 0.5})
+    append_event(run, "checkpoint_saved", iteration=2, seconds=0.1, bytes=7)
     end = {"code": 1, "cause": "bug", "message": "it failed", "iteration": 3, "evidence": ["rank-00000.log: it failed"]}
-    run.append_event("exited", launch_id=LAUNCH, **end)
+    append_event(run, "exited", launch_id=LAUNCH, **end)
     measured = [
         {"time": time.time(), "iteration": n, "samples": n, "tokens": 8 * n, "values": {"train/loss": 3.0 / n}}
         for n in range(1, 4)

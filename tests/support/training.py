@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.rundir import RunDir, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
+from support.event_log import lines_of
 
 TINY: dict[str, dict[str, Any]] = {
     "model": {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "vocab_size": 250},
@@ -162,7 +163,7 @@ def losses(run: RunDir) -> dict[int, float]:
 
 def events(run: RunDir, kind: str) -> list[dict[str, Any]]:
     """Events of one kind."""
-    return [event for event in run.events() if event["event"] == kind]
+    return [event for event in lines_of(run) if event["event"] == kind]
 
 
 def exit_record(run: RunDir, launch_id: str = "test", rank: int = 0) -> dict[str, Any]:

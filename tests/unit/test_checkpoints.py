@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.event_log import append_event
 
 from orchestrator.checkpoints import (
     committed,
@@ -132,11 +133,11 @@ def test_only_what_surely_has_no_marker_is_unfinished(run: RunDir) -> None:
 def test_what_was_passed_over_is_told_until_it_is_whole_again(run: RunDir) -> None:
     run.path.mkdir(parents=True)
     for iteration in (78, 80, 90):
-        run.append_event("checkpoint_skipped", path=str(run.checkpoint(iteration)), message=f"{iteration} is damaged")
-    run.append_event("checkpoint_skipped", path="elsewhere", message="not a checkpoint")
+        append_event(run, "checkpoint_skipped", path=str(run.checkpoint(iteration)), message=f"{iteration} is damaged")
+    append_event(run, "checkpoint_skipped", path="elsewhere", message="not a checkpoint")
     assert passed_over(run.events()) == {78: "78 is damaged", 80: "80 is damaged", 90: "90 is damaged"}
-    run.append_event("checkpoint_saved", iteration=80)
-    run.append_event("resumed", iteration=90)
+    append_event(run, "checkpoint_saved", iteration=80)
+    append_event(run, "resumed", iteration=90)
     assert passed_over(run.events()) == {78: "78 is damaged"}
 
 

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event
 
 from orchestrator.checkpoints import find_weights, write_commit
 from orchestrator.errors import UserError
@@ -17,7 +18,7 @@ def make_run(path: Path, created: float, iterations: tuple[int, ...] = (10,)) ->
     run = RunDir(path)
     path.mkdir(parents=True)
     (path / "resolved.json").write_text("{}")
-    run.append_event("created", time=created)
+    append_event(run, "created", time=created)
     for iteration in iterations:
         run.checkpoint(iteration).mkdir(parents=True)
         write_commit(run.checkpoint(iteration), iteration=iteration, consumed_samples=0, files={})

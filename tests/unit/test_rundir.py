@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.event_log import append_event, lines_of
 
 from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically, write_refusal
@@ -50,8 +51,8 @@ def test_checkpoints_are_sorted_by_iteration(run: RunDir) -> None:
 
 
 def test_events_have_time_and_kind(run: RunDir) -> None:
-    run.append_event("launched", launch_id="a")
-    (event,) = run.events()
+    append_event(run, "launched", launch_id="a")
+    (event,) = lines_of(run)
     assert (event["event"], event["launch_id"]) == ("launched", "a")
     assert event["time"] > 1e9
 
@@ -60,16 +61,16 @@ def test_events_have_time_and_kind(run: RunDir) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_torn_line_costs_itself_only(run: RunDir, garbage: bytes) -> None:
     run.events_file.unlink(missing_ok=True)
-    run.append_event("first")
+    append_event(run, "first")
     with open(run.events_file, "ab") as file:
         file.write(b'{"event": "tor' + garbage)
-    run.append_event("second")
-    assert [event["event"] for event in run.events()] == ["first", "second"]
+    append_event(run, "second")
+    assert [event["event"] for event in lines_of(run)] == ["first", "second"]
 
 
 def test_what_is_no_object_is_left_out(run: RunDir) -> None:
     run.events_file.write_bytes(b"[]\nnull\n\n\xff\xfe\n" + b"[" * 100_000 + b'\n{"event": "x"}\n')
-    assert run.events() == [{"event": "x"}]
+    assert lines_of(run) == [{"event": "x"}]
 
 
 def _append_many(path: Path, writer: int, count: int) -> None:
@@ -93,11 +94,11 @@ def test_disk_that_takes_a_part_only_raises(run: RunDir, monkeypatch: pytest.Mon
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
     with pytest.raises(OSError, match="No space left") as caught:
-        run.append_event("first")
+        append_event(run, "first")
     assert caught.value.errno == errno.ENOSPC
     monkeypatch.undo()
-    run.append_event("second")
-    assert [event["event"] for event in run.events()] == ["second"]
+    append_event(run, "second")
+    assert [event["event"] for event in lines_of(run)] == ["second"]
 
 
 NAME_ANOTHER = "name another folder, or have yourself allowed to write to this one"

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.cli.running import label
 from orchestrator.errors import JobError, MissingDependency, UserError
-from orchestrator.launch.choices import FIELDS
+from orchestrator.events.types import Started
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.effective_job import as_started
 from orchestrator.planning.time.fitting import Observation
@@ -80,8 +80,8 @@ def measured_run(run: RunDir) -> MeasuredRun:
             f"run {label(run)} multiplied in FP8, and efficiencies are those of bf16: calibrate with a run without "
             "precision.fp8; jobs in FP8 are planned with what it corrects"
         )
-    told = {"time", "iteration", "layers", "device"}
-    starts = [event for event in run.events() if event["event"] == "started" and told <= event.keys()]
+    told = ("time", "iteration", "layers", "device")
+    starts = [each for each in run.events().all(Started) if None not in (getattr(each, name) for name in told)]
     if not starts:
         raise UserError(f"run {label(run)} was never started: there are no step times in it")
     starts = _alike(starts)
@@ -91,13 +91,13 @@ def measured_run(run: RunDir) -> MeasuredRun:
             f"run {label(run)} has no step time at its full batch size after its first {_WARM_UP} steps: "
             "let it run longer, with a small tracking.log_interval"
         )
-    job = as_started(job, starts[-1])
-    kernels = kernels_of(job, starts[-1]["layers"])
+    job = as_started(job, starts[-1].choices)
+    kernels = kernels_of(job, "torch" if starts[-1].layers == "torch" else "transformer_engine")
     observation = Observation(job, vocabulary(job).padded_size, kernels, statistics.median(seconds.values()))
-    return MeasuredRun(label(run), starts[-1]["device"], observation)
+    return MeasuredRun(label(run), str(starts[-1].device), observation)
 
 
-def _at_full_size(run: RunDir, job: JobSpec, starts: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
+def _at_full_size(run: RunDir, job: JobSpec, starts: list[Started]) -> Iterator[tuple[int, float]]:
     """Iteration and step time of the records of these starts. A record is a mean over the steps since the one before,
     or since its start: it counts where all of these had the full batch size and none warmed up.
     """
@@ -105,8 +105,8 @@ def _at_full_size(run: RunDir, job: JobSpec, starts: list[dict[str, Any]]) -> It
     position, following = 0, list(starts)
     warm_until = math.inf
     for record in read_records(run.metrics_file):
-        while following and following[0]["time"] <= record.time:
-            position = following.pop(0)["iteration"]
+        while following and (following[0].time or 0.0) <= record.time:
+            position = following.pop(0).iteration or 0
             warm_until = position + _WARM_UP
         value = record.values.get("throughput/step_seconds")
         if value is None:
@@ -116,8 +116,7 @@ def _at_full_size(run: RunDir, job: JobSpec, starts: list[dict[str, Any]]) -> It
             yield record.iteration, value
 
 
-def _alike(starts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _alike(starts: list[Started]) -> list[Started]:
     """The last starts, as far back as they computed on the same by the same kernels."""
-    choices = [tuple(start.get(name) for name in FIELDS) for start in starts]
-    others = [index for index, each in enumerate(choices) if each != choices[-1]]
+    others = [index for index, start in enumerate(starts) if start.choices != starts[-1].choices]
     return starts[others[-1] + 1 :] if others else starts

@@ -16,6 +16,7 @@ from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weigh
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, check_installed, label
 from orchestrator.errors import UserError
+from orchestrator.events.types import Imported
 from orchestrator.exchange.configuration import merged_rates, read_config, to_dtype, to_model
 from orchestrator.exchange.families.choice import family_of_folder, family_of_job
 from orchestrator.exchange.processor_values import image_token_note, refuse_other_pixels
@@ -197,7 +198,7 @@ def import_(
         write_atomically(draft.path / "resolved.json", dump_resolved(job))
         done = convert("import", str(source), str(draft.path / "resolved.json"), str(draft.checkpoint(0)))
         run = create_run(job, text, runs)
-        run.append_event("imported", source=str(source), family=done["family"])
+        run.append(Imported(source=str(source), family=done["family"]))
         draft.checkpoints.rename(run.checkpoints)
     if left_out := done["left_out"]:
         more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""

@@ -16,6 +16,7 @@ from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.running import check_installed, label
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
+from orchestrator.events.types import Imported
 from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model
 from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
 from orchestrator.exchange.megatron_sentences import family_of
@@ -82,7 +83,7 @@ def import_megatron(
         options = ["--optimizer"] if with_optimizer else []
         done = convert("from-megatron", str(source), str(draft.path / "resolved.json"), target, *options)
         run = create_run(job, loaded.text, runs)
-        run.append_event("imported", source=str(source), family="Megatron-LM", optimizer=with_optimizer)
+        run.append(Imported(source=str(source), family="Megatron-LM", optimizer=with_optimizer))
         run.checkpoints.mkdir()
         (draft.path / "checkpoint").rename(run.checkpoint(done["iteration"]))
         sync_folder(run.checkpoints)

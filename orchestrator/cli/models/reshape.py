@@ -18,6 +18,7 @@ from orchestrator.cli.running import RunsDir, aligned, check_installed, label
 from orchestrator.data.tokenizer_copies import carried
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import UserError
+from orchestrator.events.types import Reshaped
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.planning.reshaping import Finding, judge_reshape
 from orchestrator.portable import TOKENIZER_FOLDER, Weights, left_behind, spec_to_go_on_with
@@ -212,7 +213,7 @@ def _write_run(checkpoint: Path, new: LoadedJob, runs: Path) -> RunDir:
     with alone(draft.path, f"another process is reshaping a checkpoint for {job.name} now; wait for it"):
         done = _convert(checkpoint, job, draft.path)
         run = create_run(job, new.text, runs)
-        run.append_event("reshaped", source=str(checkpoint), iteration=done["iteration"])
+        run.append(Reshaped(source=str(checkpoint), iteration=done["iteration"]))
         run.checkpoints.mkdir()
         target = run.checkpoint(done["iteration"])
         (draft.path / "checkpoint").rename(target)

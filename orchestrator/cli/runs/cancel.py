@@ -11,10 +11,10 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.running import RunName, RunsDir, label, reached
 from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
+from orchestrator.events.types import Exited, Withdrawn
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes import end_processes
 from orchestrator.launch.runs import find_run
-from orchestrator.launch.start_checks import last_launch
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.launch.stopping import ended_by_force, request_stop
 from orchestrator.launch.submission import SlurmRun
@@ -68,7 +68,7 @@ def command(
 def _withdraw(run: RunDir, job: SlurmRun) -> RunStatus:
     """Take the run's job out of the queue."""
     slurm.cancel(job.unsettled)
-    run.append_event("withdrawn", job_id=job.job_id, by="orchestrator cancel")
+    run.append(Withdrawn(job_id=job.job_id, by="orchestrator cancel"))
     tell_of_withdrawn([run])
     return status_of(run)
 
@@ -93,17 +93,18 @@ def _end_without_the_launcher(run: RunDir, status: RunStatus, by: str) -> None:
             f"run {label(run)} did not end, and its processes are not on this machine: "
             f"end the ones with ORCHESTRATOR_LAUNCH_ID={status.launch_id}{where}"
         )
-    launched = last_launch(run.events())
-    if launched is not None and launched["exited"] is None:
+    last = run.events().last_launch
+    if last is not None and last.exited is None:
         end = ended_by_force(by, status.iteration)
-        run.append_event(
-            "exited",
-            launch_id=status.launch_id,
-            code=None,
-            cause=end.cause,
-            message=end.message,
-            iteration=end.iteration,
-            evidence=[],
+        run.append(
+            Exited(
+                launch_id=status.launch_id,
+                code=None,
+                cause=end.cause,
+                message=end.message,
+                iteration=end.iteration,
+                evidence=(),
+            )
         )
     _send_the_end(run)
 

@@ -12,7 +12,6 @@ from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.notifications.ways import tell
 from orchestrator.launch.runs import find_run
-from orchestrator.launch.start_checks import last_launch
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 
@@ -31,8 +30,7 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     if not job.notifications.ways:
         raise UserError(f"run {label(run)} tells nobody: its spec has neither notifications.command nor .webhook")
     events = run.events()
-    launched = last_launch(events)
-    launch_id = str(launched["launch_id"]) if launched else ""
+    launch_id = last.launch_id if (last := events.last_launch) else ""
     notice = notice_of(run, job, launch_id, occasion_of(events, launch_id) or "started")
     failed = tell(run, job.notifications, notice)
     if as_json:

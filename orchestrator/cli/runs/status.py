@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import typer
 
@@ -11,7 +10,8 @@ from orchestrator.causes import cause_of
 from orchestrator.checkpoints import passed_over
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.running import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
-from orchestrator.launch.choices import choices_line, newest_choices
+from orchestrator.events.types import FirstStep
+from orchestrator.launch.choices import choices_line
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
@@ -42,10 +42,10 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     if as_json:
         found = [result.to_json() for result in newest_results(run)]
         also = {
-            "computes_on": newest_choices(status.events),
+            "computes_on": status.events.choices,
             "goodput": spent.to_json(),
             "unsaved_steps": _unsaved_steps(status, spent),
-            "first_step": _first_step(status),
+            "first_step": first.said() if (first := _first_step(status)) else None,
             "passed_over": _passed_over(status),
             "evaluations": found,
         }
@@ -76,7 +76,7 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
     if spent.launches:
         lines.append(("launches", _launches_line(spent, _unsaved_steps(status, spent))))
         lines += _goodput_line(spent)
-    if (choices := newest_choices(status.events)) is not None:
+    if (choices := status.events.choices) is not None:
         lines.append(("computes on", choices_line(choices)))
     if (first := _first_step(status)) is not None:
         lines.append(("first step", _first_step_words(first)))
@@ -120,18 +120,18 @@ def _passed_over(status: RunStatus) -> dict[int, str]:
     return {iteration: message for iteration, message in found.items() if status.run.checkpoint(iteration).exists()}
 
 
-def _first_step(status: RunStatus) -> dict[str, Any] | None:
+def _first_step(status: RunStatus) -> FirstStep | None:
     """The newest event of that name that has the duration of the start."""
-    told = (event for event in reversed(status.events) if event["event"] == "first_step" and "iteration" in event)
-    return next((event for event in told if isinstance(event.get("seconds"), dict)), None)
+    told = (each for each in reversed(status.events.all(FirstStep)) if each.iteration is not None)
+    return next((each for each in told if each.seconds is not None), None)
 
 
-def _first_step_words(event: dict[str, Any]) -> str:
+def _first_step_words(event: FirstStep) -> str:
     """How long the start took, and its parts in their order."""
-    seconds: dict[str, float] = event["seconds"]
+    seconds = event.seconds or {}
     parts = ", ".join(f"{part.replace('_', ' ')} {value:.1f}" for part, value in seconds.items() if value >= 0.05)
     since = "the launch" if "launch" in seconds else "the start of its process"
-    return f"iteration {event['iteration']}, {sum(seconds.values()):.1f} s after {since} ({parts})"
+    return f"iteration {event.iteration}, {sum(seconds.values()):.1f} s after {since} ({parts})"
 
 
 def _evaluations(run: RunDir) -> list[str]:

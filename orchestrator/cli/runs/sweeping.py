@@ -20,6 +20,8 @@ from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
 from orchestrator.errors import Problem, SpecError, UserError
+from orchestrator.events.ledger import CellsCancelled
+from orchestrator.events.types import Withdrawn
 from orchestrator.exchange.exportability import export_problems
 from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
@@ -48,7 +50,7 @@ def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[
     running = [status for status in statuses if status.state == "running"]
     pending = [status for status in statuses if status.state == "pending"]
     if running or pending:
-        sweep.append("cancelled", cells=[status.entry.id for status in (*pending, *running)])
+        sweep.append(CellsCancelled(cells=tuple(status.entry.id for status in (*pending, *running))))
     if any(
         status.status.job is None for status in pending
     ):  # one that starts here at this moment reads that or says so
@@ -58,7 +60,7 @@ def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[
     waiting = [(status.status.run, status.status.job) for status in pending if status.status.job is not None]
     cancel_jobs(job.job_id for _, job in waiting)
     for run, job in waiting:
-        run.append_event("withdrawn", job_id=job.job_id, by="orchestrator sweep cancel")
+        run.append(Withdrawn(job_id=job.job_id, by="orchestrator sweep cancel"))
     if waiting:
         tell_of_withdrawn(run for run, _ in waiting)
         tell_of_sweep(sweep, wait=False)

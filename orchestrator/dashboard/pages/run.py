@@ -19,10 +19,11 @@ from orchestrator.dashboard.pages.run_page import (
     unchanged,
 )
 from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import Started
 from orchestrator.review.axes import XAxis
 from orchestrator.review.charts import CHARTS, Figure, chart_of, charts_with, figure_of
 from orchestrator.review.damage import readable
-from orchestrator.review.event_messages import last
 from orchestrator.review.index import signature
 from orchestrator.review.marks import MEANT, SIGNS
 from orchestrator.review.overview import overview_of, parts_of_time
@@ -89,14 +90,15 @@ def figure(
     tag = tag_of(signature(run)[:2], chart, x, smoothing, log, perplexity, begin, end)
     if (same := unchanged(request, tag)) is not None:
         return same
-    events, _ = readable(run.events)
-    marks, _ = readable(lambda: marks_of(events or ()))
+    events = readable(run.events)[0] or EventLog()
+    marks, _ = readable(lambda: marks_of(events))
+    started = events.last(Started)
     references, _ = readable(lambda: references_of(chart, run))
 
     def draw() -> Figure:
         with its.index.reading(run) as series:
             return figure_of(
-                chart_of(chart, last(events or (), "started").get("device")),
+                chart_of(chart, started.device if started else None),
                 {run.run_id: series},
                 x=x,
                 smoothing=smoothing,

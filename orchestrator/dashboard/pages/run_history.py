@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from orchestrator.dashboard.pages.parts import Begin, part_of
 from orchestrator.dashboard.pages.run_page import PREFIX, Asked, section
+from orchestrator.launch.event_messages import Group, Told, told
 from orchestrator.review.checkpoint_history import checkpoints_of, measured_in
 from orchestrator.review.damage import readable
-from orchestrator.review.event_messages import Group, Told, told
 
 router = APIRouter(prefix=PREFIX)
 

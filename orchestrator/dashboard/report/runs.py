@@ -15,12 +15,14 @@ from orchestrator.causes import cause_of
 from orchestrator.checkpoints import committed
 from orchestrator.dashboard.rendering import NOTHING, clock, count, disk, duration, exact, number, percent, size
 from orchestrator.dashboard.report.document import Block, Curves, Facts, Lines, Section, Words, section, table
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import Started
+from orchestrator.launch.event_messages import thinned
 from orchestrator.results.record import results_of
 from orchestrator.review.blend import blend_use, consumption_figure
 from orchestrator.review.charts import charts_with, figure_of
 from orchestrator.review.compare import differences
 from orchestrator.review.damage import readable
-from orchestrator.review.event_messages import last, thinned
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.plan_vs_actual import Unit, planned_of, references_of, rows_of
 from orchestrator.review.redaction import Discretion
@@ -179,10 +181,11 @@ def _is_said(spec: Mapping[str, str], key: str) -> bool:
 
 
 def _curves(summary: RunSummary, series: Series, place: int) -> list[Block | None]:
-    events, _ = readable(summary.run.events)
-    marks, _ = readable(lambda: marks_of(events or ()))
+    events = readable(summary.run.events)[0] or EventLog()
+    marks, _ = readable(lambda: marks_of(events))
+    started = events.last(Started)
     charts = []
-    for chart in charts_with(summary.values, last(events or (), "started").get("device")):
+    for chart in charts_with(summary.values, started.device if started else None):
         references, _ = readable(partial(references_of, chart.name, summary.run))
         made = figure_of(chart, {summary.key: series}, marks=marks or (), references=references or ())
         if made["data"]:
@@ -275,16 +278,14 @@ def _data(run: RunDir, place: int, curves: bool) -> list[Block | None]:
 
 
 def _checkpoints(run: RunDir) -> Block | None:
-    times = {
-        event.get("iteration"): event.get("time") for event in run.events() if event.get("event") == "checkpoint_saved"
-    }
+    saved = run.events().saved
     kept = committed(run)
     rows = [
         (
             exact(commit.iteration),
             exact(commit.consumed_samples),
             disk(commit.bytes),
-            _moment(times.get(commit.iteration)),
+            _moment(saved[commit.iteration].time if commit.iteration in saved else None),
         )
         for commit in kept[-_MOST_CHECKPOINTS:]
     ]

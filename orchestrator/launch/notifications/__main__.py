@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
+from orchestrator.events.types import Finished
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
 from orchestrator.launch.notifications.ways import tell
-from orchestrator.launch.start_checks import last_launch
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -63,8 +63,8 @@ def main() -> int:
 
 def _tell_of_withdrawn(run: RunDir) -> int:
     try:
-        launched = last_launch(run.events())
-        _tell(run, load_resolved(run.resolved()), str(launched["launch_id"]) if launched else "", "stopped")
+        last = run.events().last_launch
+        _tell(run, load_resolved(run.resolved()), last.launch_id if last else "", "stopped")
     except OrchestratorError as error:
         print(f"nobody was told of {run.run_id}: {error}", file=sys.stderr)
         return error.exit_code
@@ -79,28 +79,16 @@ def _wait_for_the_end(parent: int) -> None:
 def _occasion(run: RunDir, launch_id: str) -> Occasion | None:
     """What became of the start. One that nobody lived to write down has failed, once its ranks are gone too."""
     occasion = occasion_of(run.events(), launch_id)
-    if occasion is not None or _has_ended(run, launch_id):
+    if occasion is not None or run.events().has_ended(launch_id):
         return occasion
     deadline = time.monotonic() + _SECONDS_FOR_THE_RANKS
     while time.monotonic() < deadline and (holder := read_holder(run)) is not None and holder.live:
         time.sleep(_POLL_SECONDS)
     events = run.events()
-    newest = last_launch(events)
-    if newest is None or newest["launch_id"] != launch_id or _has_ended(run, launch_id):
+    newest = events.last_launch
+    if newest is None or newest.launch_id != launch_id or run.events().has_ended(launch_id):
         return occasion_of(events, launch_id)  # somebody has started it anew meanwhile, and knows
-    finished = any(event.get("event") == "finished" for event in events[_place(events, launch_id) :])
-    return "completed" if finished else "failed"
-
-
-def _place(events: list[dict[str, object]], launch_id: str) -> int:
-    """Where the events of a launch begin."""
-    starts = (number for number, event in enumerate(events) if event.get("launch_id") == launch_id)
-    return next(starts, len(events))
-
-
-def _has_ended(run: RunDir, launch_id: str) -> bool:
-    ends = (event for event in run.events() if event.get("event") == "exited")
-    return any(event.get("launch_id") == launch_id for event in ends)
+    return "completed" if events.since(events.index(newest.launched)).first(Finished) else "failed"
 
 
 def _tell(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion | None) -> None:

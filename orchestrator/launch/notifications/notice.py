@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import committed
-from orchestrator.launch.notifications.occasions import withdrawal
+from orchestrator.events.types import DataFailed, Exited, Launched, RequeueFailed, Withdrawn
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.state_words import state_after, written_end
 from orchestrator.launch.states import last_iteration, last_metrics
@@ -60,17 +60,13 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
     the spec refers to is in it.
     """
     everything = run.events()
-    events = [event for event in everything if event.get("launch_id") == launch_id]
-    launched = next((event for event in events if event.get("event") == "launched"), {})
-    exited = next((event for event in reversed(events) if event.get("event") == "exited"), None)
-    withdrawn = withdrawal(everything) if occasion == "stopped" else None
-    if withdrawn is not None:  # what is told of is the wait for the next start, and not the start before
-        launched, exited = (
-            dict(withdrawn),
-            {"cause": "cancelled", "message": _withdrawal(withdrawn)},
-        )
+    events = everything.of_launch(launch_id)
+    launched, exited = events.first(Launched), events.last(Exited)
+    withdrawn = everything.withdrawal if occasion == "stopped" else None
     end = None if occasion == "started" else _end(run, launch_id, exited)
-    refused = next((event for event in events if event.get("event") == "requeue_failed"), None)
+    if withdrawn is not None:  # what is told of is the wait for the next start, and not the start before
+        launched, exited, end = None, None, Exit.of("cancelled", _withdrawal(withdrawn), None)
+    refused = events.first(RequeueFailed)
     checkpoints = committed(run)
     iteration = last_metrics(run).iteration
     if occasion == "started":
@@ -81,11 +77,12 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
     redact = Redactor.of_spec(job.model_dump(mode="json"))
     message = _message(end, refused)
     named = shlex.quote(str(run.path))  # whoever is told may be in any folder
-    began, ended = launched.get("time"), exited.get("time") if exited else None  # none for a wait
+    began, ended = launched.time if launched else None, exited.time if exited else None  # none for a wait
+    job_id = of_job.job_id if (of_job := withdrawn or launched) else None
     facts = {
         "run_id": run.run_id,
         "name": run.name,
-        "state": _state(occasion, end, launched),
+        "state": _state(occasion, end, job_id),
         "cause": end.cause if end else None,
         "message": message and truncated(redact(message), _LONGEST_LINE),
         "advice": cause_of(end.cause).advise(named, anew=begins_anew(run, everything)) if end else None,
@@ -95,25 +92,25 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
         "checkpoint": str(checkpoints[-1].path) if checkpoints else None,
         "checkpoint_iteration": checkpoints[-1].iteration if checkpoints else None,
         "seconds": round(ended - began, 3) if began and ended else None,
-        "host": launched.get("host") or socket.gethostname(),
-        "job_id": launched.get("job_id"),
+        "host": (launched.host if launched else None) or socket.gethostname(),
+        "job_id": job_id,
         "launch_id": launch_id,
         "evidence": [truncated(redact(line), _LONGEST_LINE) for line in end.evidence[:_MOST_EVIDENCE]] if end else [],
     }
     return Notice(occasion, _text(occasion, facts), facts)
 
 
-def _withdrawal(withdrawn: Mapping[str, Any]) -> str:
-    never = "taken out of the queue" if "launch_id" not in withdrawn else "kept from its next start"
-    return f"{never} by {withdrawn['by']}"
+def _withdrawal(withdrawn: Withdrawn) -> str:
+    never = "taken out of the queue" if withdrawn.launch_id is None else "kept from its next start"
+    return f"{never} by {withdrawn.by}"
 
 
-def _end(run: RunDir, launch_id: str, exited: Mapping[str, Any] | None) -> Exit:
+def _end(run: RunDir, launch_id: str, exited: Exited | None) -> Exit:
     if exited is not None:
         return written_end(exited)
     if not launch_id:
-        failures = [event for event in run.events() if event.get("event") == "data_failed"]
-        return Exit.of("data", str(failures[-1].get("message") or "") if failures else "", None)
+        failed = run.events().last(DataFailed)
+        return Exit.of("data", (failed.message or "") if failed else "", None)
     lost = Exit.of("lost", "", None)
     word = by_word_of_the_ranks(run, launch_id)
     if word is None or word.cause != "stopped":
@@ -121,19 +118,19 @@ def _end(run: RunDir, launch_id: str, exited: Mapping[str, Any] | None) -> Exit:
     return Exit.of("killed", "its launcher was killed; the ranks saved and stopped", word.iteration)
 
 
-def _state(occasion: Occasion, end: Exit | None, launched: Mapping[str, Any]) -> str:
+def _state(occasion: Occasion, end: Exit | None, job_id: str | None) -> str:
     if occasion == "requeued":
-        return "queued" if launched.get("job_id") is not None else "running"
+        return "queued" if job_id is not None else "running"
     if occasion == "started":
         return "running"
     return state_after(end.cause) if end is not None and occasion != "failed" else occasion
 
 
-def _message(end: Exit | None, refused: Mapping[str, Any] | None) -> str | None:
+def _message(end: Exit | None, refused: RequeueFailed | None) -> str | None:
     if end is None:
         return None
     said = end.message or cause_of(end.cause).sentence
-    return f"{said}; the job could not be put back into the queue: {refused.get('message')}" if refused else said
+    return f"{said}; the job could not be put back into the queue: {refused.message}" if refused else said
 
 
 def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from orchestrator import __version__
 from orchestrator.errors import UserError
+from orchestrator.events.types import Notified
 from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.processes import LAUNCH_VARIABLE
@@ -48,7 +49,7 @@ def tell(run: RunDir, spec: NotificationsSpec, notice: Notice) -> dict[str, str]
     told = [way for way in spec.ways if way not in failed]
     with contextlib.suppress(OSError):  # a full disk is told of like everything else
         launch_id = notice.facts["launch_id"]
-        run.append_event("notified", launch_id=launch_id, occasion=notice.occasion, told=told, failed=failed)
+        run.append(Notified(launch_id=launch_id, occasion=notice.occasion, told=tuple(told), failed=failed))
     return failed
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch.utils.data import Dataset
 
+from orchestrator.events.types import EvaluationSkipped
 from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.logging import loss_metrics
@@ -85,7 +86,7 @@ def evaluate(session: Session) -> None:
         for number, (name, dataset) in enumerate(session.validation_data.items()):
             losses = mean_losses(session, dataset)
             if losses is None:
-                session.event("evaluation_skipped", iteration=session.state.iteration)
+                session.event(EvaluationSkipped(iteration=session.state.iteration))
                 return
             # The first set is everything together; what follows are its sources one by one.
             prefix = f"validation/{name}" if number else "validation"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from orchestrator.events.types import FirstStep as FirstStepDone
+from orchestrator.events.types import Launched
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.session import Session
 
@@ -27,10 +29,10 @@ class FirstStep(Callback):
             began = time.time() - sum(seconds.values())
             seconds = {"launch": max(0.0, began - launched), **seconds}
         rounded = {part: round(value, 3) for part, value in seconds.items()}
-        session.event("first_step", launch_id=session.launch_id, iteration=session.state.iteration, seconds=rounded)
+        session.event(FirstStepDone(launch_id=session.launch_id, iteration=session.state.iteration, seconds=rounded))
 
 
 def _launched(session: Session) -> float | None:
     """When this start was launched, in seconds since the epoch; None where nobody wrote it down."""
-    events = [event for event in session.run.events() if event.get("event") == "launched"]
-    return next((event.get("time") for event in reversed(events) if event.get("launch_id") == session.launch_id), None)
+    launched = session.run.events().of_launch(session.launch_id).last(Launched)
+    return None if launched is None else launched.time

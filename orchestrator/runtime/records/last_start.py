@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.events.types import Started
 from orchestrator.rundir import RunDir
 
 
@@ -20,7 +21,7 @@ class LastStart:
     @classmethod
     def of(cls, run: RunDir, topology: Mapping[str, int]) -> LastStart:
         """`topology`: of the start that is to go on with it."""
-        started = [event for event in run.events() if event.get("event") == "started"]
-        if not started or started[-1].get("device") in (None, "cpu") or started[-1].get("topology") != topology:
+        started = run.events().last(Started)
+        if started is None or started.device in (None, "cpu") or started.topology != topology:
             return cls()
-        return cls(started[-1].get("layers"), started[-1].get("cuda_graphs"))
+        return cls(started.layers, started.cuda_graphs)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from orchestrator.errors import LeaseLost, is_full_disk
+from orchestrator.events.types import Event
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
@@ -27,10 +26,9 @@ class Records:
         self._metrics = MetricLog(run, lease.check)
         self._waiting: deque[Callable[[], None]] = deque()
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, event: Event) -> None:
         """Add to the event log. Raises LeaseLost, and OSError for anything but a full disk."""
-        happened = time.time()
-        self._write(lambda: self._run.append_event(kind, **{"time": happened, **fields}))
+        self._write(lambda: self._run.append(event))
 
     def metrics(self, iteration: int, samples: int, tokens: int, values: Mapping[str, float], measured: float) -> None:
         """Add to the metrics. `measured`: when, in seconds since the epoch. Raises like `event`."""

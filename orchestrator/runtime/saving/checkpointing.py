@@ -36,6 +36,7 @@ from orchestrator.checkpoints import (
     write_commit,
 )
 from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
+from orchestrator.events.types import CheckpointFailed, CheckpointSaved
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.runtime import megatron_compat
@@ -357,10 +358,11 @@ class Checkpointer:
             return _failure(error)
         try:
             self._records.event(
-                "checkpoint_saved",
-                iteration=saving.state.iteration,
-                seconds=round(time.time() - saving.started, 3),
-                bytes=sum(record.bytes for record in files.values()),
+                CheckpointSaved(
+                    iteration=saving.state.iteration,
+                    seconds=round(time.time() - saving.started, 3),
+                    bytes=sum(record.bytes for record in files.values()),
+                )
             )
             if self.exports is not None:
                 self.exports.committed(saving.state.iteration)
@@ -401,7 +403,7 @@ class Checkpointer:
         try:
             self._lease.check()
             shutil.rmtree(path, ignore_errors=True)
-            self._records.event("checkpoint_failed", iteration=state.iteration, message=failure.message)
+            self._records.event(CheckpointFailed(iteration=state.iteration, message=failure.message))
         except (LeaseLost, OSError) as error:
             return error
         return None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoints import Commit, committed, read_commit
+from orchestrator.events.types import Exported, ExportFailed, ExportStopped
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, sync_folder
 from orchestrator.runtime.records.records import Records
@@ -97,7 +98,7 @@ class Exports:
             running.process.wait()
             _remove(running.draft)
         for iteration in left:
-            self._records.event("export_stopped", iteration=iteration, format=self._policy.format)
+            self._records.event(ExportStopped(iteration=iteration, format=self._policy.format))
         return bool(left)
 
     def _start(self, iteration: int) -> bool:
@@ -153,12 +154,13 @@ class Exports:
             self._failed(ended.iteration, f"{error.strerror}: {error.filename}")
             return
         self._records.event(
-            "exported",
-            iteration=ended.iteration,
-            format=self._policy.format,
-            path=str(place),
-            bytes=answer["bytes"],
-            seconds=round(time.time() - ended.started, 3),
+            Exported(
+                iteration=ended.iteration,
+                format=self._policy.format,
+                path=str(place),
+                bytes=answer["bytes"],
+                seconds=round(time.time() - ended.started, 3),
+            )
         )
 
     def _thin_out(self, exported: int) -> None:
@@ -170,16 +172,14 @@ class Exports:
 
     def _failed(self, iteration: int, message: str) -> None:
         logger.warning("iteration %s was not exported: %s", iteration, message)
-        self._records.event("export_failed", iteration=iteration, format=self._policy.format, message=message)
+        self._records.event(ExportFailed(iteration=iteration, format=self._policy.format, message=message))
 
 
 def missed(run: RunDir, policy: CheckpointExportSpec, iteration: int) -> list[int]:
     """Checkpoints up to an iteration that are to be exported and never were, oldest first. One that was exported and
     taken away since, by `keep_last` or by a person, is not missed; one that was written anew since then is.
     """
-    exported = {
-        event.get("iteration"): event.get("time", 0.0) for event in run.events() if event["event"] == "exported"
-    }
+    exported = {each.iteration: each.time or 0.0 for each in run.events().all(Exported)}
     wanted = [commit for commit in committed(run) if 0 < commit.iteration <= iteration]
     wanted = [commit for commit in wanted if commit.iteration % policy.interval == 0]
     return [commit.iteration for commit in wanted if exported.get(commit.iteration, -1.0) < _time_of(commit)]

@@ -14,6 +14,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factor
 
 from orchestrator.checkpoints import Commit, find_weights, read_commit
 from orchestrator.errors import CheckpointError, UserError
+from orchestrator.events.types import Pretrained
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import JOB_FILE, job_of, run_of
 from orchestrator.rundir import RunDir
@@ -52,13 +53,14 @@ class Source:
         """What it is of, as far as it says so."""
         return job_of(self.commit.path) if self.run is not None or JOB_FILE in self.commit.files else None
 
-    @property
-    def record(self) -> dict[str, Any]:
+    def event(self, fresh: tuple[str, ...]) -> Pretrained:
         """For the event log."""
-        found: dict[str, Any] = {"checkpoint": str(self.commit.path), "from_iteration": self.commit.iteration}
-        if self.run is not None:
-            found |= {"from_run": f"{self.run.name}/{self.run.run_id}"}
-        return found
+        return Pretrained(
+            checkpoint=str(self.commit.path),
+            from_iteration=self.commit.iteration,
+            from_run=None if self.run is None else f"{self.run.name}/{self.run.run_id}",
+            fresh=fresh or None,
+        )
 
 
 def find_source(text: str, run: RunDir, control: Control, ranks: Ranks) -> Source:
@@ -70,8 +72,8 @@ def find_source(text: str, run: RunDir, control: Control, ranks: Ranks) -> Sourc
     found: Path | UserError | None = None
     if ranks.is_first:
         try:
-            created = (event.get("folder") for event in run.events() if event.get("event") == "created")
-            found = find_weights(text, run.path.parent.parent, [Path(folder) for folder in created if folder])
+            folder = run.events().folder
+            found = find_weights(text, run.path.parent.parent, [Path(folder)] if folder else [])
         except UserError as error:
             found = error
     found = control.from_first(found)

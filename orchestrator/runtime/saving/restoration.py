@@ -10,6 +10,8 @@ from typing import Any
 from orchestrator.checkpoints import Commit, passed_over
 from orchestrator.data.position import DataPosition
 from orchestrator.errors import CheckpointError, OrchestratorError, UserError
+from orchestrator.events.log import EventLog
+from orchestrator.events.types import CheckpointSkipped
 from orchestrator.planning.progress import StoredProgress, stored_progress
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.rundir import RunDir
@@ -54,11 +56,11 @@ def restore(
 
     def skip(path: Path, message: str) -> None:
         logger.warning("skipped a checkpoint: %s", message)
-        records.event("checkpoint_skipped", path=str(path), message=message)
+        records.event(CheckpointSkipped(path=str(path), message=message))
 
     commit = newest_whole(run, control, ranks, skip)
-    events = run.events() if ranks.is_first else []
-    started_before = control.from_first(any(event["event"] == "started" for event in events))
+    events = run.events() if ranks.is_first else EventLog()
+    started_before = control.from_first(events.was_started)
     if commit is not None and from_scratch:
         raise UserError(
             f"run {run.run_id} has a checkpoint at iteration {commit.iteration}, which starting from scratch would "
@@ -85,7 +87,7 @@ def restore(
     return Restored(commit, position, pretrained, fresh)
 
 
-def _stored(run: RunDir, commit: Commit, events: list[dict[str, Any]]) -> StoredProgress | OrchestratorError:
+def _stored(run: RunDir, commit: Commit, events: EventLog) -> StoredProgress | OrchestratorError:
     """A checkpoint's progress, or an error that every rank has to raise."""
     try:
         return stored_progress(run, commit, events)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event, lines_of
 
 from orchestrator.batch import requeue_decision
 from orchestrator.batch.requeue_decision import conclude, left_to_caller
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.causes import Exit
+from orchestrator.events.types import Event
 from orchestrator.launch.policy import Decision
 from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.submission import latest_job
@@ -58,12 +59,12 @@ def test_it_is_written_down_whoever_does_it(
         monkeypatch.setenv(REQUEUE_CODE_VARIABLE, "75")
     slurm = SlurmJob("5_2", 0, "alps", ("n1",), 0.0, None)
     run = RunDir(tmp_path)
-    run.append_event("submitted", job_id="5_2", cluster="alps")
-    run.append_event("launched", launch_id=slurm.launch_id, job_id="5_2")
+    append_event(run, "submitted", job_id="5_2", cluster="alps")
+    append_event(run, "launched", launch_id=slurm.launch_id, job_id="5_2")
     decision = conclude(run, load_text(JOB).job, slurm, Exit.of(cause, "", 3), 0)
     assert decision.requeue
     assert len(calls) == asked
-    assert [event["event"] for event in run.events()[2:]] == ["exited", "requeued"]
+    assert [event["event"] for event in lines_of(run)[2:]] == ["exited", "requeued"]
 
 
 @pytest.mark.parametrize(("cause", "is_over"), [("preempted", False), ("requeued", False), ("nan", True)])
@@ -72,15 +73,15 @@ def test_a_run_that_goes_back_into_the_queue_is_over_at_no_moment(
 ) -> None:
     monkeypatch.setattr(requeue_decision, "requeue_later", lambda *arguments: None)
     run, slurm = RunDir(tmp_path), SlurmJob("5", 0, "alps", ("n1",), 0.0, None)
-    run.append_event("submitted", job_id="5", cluster="alps")
-    run.append_event("launched", launch_id=slurm.launch_id, job_id="5")
-    append, seen = RunDir.append_events, []
+    append_event(run, "submitted", job_id="5", cluster="alps")
+    append_event(run, "launched", launch_id=slurm.launch_id, job_id="5")
+    append, seen = RunDir.append, []
 
-    def watched(self: RunDir, events: Sequence[Mapping[str, Any]]) -> None:
-        append(self, events)
+    def watched(self: RunDir, *events: Event) -> None:
+        append(self, *events)
         found = latest_job(self.events())
         seen.append(found is not None and found.is_over)
 
-    monkeypatch.setattr(RunDir, "append_events", watched)
+    monkeypatch.setattr(RunDir, "append", watched)
     conclude(run, load_text(JOB).job, slurm, Exit.of(cause, "", 3), 0)
     assert seen == [is_over]

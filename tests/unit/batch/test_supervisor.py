@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.event_log import append_event
 from support.fake_slurm import FakeSlurm
 from support.training import events, make_run, tiny_job
 
@@ -47,7 +48,7 @@ def run(tmp_path: Path) -> RunDir:
     run = make_run(tmp_path / "runs", tiny_job("tiny"))
     run.logs.mkdir()
     run.launcher_log.touch()
-    run.append_event("submitted", job_id="7", cluster="lab")
+    append_event(run, "submitted", job_id="7", cluster="lab")
     return run
 
 
@@ -121,7 +122,7 @@ def test_a_person_asks_for_a_stop_and_it_fails(run: RunDir, slurm: FakeSlurm) ->
 
 
 def test_a_person_asks_for_a_stop_while_slurm_starts_it_again(run: RunDir, slurm: FakeSlurm) -> None:
-    run.append_event("launched", launch_id="lab-7.0", job_id="7", restart=0, nodes=["n1"])
+    append_event(run, "launched", launch_id="lab-7.0", job_id="7", restart=0, nodes=["n1"])
     request_stop(run, "orchestrator cancel")
     assert start(run, word(run, "completed", "lab-7.1"), job=incarnation(1)) == 0
     assert (len(events(run, "launched")), run.stop_file.exists()) == (1, False)
@@ -131,7 +132,7 @@ def test_a_person_asks_for_a_stop_while_slurm_starts_it_again(run: RunDir, slurm
 def test_a_job_that_goes_back_into_the_queue_while_it_is_cancelled_is_taken_out(
     run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.append_event("launched", launch_id="lab-7.0", job_id="7", restart=0, nodes=["n1"])
+    append_event(run, "launched", launch_id="lab-7.0", job_id="7", restart=0, nodes=["n1"])
     slurm.says("scancel")
 
     def requeued(seconds: float) -> None:
@@ -147,7 +148,7 @@ def test_a_job_that_goes_back_into_the_queue_while_it_is_cancelled_is_taken_out(
 def test_what_a_killed_incarnation_asked_its_ranks_is_no_word_of_a_person(
     run: RunDir, slurm: FakeSlurm, by: str
 ) -> None:
-    run.append_event("launched", launch_id="lab-7.0", job_id="7", restart=0, nodes=["n1"])
+    append_event(run, "launched", launch_id="lab-7.0", job_id="7", restart=0, nodes=["n1"])
     request_stop(run, by, to_go_on=True)
     assert start(run, word(run, "completed", "lab-7.1"), job=incarnation(1)) == 0
     assert (status_of(run).state, events(run, "withdrawn")) == ("completed", [])
@@ -236,7 +237,7 @@ def test_a_stale_incarnation_writes_nothing(run: RunDir, slurm: FakeSlurm) -> No
 def test_the_next_start_tells_the_end_that_nobody_lived_to_tell(
     run: RunDir, slurm: FakeSlurm, states: str, cause: str
 ) -> None:
-    run.append_event("launched", launch_id="lab-7.0", job_id="7")
+    append_event(run, "launched", launch_id="lab-7.0", job_id="7")
     slurm.says("sacct", states)
     start(run, word(run, "completed", "lab-7.1"), job=incarnation(restarts=1))
     told = [(event["launch_id"], event["cause"]) for event in events(run, "exited")]
@@ -295,7 +296,7 @@ def beside(run: RunDir, slurm: FakeSlurm, tmp_path: Path) -> Callable[[str, str]
         )
         names = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "lab", "SLURM_JOB_NODELIST": "n1", "SLURM_NODEID": "0"}
         names["LOOKS"] = str(tmp_path / "looks")
-        run.append_event("launched", launch_id="lab-7.0", job_id="7")
+        append_event(run, "launched", launch_id="lab-7.0", job_id="7")
         return subprocess.Popen(
             [sys.executable, str(tmp_path / "batch.py")], env={**os.environ, **names}, stdout=subprocess.PIPE, text=True
         )
@@ -371,7 +372,7 @@ def test_a_job_that_was_ended_before_its_first_checkpoint_begins_again(
 ) -> None:
     """Nothing was ever saved, so nothing is lost; a checkpoint that was saved and is gone is for a person to see."""
     for event in before:
-        run.append_event(event, iteration=5)
+        append_event(run, event, iteration=5)
     slurm.says("squeue", SQUEUE.format(id=7, restarts=restarts))
     program = f'printf "%s\\n" "$@" >{tmp_path}/words; {word(run, "completed", f"lab-7.{restarts}")}'
     commands = Commands(["bash", "-c", program], ["python"], health_check=False, from_scratch=asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event
 
 from orchestrator.batch import requeue_decision
 from orchestrator.batch.slurm_job import SlurmJob
@@ -22,7 +23,7 @@ def test_the_end_is_sent_before_the_batch_script_ends(
 ) -> None:
     monkeypatch.setattr(requeue_decision, "_SECONDS_TO_SEND_THE_END", 200.0)
     run, slurm = make_run(tmp_path), SlurmJob("5", 0, "alps", ("n1",), 0.0, None)
-    run.append_event("launched", launch_id=slurm.launch_id, job_id="5")
+    append_event(run, "launched", launch_id=slurm.launch_id, job_id="5")
     job = load_text(JOB).job.model_copy(update={"tracking": TrackingSpec()})
     requeue_decision.conclude(run, job, slurm, Exit.of("cancelled", "ended at once", 3), -15)
     stored = only_run(store_in)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event, lines_of
 from support.training import make_run, tiny_job
 
 from orchestrator.cli.main import main
@@ -140,8 +141,8 @@ def run_on(tmp_path: Path, name: str, *, factor: float, device: str = H200, **se
         },
     )
     run = make_run(tmp_path / "runs", job)
-    run.append_event("created")
-    run.append_event("started", iteration=0, device=device, layers="torch")
+    append_event(run, "created")
+    append_event(run, "started", iteration=0, device=device, layers="torch")
     base = shipped("H200")
     assert base is not None
     seconds = factor * estimate_time(job, 256, "torch", base).step_seconds
@@ -176,7 +177,7 @@ def test_runs_correct_a_gpu_that_is_not_here(orchestrator: Any, home: Path, tmp_
 def test_steps_before_a_run_was_captured_are_no_measure_of_it(orchestrator: Any, home: Path, tmp_path: Path) -> None:
     """Nor those that a resume did not reach again."""
     run = run_on(tmp_path, "one", factor=1.2)
-    run.append_event("started", iteration=4, device=H200, layers="torch", cuda_graphs=True)
+    append_event(run, "started", iteration=4, device=H200, layers="torch", cuda_graphs=True)
     for iteration in range(5, 8):
         values = {"throughput/step_seconds": 0.5}
         append_line(
@@ -191,7 +192,7 @@ def test_a_run_with_flash_attention_says_nothing_of_the_layers_own(
 ) -> None:
     """What it took is held against a plan with it, which the spec does not name."""
     run = run_on(tmp_path, "one", factor=1.0)
-    run.append_event("started", iteration=4, device=H200, layers="torch", attention_backend="flash")
+    append_event(run, "started", iteration=4, device=H200, layers="torch", attention_backend="flash")
     for iteration in range(9, 14):
         append_line(
             run.metrics_file,
@@ -219,8 +220,8 @@ def test_a_mean_with_a_step_in_it_that_does_not_count_is_left_out(
     """With `tracking.log_interval` a record stands for several steps: of a warm-up, or of smaller batches."""
     batch = {"global_batch_size": 8, "micro_batch_size": 2, "rampup_batch_size": [4, 4, 20]}  # full from step 6 on
     run = run_on(tmp_path, "one", factor=1.0, batch=batch, tracking={"log_interval": 4})
-    run.append_event("started", iteration=12, device=H200, layers="torch")
-    first, second = (event["time"] for event in run.events() if event["event"] == "started")
+    append_event(run, "started", iteration=12, device=H200, layers="torch")
+    first, second = (event["time"] for event in lines_of(run) if event["event"] == "started")
     means = [(first, 4, 100.0), (first, 8, 50.0), (first, 12, 0.5), (second, 16, 70.0), (second, 20, 0.5)]
     run.metrics_file.unlink()
     for when, iteration, seconds in means:
@@ -283,9 +284,9 @@ def test_what_cannot_be_is_refused(
         run_on(tmp_path, "strange", factor=1.0, device="NVIDIA Z1")
         run_on(tmp_path, "slow", factor=1.0, device="cpu")
         run_on(tmp_path, "eight", factor=1.0, precision={"dtype": "bf16", "fp8": {"recipe": "delayed"}})
-        make_run(tmp_path / "runs", tiny_job("fresh")).append_event("created")
+        append_event(make_run(tmp_path / "runs", tiny_job("fresh")), "created")
         short = make_run(tmp_path / "runs", tiny_job("short"))
-        short.append_event("started", iteration=0, device=H200, layers="torch")
+        append_event(short, "started", iteration=0, device=H200, layers="torch")
     assert main(["calibrate", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (home / "H200.yaml").exists()

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 from fastapi import Response
 from fastapi.testclient import TestClient
+from support.event_log import append_event
 from support.faults import wait_until
 from support.training import tiny_job
 
@@ -98,7 +99,7 @@ def test_an_imported_run_has_no_steps_to_do(visitor: TestClient, tmp_path: Path)
     with visitor:
         wait_until(lambda: seen("created"), "the run in the table")
         assert all(steps.search(visitor.get(page).text) for page in pages)
-        run.append_event("imported", source="gpt2")
+        append_event(run, "imported", source="gpt2")
         wait_until(lambda: seen("imported"), "what it is")
         for page in pages:
             assert not steps.search(visitor.get(page).text), page

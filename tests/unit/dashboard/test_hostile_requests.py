@@ -19,6 +19,7 @@ import pytest
 from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.event_log import append_event
 from support.faults import wait_until
 from support.hostile import LARGEST_ANSWER, NUMBERS, TEXTS, half_open, watched, with_few_descriptors
 from support.training import tiny_job
@@ -79,7 +80,7 @@ def long_run(folder: Path, number: int) -> RunDir:
     (run.path / "code.diff").write_text('+ a <changed> "line"\n' * 20_000)
     (run.path / "launch.sh").write_text("# " + "x" * 100_000)
     for _ in range(3000):
-        run.append_event("checkpoint_failed", iteration=STEPS, message="No space left on device: " + "'" * 100)
+        append_event(run, "checkpoint_failed", iteration=STEPS, message="No space left on device: " + "'" * 100)
     return run
 
 
@@ -97,11 +98,11 @@ def large_sweep(folder: Path, name: str = "large") -> SweepDir:
         cell = ",".join(f"{key.rpartition('.')[2]}={value[:40]}" for key, value in values.items())
         cells.append({"id": str(number), "name": cell, "values": values, "run": f"{run.name}/{run.run_id}"})
         run.membership.write_text(json.dumps({"sweep": name, "cell": cell, "values": values}))
-        run.append_event("launched", launch_id="a", host="nowhere", pid=1, job_id=None)
+        append_event(run, "launched", launch_id="a", host="nowhere", pid=1, job_id=None)
         end = {"code": 0, "cause": "completed", "message": ""}
         if number % 7 == 0:
             end = {"code": 1, "cause": "nan", "message": '"' * 900}
-        run.append_event("exited", launch_id="a", iteration=3, **end)
+        append_event(run, "exited", launch_id="a", iteration=3, **end)
         rank = number * 7919 % CELLS
         steps = STEPS // 4 if rank < 30 else 3
         with run.metrics_file.open("w") as file:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from support.event_log import append_event, lines_of
 from support.training import tiny_job
 
 from orchestrator.dashboard.app import create_app
@@ -61,10 +62,10 @@ def test_pages_say_since_when_the_folder_could_not_be_read(asked: Asked) -> None
 
 def test_parameters_are_those_of_the_model(asked: Asked) -> None:
     """Those of rank 0 are named so, and only where it holds a share."""
-    asked.run.append_event("started", launch_id="1", parameters=1_000_000, total_parameters=1_000_000)
+    append_event(asked.run, "started", launch_id="1", parameters=1_000_000, total_parameters=1_000_000)
     asked.its.index.look()
     assert facts(asked) == {"parameters": "1M"}
-    asked.run.append_event("started", launch_id="2", parameters=935_000, total_parameters=1_869_000)
+    append_event(asked.run, "started", launch_id="2", parameters=935_000, total_parameters=1_869_000)
     asked.its.index.look()
     assert facts(asked) == {"parameters": "1.87M", "parameters of rank 0": "935k"}
 
@@ -107,8 +108,8 @@ def test_where_the_time_went_is_found_out_once_for_all_visitors(asked: Asked, mo
 
 def launched(run: RunDir) -> float:
     """A start of this very process, which is at work; when it was."""
-    run.append_event("launched", launch_id="a", **Process.current().to_record())
-    return float(run.events()[-1]["time"])
+    append_event(run, "launched", launch_id="a", **Process.current().to_record())
+    return float(lines_of(run)[-1]["time"])
 
 
 def test_machines_that_measured_nothing_new_are_not_drawn_again(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.datasets import files_of
+from support.event_log import lines_of
 
 from orchestrator.cli.main import main
 from orchestrator.data.dataset_builder import prepare
@@ -272,7 +273,7 @@ def test_a_run_directory_hears_how_it_went(
     assert "error: data.blend[0]: no indexed data set at data/books, nor the text" in capfd.readouterr().err
     Path("raw/away").rename("raw/books.jsonl")
     assert main(["data", "prepare", str(run_dir.path)]) == 0
-    failed, notified, prepared = run_dir.events()
+    failed, notified, prepared = lines_of(run_dir)
     assert (notified["event"], notified["occasion"], notified["told"]) == ("notified", "failed", ["command"])
     assert (failed["event"], failed["job_id"]) == ("data_failed", "11")
     assert failed["message"].startswith("data.blend[0]: no indexed data set at data/books, nor the text")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event, lines_of
 from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
 
@@ -69,7 +70,7 @@ def make_run(runs_dir: Path) -> Callable[[JobSpec], RunDir]:
         run = RunDir(runs_dir / job.name / job.config_hash[:8])
         run.path.mkdir(parents=True)
         (run.path / "resolved.json").write_text(job.model_dump_json())
-        run.append_event("created", run_id=run.run_id, config_hash=job.config_hash)
+        append_event(run, "created", run_id=run.run_id, config_hash=job.config_hash)
         return run
 
     return create
@@ -105,7 +106,7 @@ def start_launcher(fake_runtime: str) -> Iterator[Callable[..., subprocess.Popen
     for run, process in started:
         process.kill()
         process.communicate()
-        for event in run.events():
+        for event in lines_of(run):
             if event["event"] == "launched":
                 end_processes(event["launch_id"])
 

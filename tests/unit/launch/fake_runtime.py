@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator.checkpoints import file_record, latest_valid, write_commit
 from orchestrator.errors import RunIsHeld
 from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir, append_line, write_atomically
+from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically
 
 RANK = int(os.environ["RANK"])
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
@@ -76,14 +76,14 @@ def train(run: RunDir, lease: Lease) -> int:
     iteration, loss = restore(run)
     layers = {"layers": os.environ["FAKE_LAYERS"], "cuda_graphs": False} if "FAKE_LAYERS" in os.environ else {}
     started = {"launch_id": LAUNCH_ID, "token": lease.token, "world_size": WORLD_SIZE, "iteration": iteration}
-    run.append_event("started", **started, **layers)
+    _say(run, "started", **started, **layers)
     if iteration:
-        run.append_event("resumed", iteration=iteration, checkpoint=f"iter_{iteration:07d}")
+        _say(run, "resumed", iteration=iteration, checkpoint=f"iter_{iteration:07d}")
     while iteration < total:
         if int(HOLD_AT) == iteration:
             hold(run, lease)
         if (by := stop_request(run)) is not None:
-            run.append_event("stop_requested", by=by, iteration=iteration)
+            _say(run, "stop_requested", by=by, iteration=iteration)
             save(run, lease, iteration, loss)
             return end(run, "stopped", "", iteration)
         iteration, loss = iteration + 1, loss * 0.9 + job["optimizer"]["lr"]
@@ -97,7 +97,7 @@ def train(run: RunDir, lease: Lease) -> int:
         if interval and iteration % interval == 0:
             save(run, lease, iteration, loss)
     save(run, lease, iteration, loss)
-    run.append_event("finished", iteration=iteration)
+    _say(run, "finished", iteration=iteration)
     return end(run, "completed", "", iteration)
 
 
@@ -129,14 +129,16 @@ def misbehave(run: RunDir, iteration: int) -> int | None:
     return None
 
 
+def _say(run: RunDir, kind: str, **fields: Any) -> None:
+    append_line(run.events_file, {"time": time.time(), "event": kind, **fields})
+
+
 def restore(run: RunDir) -> tuple[int, float]:
-    commit = latest_valid(
-        run, lambda path, message: run.append_event("checkpoint_skipped", path=str(path), message=message)
-    )
+    commit = latest_valid(run, lambda path, message: _say(run, "checkpoint_skipped", path=str(path), message=message))
     if commit is not None:
         loss = float((commit.path / "loss").read_text())
         return commit.iteration, loss + 1e-9 if "FAKE_FORGETS" in os.environ else loss
-    if any(event["event"] == "started" for event in run.events()) and "--from-scratch" not in sys.argv:
+    if run.events().was_started and "--from-scratch" not in sys.argv:
         raise SystemExit(end(run, "checkpoint", "no checkpoint can be read; to begin again, add --from-scratch", 0))
     return 0, 1.0
 
@@ -147,7 +149,7 @@ def save(run: RunDir, lease: Lease, iteration: int, loss: float) -> None:
     path.mkdir(parents=True, exist_ok=True)
     (path / "loss").write_text(repr(loss))
     write_commit(path, iteration=iteration, consumed_samples=2 * iteration, files={"loss": file_record(path / "loss")})
-    run.append_event("checkpoint_saved", iteration=iteration, seconds=0.01, bytes=20)
+    _say(run, "checkpoint_saved", iteration=iteration, seconds=0.01, bytes=20)
 
 
 def end(run: RunDir, cause: str, message: str, iteration: int) -> int:
@@ -159,7 +161,11 @@ def end(run: RunDir, cause: str, message: str, iteration: int) -> int:
 
 def last_step(run: RunDir) -> int:
     """The step that this start stands at."""
-    told = [event for event in run.events() if event["event"] == "started" and event["launch_id"] == LAUNCH_ID]
+    told = [
+        event
+        for event in read_lines(run.events_file)
+        if (event["event"], event.get("launch_id")) == ("started", LAUNCH_ID)
+    ]
     if not told:
         return 0
     lines = run.metrics_file.read_text().splitlines() if run.metrics_file.exists() else []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event, lines_of
 from support.gate import Gate
 
 from orchestrator.cli import running
@@ -61,7 +62,7 @@ def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_di
     assert re.search(r"  goodput      \d+%: 0:00:\d\d of training in 0:0\d:\d\d", shown)
 
     seconds = {"launch": 1.25, "imports": 2.5, "before_steps": 0.01, "step": 0.5}
-    run.append_event("first_step", launch_id="one", iteration=1, seconds=seconds)
+    append_event(run, "first_step", launch_id="one", iteration=1, seconds=seconds)
     said = "iteration 1, 4.3 s after the launch (launch 1.2, imports 2.5, step 0.5)"
     assert f"  first step   {said}\n" in orchestrator("status", "tiny")[1]
     assert json.loads(orchestrator("status", "tiny", "--json")[1])["first_step"]["seconds"] == seconds
@@ -360,7 +361,7 @@ def test_background_run_can_be_followed_and_cancelled(
     gate.open()
     monkeypatch.setenv("FAKE_STEP_SECONDS", "600")  # in the middle of which nobody stops by himself
     launch_id = running.start_in_background(run, job, from_scratch=False, module=fake_runtime)
-    until(lambda: any(event["event"] == "resumed" for event in run.events()))
+    until(lambda: any(event["event"] == "resumed" for event in lines_of(run)))
     code, out, _ = orchestrator("cancel", "tiny", "--now")
     assert code == 0
     assert ": cancelled (ended at once, without waiting for a save, by orchestrator cancel --now)" in out
@@ -379,13 +380,13 @@ def test_cancel_says_the_end_of_a_run_whose_launcher_cannot(
     monkeypatch.setattr(cancel, "_SECONDS_FOR_THE_LAUNCHER", 0.5)
     run = make_run(make_job(launch__env={"FAKE_STEP_SECONDS": "600"}))
     launcher = start_launcher(run)
-    until(lambda: any(event["event"] == "started" for event in run.events()))
+    until(lambda: any(event["event"] == "started" for event in lines_of(run)))
     launcher.send_signal(signal.SIGSTOP)
     code, out, _ = orchestrator("cancel", "tiny", "--now")
     assert code == 0
     ended = "cancelled (ended at once, without waiting for a save, by orchestrator cancel --now)"
     assert f"run tiny/{run.run_id} before its first step: {ended}" in out
-    assert [event["cause"] for event in run.events() if event["event"] == "exited"] == ["cancelled"]
+    assert [event["cause"] for event in lines_of(run) if event["event"] == "exited"] == ["cancelled"]
 
 
 def test_generate_runs_one_replica_and_passes_everything_literally(
@@ -430,7 +431,7 @@ def test_an_imported_run_is_no_start_that_failed_to_come(
     orchestrator: Orchestrator, make_job: Callable[..., JobSpec], make_run: Callable[[JobSpec], RunDir]
 ) -> None:
     run = make_run(make_job())
-    run.append_event("imported", source="gpt2")
+    append_event(run, "imported", source="gpt2")
     assert orchestrator("list")[1].splitlines()[1].split()[:4] == ["tiny", run.run_id, "imported", "-"]
     said = orchestrator("status", "tiny")[1]
     assert f"start a job from it, with checkpoint.pretrained: {run.path}" in said

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event, lines_of
 
 from orchestrator.checkpoints import write_commit
 from orchestrator.errors import UserError
@@ -40,7 +41,7 @@ def write(tmp_path: Path, make_job: MakeJob) -> Callable[..., Path]:
 
 def saved(run: RunDir, iteration: int, samples: int | None = None, size: int = 0) -> RunDir:
     """A run that was started and has a checkpoint."""
-    run.append_event("started", iteration=0)
+    append_event(run, "started", iteration=0)
     folder = run.checkpoint(iteration)
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(bytes(size))
@@ -50,8 +51,8 @@ def saved(run: RunDir, iteration: int, samples: int | None = None, size: int = 0
 
 def completed(run: RunDir, iteration: int) -> RunDir:
     saved(run, iteration)
-    run.append_event("launched", launch_id="l1", host="elsewhere")
-    run.append_event("exited", launch_id="l1", code=0, cause="completed", message="", iteration=iteration)
+    append_event(run, "launched", launch_id="l1", host="elsewhere")
+    append_event(run, "exited", launch_id="l1", code=0, cause="completed", message="", iteration=iteration)
     return run
 
 
@@ -80,7 +81,7 @@ def test_an_edited_safe_key_goes_on_where_the_run_stands(
     assert code == 0
     assert "checkpoint.keep_last: 3 -> 9" in out
     assert all_runs(runs_dir) == [run]
-    assert [event["iteration"] for event in run.events() if event["event"] == "resumed"] == [10]
+    assert [event["iteration"] for event in lines_of(run) if event["event"] == "resumed"] == [10]
     assert load_resolved(run.resolved()).checkpoint.keep_last == 9
     code, out, _ = orchestrator("run", write(checkpoint={"save_interval": 5, "keep_last": 4}))
     assert (code, "has completed already" in out, "checkpoint.keep_last: 9 -> 4" in out) == (0, True, True)
@@ -105,7 +106,7 @@ def test_other_edits_start_nothing_unasked(
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "lab.yaml").write_text("name: lab\ntime: 1h\n")
     run = saved(made(make_job(), runs_dir), 10)
-    before = sorted(run.path.rglob("*")), run.events()
+    before = sorted(run.path.rglob("*")), lines_of(run)
     options = ["--json"] if as_json else []
     for changes, forbidden in (({"optimizer__lr": 2e-3}, False), ({"model": {**MODEL, "num_layers": 4}}, True)):
         code, out, err = orchestrator(command, write(**changes), *options, *(["--allow-changes"] if forbidden else []))
@@ -116,7 +117,7 @@ def test_other_edits_start_nothing_unasked(
         assert "--new" in said["message"]
         assert ("--allow-changes" in said["message"]) is not forbidden
     assert all_runs(runs_dir) == [run]
-    assert (sorted(run.path.rglob("*")), run.events()) == before
+    assert (sorted(run.path.rglob("*")), lines_of(run)) == before
     assert orchestrator(command, write(), "--new", "--allow-changes")[0] == 2
 
 
@@ -155,12 +156,12 @@ def test_which_run_goes_on(make_job: MakeJob, runs_dir: Path) -> None:
         ["optimizer.lr", "schedule.train_iters"],
         False,
     )
-    first.append_event("launched", launch_id="l2", host="elsewhere")
+    append_event(first, "launched", launch_id="l2", host="elsewhere")
     assert continued(make_job(optimizer__lr=3e-3), runs_dir) == (first, ["optimizer.lr"], False)
     assert find_run("tiny", runs_dir) == first
-    other.append_event("launched", launch_id="7.0", job_id="7")
+    append_event(other, "launched", launch_id="7.0", job_id="7")
     assert find_run("tiny", runs_dir) == first, "a cluster chose that moment, not a person"
-    other.append_event("submitted", job_id="8")
+    append_event(other, "submitted", job_id="8")
     assert find_run("tiny", runs_dir) == other
     assert continued(make_job(name="else"), runs_dir) is None
 
@@ -185,11 +186,11 @@ def test_a_run_that_has_nothing_to_go_on_with_is_not_asked_about(make_job: MakeJ
     safe, other = make_job(checkpoint={"save_interval": 5, "keep_last": 9}), make_job(optimizer__lr=2e-3)
     assert continued(other, runs_dir) is None
     assert continued(safe, runs_dir) == (never, ["checkpoint.keep_last"], True), "it was never started"
-    never.append_event("started", iteration=0)
+    append_event(never, "started", iteration=0)
     assert continued(safe, runs_dir) is None, "it was, and has saved nothing"
     assert continued(safe, runs_dir, from_scratch=True) == (never, ["checkpoint.keep_last"], True)
     saved(never, 5)
-    never.append_event("imported", source="elsewhere")
+    append_event(never, "imported", source="elsewhere")
     assert continued(safe, runs_dir) is None, "weights alone"
     cell = saved(made(make_job(optimizer__lr=5e-3), runs_dir), 5)
     cell.membership.write_text('{"sweep": "rates", "cell": "lr=5e-3"}')

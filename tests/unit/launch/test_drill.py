@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.event_log import lines_of
 from support.gate import Gate
 
 from orchestrator.checkpoints import write_commit
@@ -167,7 +168,7 @@ def test_a_drill_that_is_stopped_leaves_nothing(
     ) as process:
         until(lambda: list(runs_dir.glob(".drill-*/tiny/*/metrics.jsonl")))
         [run] = map(RunDir, runs_dir.glob(".drill-*/tiny/*"))
-        launch_id = next(event["launch_id"] for event in run.events() if event["event"] == "launched")
+        launch_id = next(event["launch_id"] for event in lines_of(run) if event["event"] == "launched")
         assert processes_of(launch_id)
         process.send_signal(number)
         _, err = process.communicate(timeout=100)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import lines_of
 from support.gate import Gate
 
 from orchestrator.checkpoints import committed
@@ -60,7 +61,7 @@ def expected_losses(total: int) -> dict[int, float]:
 
 
 def events(run: RunDir, kind: str) -> list[dict[str, Any]]:
-    return [event for event in run.events() if event["event"] == kind]
+    return [event for event in lines_of(run) if event["event"] == kind]
 
 
 def launch_id(run: RunDir) -> str:
@@ -114,7 +115,7 @@ def test_run_to_the_end(make_job: MakeJob, make_run: Run, fake_runtime: str) -> 
     end = launch(run, job, module=fake_runtime)
     assert (end.cause, end.iteration, end.code) == ("completed", 20, 0)
     assert losses(run) == expected_losses(20)
-    assert [event["event"] for event in run.events()][:3] == ["created", "launched", "started"]
+    assert [event["event"] for event in lines_of(run)][:3] == ["created", "launched", "started"]
     assert events(run, "exited")[0]["cause"] == "completed"
     assert status_of(run).state == "completed"
     assert run.launch_script.read_text().startswith("#!/usr/bin/env bash")

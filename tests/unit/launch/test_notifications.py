@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event, lines_of, log_of
 from support.gate import Gate
 
 from orchestrator.checkpoints import write_commit
@@ -98,7 +99,7 @@ def make_hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Hook]]:
 
 
 def notified(run: RunDir) -> list[dict[str, Any]]:
-    return [event for event in run.events() if event["event"] == "notified"]
+    return [event for event in lines_of(run) if event["event"] == "notified"]
 
 
 def test_a_run_that_completes(
@@ -198,7 +199,7 @@ def test_a_command_and_a_webhook_that_hang_harm_no_run(
     run = make_run(job)
     assert launch(run, job, module=fake_runtime).code == 0
     ended = time.monotonic()
-    assert [event["event"] for event in run.events()][-1] == "exited"  # the launch is over before anybody is told
+    assert [event["event"] for event in lines_of(run)][-1] == "exited"  # the launch is over before anybody is told
     until(lambda: notified(run))
     assert time.monotonic() - ended < 30
     [event] = notified(run)
@@ -215,8 +216,8 @@ def ended_run(make_job: MakeJob, make_run: Run) -> Callable[..., RunDir]:
 
     def make(**notifications: Any) -> RunDir:
         run = make_run(make_job(notifications=notifications))
-        run.append_event("launched", launch_id="l", host="node7")
-        run.append_event("exited", launch_id="l", cause="completed", message="", iteration=20)
+        append_event(run, "launched", launch_id="l", host="node7")
+        append_event(run, "exited", launch_id="l", cause="completed", message="", iteration=20)
         return run
 
     return make
@@ -271,10 +272,10 @@ def test_no_secret_and_no_endless_line_is_told(
     monkeypatch.setenv("HOOK", f"https://hooks.example.org/{SECRET}")
     monkeypatch.setenv("WANDB_API_KEY", "a-key-of-wandb")
     run = make_run(job := make_job(notifications={"webhook": "${env:HOOK}"}))
-    run.append_event("launched", launch_id="l", host="node7")
+    append_event(run, "launched", launch_id="l", host="node7")
     said = f"KeyError: https://hooks.example.org/{SECRET} a-key-of-wandb https://me:p@ss@host/x"
     evidence = [f"rank-00000.log: {said} {'x' * 200_000}"]
-    run.append_event("exited", launch_id="l", cause="bug", message=said, iteration=3, evidence=evidence)
+    append_event(run, "exited", launch_id="l", cause="bug", message=said, iteration=3, evidence=evidence)
     notice = notice_of(run, job, "l", "failed")
     kept = "KeyError: ${env:HOOK} ${env:WANDB_API_KEY} https://***@host/x"
     assert notice.facts["message"] == kept
@@ -289,9 +290,9 @@ def test_no_secret_and_no_endless_line_is_told(
 
 def test_a_stop_is_told_once(make_job: MakeJob, make_run: Run) -> None:
     run = make_run(job := make_job())
-    run.append_event("launched", launch_id="l", host="node7")
+    append_event(run, "launched", launch_id="l", host="node7")
     message = "stopped at iteration 17 of 20"
-    run.append_event("exited", launch_id="l", cause="stopped", message=message, iteration=17)
+    append_event(run, "exited", launch_id="l", cause="stopped", message=message, iteration=17)
     notice = notice_of(run, job, "l", "stopped")
     assert notice.text.count("stopped") == 1
     assert notice.facts["message"] == message
@@ -340,9 +341,9 @@ def test_it_is_told_by_hand(
 
 def test_a_line_that_is_the_reason_is_told_once(ended_run: Callable[..., RunDir], make_job: MakeJob) -> None:
     run = ended_run()
-    run.append_event("launched", launch_id="b")
-    run.append_event(
-        "exited", launch_id="b", cause="requeued", message="STEP 3 CANCELLED", evidence=["STEP 3 CANCELLED"]
+    append_event(run, "launched", launch_id="b")
+    append_event(
+        run, "exited", launch_id="b", cause="requeued", message="STEP 3 CANCELLED", evidence=["STEP 3 CANCELLED"]
     )
     notice = notice_of(run, make_job(), "b", "requeued")
     assert notice.text.count("STEP 3 CANCELLED") == 1
@@ -353,7 +354,7 @@ def test_a_start_is_told_from_its_checkpoint(ended_run: Callable[..., RunDir], m
     """What the launch before measured after it is lost, where its node died."""
     run = ended_run()
     append_line(run.metrics_file, {"time": 1, "iteration": 7, "samples": 7, "tokens": 7, "values": {"train/loss": 1.0}})
-    run.append_event("launched", launch_id="b")
+    append_event(run, "launched", launch_id="b")
     assert notice_of(run, make_job(), "b", "started").text.startswith(f"tiny/{run.run_id} started\n")
     run.checkpoint(5).mkdir(parents=True)
     write_commit(run.checkpoint(5), iteration=5, consumed_samples=5, files={})
@@ -363,8 +364,8 @@ def test_a_start_is_told_from_its_checkpoint(ended_run: Callable[..., RunDir], m
 def test_a_run_that_was_cancelled_is_told_so_once(ended_run: Callable[..., RunDir], make_job: MakeJob) -> None:
     run = ended_run()
     message = "ended at once, without waiting for a save, by a second SIGINT"
-    run.append_event("launched", launch_id="b")
-    run.append_event("exited", launch_id="b", cause="cancelled", message=message, iteration=7)
+    append_event(run, "launched", launch_id="b")
+    append_event(run, "exited", launch_id="b", cause="cancelled", message=message, iteration=7)
     notice = notice_of(run, make_job(), "b", "stopped")
     assert notice.facts["state"] == "cancelled"
     assert notice.text.startswith(f"tiny/{run.run_id} was cancelled at iteration 7 of 20 after 0s: {message}\n")
@@ -378,13 +379,13 @@ def test_a_run_that_is_taken_out_of_the_queue_is_told_of(
     hook = make_hook()
     run = make_run(make_job(notifications={"when": ["stopped"], "webhook": "${env:HOOK}"}))
     mute = make_run(make_job(notifications={"when": ["failed"], "webhook": "${env:HOOK}"}))
-    run.append_event("submitted", job_id="7", cluster="test")
+    append_event(run, "submitted", job_id="7", cluster="test")
     if has_trained:
         append_line(run.metrics_file, {"time": 1, "iteration": 5, "samples": 5, "tokens": 5, "values": {"lr": 1.0}})
-        run.append_event("launched", launch_id="a", job_id="7", host="n1")
-        run.append_event("exited", launch_id="a", cause="preempted", message="for another", iteration=5)
-        run.append_event("requeued", launch_id="a")
-    run.append_event("withdrawn", job_id="7", by="orchestrator cancel")
+        append_event(run, "launched", launch_id="a", job_id="7", host="n1")
+        append_event(run, "exited", launch_id="a", cause="preempted", message="for another", iteration=5)
+        append_event(run, "requeued", launch_id="a")
+    append_event(run, "withdrawn", job_id="7", by="orchestrator cancel")
     tell_of_withdrawn([mute, run])
     until(lambda: len(notified(run)) == 1)
     [body] = hook.received
@@ -415,4 +416,4 @@ def event(kind: str, **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_what_became_of_a_start(events: list[dict[str, Any]], occasion: str | None) -> None:
-    assert occasion_of(events, "l") == occasion
+    assert occasion_of(log_of(*events), "l") == occasion

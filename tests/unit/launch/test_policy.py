@@ -7,14 +7,20 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.event_log import log_of
 
 from orchestrator.causes import CAUSES, Exit
-from orchestrator.launch.policy import DEFAULT_ACTIONS, decide
+from orchestrator.launch.policy import DEFAULT_ACTIONS, Decision
+from orchestrator.launch.policy import decide as decide_after
 from orchestrator.spec.launch import FailureCause, LaunchSpec
 
 
 def exited(cause: str, node: str | None = None) -> dict[str, Any]:
     return {"event": "exited", "cause": cause, "node": node}
+
+
+def decide(launch: LaunchSpec, end: Exit, events: list[dict[str, Any]]) -> Decision:
+    return decide_after(launch, end, log_of(*events))
 
 
 SUBMITTED = {"event": "submitted"}

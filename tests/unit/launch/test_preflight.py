@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.event_log import lines_of
 
 from orchestrator.checkpoints import FileRecord, write_commit
 from orchestrator.errors import SpecError
@@ -98,7 +99,7 @@ def test_a_disk_without_room_stops_a_start(
     assert "--allow-warnings" in said
     if "--json" in options:
         assert [each["code"] for each in json.loads(out)["problems"]] == ["checkpoint_room"]
-    assert [run.events()[-1]["event"] for run in all_runs(runs_dir)] == ["created"] * is_resume
+    assert [lines_of(run)[-1]["event"] for run in all_runs(runs_dir)] == ["created"] * is_resume
     assert all(len(run.resolved_generations()) == 1 for run in all_runs(runs_dir))
     assert all(runs_dir.is_relative_to(folder) for folder in asked), "where the runs go, not where the job says"
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.event_log import append_event, lines_of
 
 from orchestrator.cluster.slurm import JobState
 from orchestrator.data.preparation import Source
@@ -142,8 +143,8 @@ def run(make_run: Callable[[JobSpec], RunDir], job: JobSpec) -> RunDir:
 
 
 def submitted(run: RunDir) -> DataJob:
-    run.append_event("data_submitted", job_id="11", cluster="lab")
-    run.append_event("submitted", job_id="12", cluster="lab", data_job_id="11")
+    append_event(run, "data_submitted", job_id="11", cluster="lab")
+    append_event(run, "submitted", job_id="12", cluster="lab", data_job_id="11")
     found = latest_job(run.events())
     assert found is not None
     assert found.data is not None
@@ -179,9 +180,9 @@ def test_a_failed_data_job_is_the_end_of_the_run(run: RunDir) -> None:
 
 def test_what_it_said_itself_counts_for_more_and_needs_no_scheduler(run: RunDir) -> None:
     submitted(run)
-    run.append_event("data_failed", job_id="10", message="of an earlier job")
+    append_event(run, "data_failed", job_id="10", message="of an earlier job")
     assert submitted(run).failure is None
-    run.append_event("data_failed", job_id="11", message="raw/books.jsonl:2 is not JSON\nand more")
+    append_event(run, "data_failed", job_id="11", message="raw/books.jsonl:2 is not JSON\nand more")
     end = failed_preparation(run, submitted(run), None, forgotten=False)
     assert end is not None
     assert end.message == "job 11: raw/books.jsonl:2 is not JSON; see logs/data.log"
@@ -194,13 +195,13 @@ def test_jobs_that_nobody_knows_any_more(run: RunDir) -> None:
     end = failed_preparation(run, data, None, forgotten=True)
     assert end is not None
     assert "no longer knows how it ended" in end.message
-    run.append_event("data_prepared", job_id="11", made=[], seconds=1.0)
+    append_event(run, "data_prepared", job_id="11", made=[], seconds=1.0)
     assert failed_preparation(run, submitted(run), None, forgotten=True) is None
 
 
 def test_a_run_that_was_submitted_without_one_has_none(run: RunDir) -> None:
     submitted(run)
-    run.append_event("submitted", job_id="13", cluster="lab")
+    append_event(run, "submitted", job_id="13", cluster="lab")
     found = latest_job(run.events())
     assert found is not None
     assert found.data is None
@@ -236,7 +237,7 @@ def test_data_is_made_here_and_found_from_a_copy_of_the_code(
         (project / path).parent.mkdir(exist_ok=True)
         (project / f"{path}.idx").write_text(path)
         assert (copy / f"{path}.idx").read_text() == path
-    assert [event["event"] for event in run.events()][-1:] == ["data_submitted"]
+    assert [event["event"] for event in lines_of(run)][-1:] == ["data_submitted"]
 
 
 def test_what_lies_beside_conversations_is_found_too(
@@ -265,7 +266,7 @@ def test_a_data_job_that_is_under_way_is_not_submitted_again(
     monkeypatch.setattr(preparation, "submit", lambda script, warn: "22")
     submitted(run)
     assert submit_preparation(run, job, cluster, place, to_be_made(job)) == "11"
-    run.append_event("data_failed", job_id="11", message="raw/a.txt:2 is no JSON")
+    append_event(run, "data_failed", job_id="11", message="raw/a.txt:2 is no JSON")
     assert submit_preparation(run, job, cluster, place, to_be_made(job)) == "22", "that one only has to end"
     states["22"] = state("CANCELLED")
     monkeypatch.setattr(preparation, "submit", lambda script, warn: "33")

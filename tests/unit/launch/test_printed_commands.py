@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event, lines_of
 
 import orchestrator as package
 from orchestrator.cli import running
@@ -60,7 +61,7 @@ def test_commands_name_the_folder_of_a_run_that_is_elsewhere(
     there = ("--runs-dir", elsewhere)
     texts = [orchestrator("run", job_file, *there)[2], orchestrator("status", "tiny", *there)[1]]
     [run] = all_runs(elsewhere)
-    launch_id = str(run.events()[-1].get("launch_id"))
+    launch_id = str(lines_of(run)[-1].get("launch_id"))
     texts += [
         overview_of(summarize([run])[0], ()).advice or "",
         notice_of(run, job, launch_id, "failed").facts["advice"],
@@ -76,7 +77,7 @@ def test_commands_name_the_folder_of_a_run_that_is_elsewhere(
     lease.release()
     with subprocess.Popen(["sleep", "600"]) as launcher:
         process = replace(Process.current(), pid=launcher.pid, started=None)
-        run.append_event("launched", launch_id="x", **process.to_record())
+        append_event(run, "launched", launch_id="x", **process.to_record())
         texts.append(orchestrator("resume", "tiny", *there)[2])
         launcher.kill()
     assert "is held by" in texts[-2]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.event_log import append_event
 from support.gate import Gate
 
 from orchestrator.errors import RunIsHeld
@@ -114,10 +115,10 @@ def test_a_run_that_fails_while_it_is_asked_to_stop_is_not_started_again(
 def test_a_run_whose_wait_was_ended_by_an_older_version_has_failed(make_job: MakeJob, make_run: MakeRun) -> None:
     run = make_run(make_job())
     dead = {"host": "elsewhere", "boot": "b", "pid": 1, "started": 1.0}
-    run.append_event("launched", launch_id="1", **dead)
-    run.append_event("exited", launch_id="1", code=1, cause="killed", message="", iteration=3, evidence=[])
-    run.append_event("requeued", launch_id="1", cause="killed", by="launcher", delay=1.0)
-    run.append_event("gave_up", launch_id="1", cause="killed", reason="a person asked for it")
+    append_event(run, "launched", launch_id="1", **dead)
+    append_event(run, "exited", launch_id="1", code=1, cause="killed", message="", iteration=3, evidence=[])
+    append_event(run, "requeued", launch_id="1", cause="killed", by="launcher", delay=1.0)
+    append_event(run, "gave_up", launch_id="1", cause="killed", reason="a person asked for it")
     assert (status_of(run).state, status_of(run).cause) == ("failed", "killed")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event, lines_of
 from support.gate import Gate
 
 from orchestrator.cli import running
@@ -36,7 +37,7 @@ def test_held_run_is_refused(orchestrator: Orchestrator, job_file: Path, runs_di
     run = all_runs(runs_dir)[0]
     lease = Lease.acquire(run, launch_id="x")
     # A run that has not completed, so that the same spec would go on with it.
-    run.append_event("launched", launch_id="x", **Process.current().to_record())
+    append_event(run, "launched", launch_id="x", **Process.current().to_record())
     code, out, err = orchestrator("run", job_file)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: run {run.run_id} is held by pid {os.getpid()} on {os.uname().nodename} since")
@@ -185,7 +186,7 @@ def test_resume_with_changes_waits_for_the_ranks_of_a_killed_launcher(
     run = make_run(make_job(launch__env=gate.after(2)))
     launcher = start_launcher(run)
     until(lambda: step_of(run) == 2)
-    [launched] = (event for event in run.events() if event["event"] == "launched")
+    [launched] = (event for event in lines_of(run) if event["event"] == "launched")
     rank = ranks_of(launched["launch_id"])[0]
     os.kill(rank, signal.SIGSTOP)
     launcher.kill()
@@ -229,11 +230,11 @@ def test_start_that_would_lose_everything_is_refused_before_its_ranks_start(
     orchestrator("run", job_file)
     monkeypatch.delenv("FAKE_END")
     run = all_runs(runs_dir)[0]
-    before = run.events()
+    before = lines_of(run)
     code, _, err = orchestrator(*words, run.path if words[0] == "resume" else job_file)
     assert code == 2
     assert "has no checkpoint to go on from; nothing was started or changed.\n      To begin again" in err
-    assert run.events() == before
+    assert lines_of(run) == before
 
 
 def test_advice_after_a_nan_without_a_checkpoint_works_as_it_stands(

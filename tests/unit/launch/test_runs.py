@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import lines_of
 
 from orchestrator.checkpoints import write_commit
 from orchestrator.errors import RunNotFound, UserError
@@ -47,7 +48,7 @@ def test_new_run_is_whole(make_job: MakeJob, runs_dir: Path) -> None:
     assert run.job_yaml.read_text() == "name: tiny  # mine\n"
     assert load_resolved(run.resolved()) == job
     assert json.loads((run.path / "code.json").read_text())["repositories"]
-    assert [(event["event"], event["run_id"]) for event in run.events()] == [("created", run.run_id)]
+    assert [(event["event"], event["run_id"]) for event in lines_of(run)] == [("created", run.run_id)]
     assert (run.path.stat().st_mode & 0o777) == (0o777 & ~current_umask())
     assert os.listdir(run.path.parent) == [run.run_id]
 
@@ -260,7 +261,7 @@ def test_racing_creations_get_runs_of_their_own(make_job: MakeJob, runs_dir: Pat
     runs = all_runs(runs_dir)
     assert len(runs) == 20
     for run in runs:
-        assert [event["run_id"] for event in run.events()] == [run.run_id]
+        assert [event["run_id"] for event in lines_of(run)] == [run.run_id]
 
 
 def _attach(job: JobSpec, runs_dir: Path) -> None:

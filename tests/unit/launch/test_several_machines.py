@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import lines_of
 from support.ranks import free_port
 
 from orchestrator.cli import running
@@ -78,7 +79,7 @@ def test_a_start_in_the_foreground_says_what_to_start_on_the_others(
     code, out, err = orchestrator("run", first_of_two, *(["--json"] if as_json else []))
     assert code == 1
     (run,) = all_runs(runs_dir)
-    (launch_id,) = (event["launch_id"] for event in run.events() if event["event"] == "launched")
+    (launch_id,) = (event["launch_id"] for event in lines_of(run) if event["event"] == "launched")
     said = (err if as_json else out).splitlines()
     first = said.index("waiting for the other machines; start this on each, with its own NODE_RANK:")
     assert said[first + 1].strip() == command_on_the_second(runs_dir, launch_id)

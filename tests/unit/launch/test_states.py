@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.event_log import append_event
 
 from orchestrator.launch.states import Latest, last_metrics, status_of
 from orchestrator.lease import Lease
@@ -25,11 +26,11 @@ def run(make_job: Callable[..., JobSpec], make_run: Callable[[JobSpec], RunDir])
 
 
 def launched(run: RunDir, process: dict[str, Any], launch_id: str = "a") -> None:
-    run.append_event("launched", launch_id=launch_id, **process)
+    append_event(run, "launched", launch_id=launch_id, **process)
 
 
 def exited(run: RunDir, cause: str, launch_id: str = "a") -> None:
-    run.append_event("exited", launch_id=launch_id, code=1, cause=cause, message="", iteration=3)
+    append_event(run, "exited", launch_id=launch_id, code=1, cause=cause, message="", iteration=3)
 
 
 def test_created(run: RunDir) -> None:
@@ -103,13 +104,13 @@ def test_each_end_in_a_sentence(run: RunDir) -> None:
 
 def test_a_run_that_holds_imported_weights_is_no_run_that_was_not_started(run: RunDir) -> None:
     assert status_of(run).state == "created"
-    run.append_event("imported", source="gpt2", family="GPT-2")
+    append_event(run, "imported", source="gpt2", family="GPT-2")
     assert status_of(run).state == "imported"
     assert status_of(run).describe() == "imported: weights to start from, imported from gpt2"
 
 
 def test_a_run_whose_optimizer_was_imported_too_is_one_to_go_on_with(run: RunDir) -> None:
-    run.append_event("imported", source="theirs", family="Megatron-LM", optimizer=True)
+    append_event(run, "imported", source="theirs", family="Megatron-LM", optimizer=True)
     assert status_of(run).describe() == "created"
 
 

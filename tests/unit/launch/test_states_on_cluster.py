@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event
 
 from orchestrator.cluster.slurm import JobState
 from orchestrator.launch import states
@@ -18,8 +19,8 @@ Ask = Callable[[Iterable[str]], SchedulersWord]
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     run = RunDir(tmp_path)
-    run.append_event("submitted", job_id="7", cluster="lab")
-    run.append_event("launched", launch_id="lab-7.0", job_id="7", nodes=["n1"])
+    append_event(run, "submitted", job_id="7", cluster="lab")
+    append_event(run, "launched", launch_id="lab-7.0", job_id="7", nodes=["n1"])
     return run
 
 
@@ -38,7 +39,7 @@ def test_a_job_that_ends_while_the_scheduler_is_asked_has_the_last_word(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end() -> None:
-        run.append_event("exited", launch_id="lab-7.0", code=1, cause="bug", message="ValueError: 3", iteration=3)
+        append_event(run, "exited", launch_id="lab-7.0", code=1, cause="bug", message="ValueError: 3", iteration=3)
 
     monkeypatch.setattr(states, "ask_the_scheduler", asked(end))
     status = states.status_of(run)
@@ -49,7 +50,7 @@ def test_of_a_job_submitted_meanwhile_the_scheduler_has_said_nothing(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submit_again() -> None:
-        run.append_event("submitted", job_id="8", cluster="lab")
+        append_event(run, "submitted", job_id="8", cluster="lab")
 
     monkeypatch.setattr(states, "ask_the_scheduler", asked(submit_again))
     status = states.status_of(run)
@@ -69,7 +70,7 @@ def test_a_job_that_waited_for_another_run_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, said: str
 ) -> None:
     run = RunDir(tmp_path)
-    run.append_event("submitted", job_id="7", cluster="lab")
+    append_event(run, "submitted", job_id="7", cluster="lab")
     never = JobState("7", "CANCELLED", reason, (), 0, 0, 0.0, None, None)
     monkeypatch.setattr(states, "ask_the_scheduler", lambda job_ids: SchedulersWord({"7": never}))
     assert states.status_of(run).describe() == f"cancelled ({said}: SLURM says CANCELLED ({reason}))"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event, lines_of
 
 from orchestrator.cli.runs import cancel
 from orchestrator.launch.runs import all_runs, create_run
@@ -39,7 +40,7 @@ def test_a_run_that_is_ended_at_once_ends_in_mlflow_too(
     store = run.path.parent.parent / "mlflow.db"
     store.write_bytes(empty_store.read_bytes())
     launcher = start_launcher(run)
-    until(lambda: any(event["event"] == "started" for event in run.events()))
+    until(lambda: any(event["event"] == "started" for event in lines_of(run)))
     if not launcher_reacts:
         launcher.send_signal(signal.SIGSTOP)
     assert orchestrator("cancel", "tiny", "--now")[0] == 0
@@ -74,8 +75,8 @@ def test_status_reads_the_event_log_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = create_run(make_job(), "", runs_dir)
-    run.append_event("launched", launch_id="one", pid=1, host="elsewhere")
-    run.append_event("exited", launch_id="one", code=1, cause="nan", message="", iteration=3)
+    append_event(run, "launched", launch_id="one", pid=1, host="elsewhere")
+    append_event(run, "exited", launch_id="one", code=1, cause="nan", message="", iteration=3)
     events, reads = RunDir.events, []
     monkeypatch.setattr(RunDir, "events", lambda run: reads.append(run) or events(run))
     assert orchestrator("status", run.path)[0] == 0

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.event_log import append_event, lines_of, log_of
 
-from orchestrator.launch.choices import FIELDS, newest_choices
+from orchestrator.events.types import CHOICES
 from orchestrator.launch.local import Severity, Watcher, launch
 from orchestrator.launch.logs import LineTail, LogFollower
 from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, event_line, watcher_for
@@ -40,7 +41,7 @@ def test_plain_lines(run: RunDir) -> None:
     measure(run, 1, train__loss=9.0)  # before this launch: not shown
     out = io.StringIO()
     watcher = LineWatcher(run, 100, out, seconds_between_lines=0)
-    run.append_event("started", world_size=2, iteration=0)
+    append_event(run, "started", world_size=2, iteration=0)
     watcher.poll()
     measure(
         run,
@@ -52,7 +53,7 @@ def test_plain_lines(run: RunDir) -> None:
         throughput__tflops_per_gpu=1.25,
     )
     measure(run, 10, validation__loss=3.25, validation__perplexity=25.79)
-    run.append_event("checkpoint_saved", iteration=10, seconds=1.23, bytes=34_000_000)
+    append_event(run, "checkpoint_saved", iteration=10, seconds=1.23, bytes=34_000_000)
     watcher.poll()
     measure(run, 10, validation__loss=0.5, validation__accuracy=0.75)
     watcher.poll()
@@ -60,7 +61,7 @@ def test_plain_lines(run: RunDir) -> None:
     watcher.poll()
     assert out.getvalue().splitlines() == [
         "started 2 processes at iteration 0",
-        "saved a checkpoint at iteration 10 (34 MB in 1.2 s)",
+        "saved a checkpoint at iteration 10 (34 MB in 1.23 s)",
         "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s in all  1.25 TFLOP/s per GPU  0:03:00 left",
         "iteration 10/100  validation loss 3.2500  perplexity 25.79",
         "iteration 10/100  validation loss 0.5000  accuracy 0.7500",
@@ -72,7 +73,7 @@ def test_plain_lines(run: RunDir) -> None:
 def test_speeds_are_told_of_what_trains(device: str, processor: str, run: RunDir) -> None:
     out = io.StringIO()
     watcher = LineWatcher(run, 100, out, seconds_between_lines=0)
-    run.append_event("started", world_size=1, iteration=0, device=device)
+    append_event(run, "started", world_size=1, iteration=0, device=device)
     measure(run, 1, train__loss=3.0, throughput__tflops_per_gpu=0.25)
     watcher.poll()
     assert out.getvalue().splitlines()[-1] == f"iteration 1/100  loss 3.0000  0.25 TFLOP/s per {processor}"
@@ -98,7 +99,7 @@ def test_what_ends_a_run_at_once_is_said_and_does_so(
             self.said: list[tuple[int, str]] = []
 
         def poll(self) -> None:
-            if self.signals and any(event["event"] == "started" for event in run.events()):
+            if self.signals and any(event["event"] == "started" for event in lines_of(run)):
                 os.kill(os.getpid(), self.signals.pop(0))  # one at a look
 
         def say(self, message: str, severity: Severity | None = None) -> None:
@@ -114,7 +115,9 @@ def test_what_ends_a_run_at_once_is_said_and_does_so(
 
 
 def test_one_process_is_no_crowd() -> None:
-    assert event_line({"event": "started", "world_size": 1, "iteration": 4}) == "started 1 process at iteration 4"
+    assert (
+        event_line(*log_of({"event": "started", "world_size": 1, "iteration": 4})) == "started 1 process at iteration 4"
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,9 +138,9 @@ def test_one_process_is_no_crowd() -> None:
     ],
 )
 def test_what_the_ranks_chose_is_said(choices: dict[str, Any], words: str) -> None:
-    started = {"event": "started", "world_size": 2, "iteration": 0, **choices}
-    assert event_line(started) == f"started 2 processes at iteration 0, on {words}"
-    assert newest_choices([started, {"event": "first_step"}]) == {**dict.fromkeys(FIELDS), **choices}
+    log = log_of({"event": "started", "world_size": 2, "iteration": 0, **choices}, {"event": "first_step"})
+    assert event_line(log[0]) == f"started 2 processes at iteration 0, on {words}"
+    assert log.choices == {**dict.fromkeys(CHOICES), **choices}
 
 
 def test_lines_are_rate_limited_but_the_last_is_shown(run: RunDir) -> None:
@@ -152,9 +155,9 @@ def test_lines_are_rate_limited_but_the_last_is_shown(run: RunDir) -> None:
 def test_warnings_of_a_run_are_told(run: RunDir) -> None:
     out = io.StringIO()
     watcher = LineWatcher(run, 50, out)
-    run.append_event("step_skipped", iteration=7, reason="the loss was nan")
-    run.append_event("checkpoint_failed", iteration=8, message="No space left on device")
-    run.append_event("unheard_of", iteration=9)
+    append_event(run, "step_skipped", iteration=7, reason="the loss was nan")
+    append_event(run, "checkpoint_failed", iteration=8, message="No space left on device")
+    append_event(run, "unheard_of", iteration=9)
     watcher.poll()
     measure(run, 9, train__loss="nan")
     watcher.poll()
@@ -185,7 +188,7 @@ def test_terminal_shows_progress_and_what_happened(run: RunDir) -> None:
     console = Console(file=out, force_terminal=True, width=160, _environ={"TERM": "xterm"})
     watcher = TerminalWatcher(run, 20, console)
     measure(run, 10, train__loss=3.14159, throughput__step_seconds=6.0)
-    run.append_event("step_skipped", iteration=9, reason="[bold]nan[/bold]")
+    append_event(run, "step_skipped", iteration=9, reason="[bold]nan[/bold]")
     watcher.poll()
     watcher.close()
     text = out.getvalue()

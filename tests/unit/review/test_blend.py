@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given as cases
 from hypothesis import strategies as st
+from support.event_log import append_event
 from support.indexed_files import write_indexed
 from support.training import four_layer_job
 
@@ -38,7 +39,7 @@ def job_of(blend: list[Any], steps: int = 100, **data: Any) -> JobSpec:
 def run_of(job: JobSpec, folder: Path, steps: int) -> RunDir:
     """A run of a job after some steps."""
     run = create_run(job, dump_resolved(job), folder, CODE)
-    run.append_event("started", launch_id="1", iteration=0)
+    append_event(run, "started", launch_id="1", iteration=0)
     log = MetricLog(run, check=lambda: None)
     for step in range(1, steps + 1):
         log.append(step, 8 * step, 8 * step * 64, {"train/loss": 1.0})
@@ -87,7 +88,7 @@ def test_nothing_was_measured_yet(tmp_path: Path) -> None:
 
 def test_steps_that_a_resume_undid_are_not_read_yet(tmp_path: Path) -> None:
     run = run_of(job_of(["/elsewhere/books"]), tmp_path, 50)
-    run.append_event("started", launch_id="2", iteration=20)
+    append_event(run, "started", launch_id="2", iteration=20)
     use = blend_use(run)
     assert (use.iteration, use.samples) == (20, 160)
 
@@ -103,7 +104,7 @@ def test_a_blend_that_a_resume_changed(tmp_path: Path) -> None:
     run = run_of(job_of([1, "/a", 1, "/b"]), tmp_path, 10)
     changed = job_of([3, "/b", 1, "/c"])
     add_generation(run, changed, dump_resolved(changed))
-    run.append_event("started", launch_id="2", iteration=10)
+    append_event(run, "started", launch_id="2", iteration=10)
     log = MetricLog(run, check=lambda: None)
     log.append(20, 160, 160 * 64, {"train/loss": 1.0})
     use = blend_use(run)
@@ -119,7 +120,7 @@ def test_tokens_are_counted_at_the_length_that_they_were_read_with(tmp_path: Pat
         {**job_of(["/a"]).model_dump(), "model": {**job_of(["/a"]).model_dump()["model"], "seq_length": 128}}
     )
     add_generation(run, longer, dump_resolved(longer))
-    run.append_event("started", launch_id="2", iteration=10, samples=80, tokens=80 * 64, blend_since=80)
+    append_event(run, "started", launch_id="2", iteration=10, samples=80, tokens=80 * 64, blend_since=80)
     log = MetricLog(run, check=lambda: None)
     log.append(20, 160, 80 * 64 + 80 * 128, {"train/loss": 1.0})
     use = blend_use(run)

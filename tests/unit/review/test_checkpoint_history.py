@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.event_log import log_of
+
 from orchestrator.checkpoints import file_record, write_commit
 from orchestrator.results.record import Measure, Result, result_path, write_result
 from orchestrator.review.checkpoint_history import checkpoints_of, measured_in
@@ -37,7 +39,7 @@ def test_what_lies_on_the_disk_goes_before_what_was_said(tmp_path: Path) -> None
         {"event": "checkpoint_failed", "time": 3.0, "iteration": 45, "message": "no space left"},
         {"event": "checkpoint_saved", "time": "?", "iteration": "x"},
     ]
-    found = checkpoints_of(run, events)
+    found = checkpoints_of(run, log_of(*events))
     assert [(each.iteration, each.condition) for each in found] == [
         (50, "unfinished"),
         (45, "failed"),

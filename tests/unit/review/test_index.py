@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event
 from support.training import tiny_job
 
 from orchestrator.launch.code import CodeState
@@ -130,7 +131,7 @@ def test_runs_at_rest_are_not_read_again_at_every_look(tmp_path: Path, monkeypat
         index.look()
     assert index.runs[0].state == "created"
     assert len(read) == 1
-    run.append_event("launched", launch_id="a", host="elsewhere", pid=1, started=0.0, boot="b")
+    append_event(run, "launched", launch_id="a", host="elsewhere", pid=1, started=0.0, boot="b")
     index.look()
     assert len(read) == 2, "a change of its files is seen at once"
     monkeypatch.setattr(looking, "_SECONDS_BETWEEN_SECOND_LOOKS", 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event, lines_of
 from support.training import four_layer_job
 
 from orchestrator.errors import UserError
@@ -29,7 +30,7 @@ def test_a_plan_is_of_the_gpu_that_a_run_started_on(tmp_path: Path) -> None:
     run = created(four_layer_job("planned", precision={"dtype": "bf16"}), tmp_path)
     assert planned_of(run).is_assumed
     assert references_of("loss", run) == []
-    run.append_event("started", device="NVIDIA H200", layers="torch", parameters=7)
+    append_event(run, "started", device="NVIDIA H200", layers="torch", parameters=7)
     planned = planned_of(run)
     assert (planned.forecast.device.name, planned.is_assumed, planned.forecast.layers) == ("H200", False, "torch")
     [plan, device] = references_of("memory", run)
@@ -57,16 +58,16 @@ def test_a_plan_is_of_graphs_where_a_run_has_them(said: dict[str, bool], is_capt
     """So small a model would have them; older versions had none and did not say so."""
     run = created(four_layer_job("planned", precision={"dtype": "bf16"}), tmp_path)
     assert planned_of(run).forecast.cuda_graphs
-    run.append_event("started", device="NVIDIA H200", layers="torch", **said)
+    append_event(run, "started", device="NVIDIA H200", layers="torch", **said)
     assert planned_of(run).forecast.cuda_graphs == is_captured
 
 
 def test_on_a_cpu_no_nominal_figure_is_drawn(tmp_path: Path) -> None:
     run = created(four_layer_job("planned"), tmp_path)
-    run.append_event("started", device="cpu", layers="torch")
+    append_event(run, "started", device="cpu", layers="torch")
     planned = planned_of(run)
     assert planned.forecast.device.is_cpu
-    names = [row.name for row in rows_of(planned, Series(), run.events())]
+    names = [row.name for row in rows_of(planned, Series(), lines_of(run))]
     assert [name for name in names if "TFLOP/s" in name] == ["TFLOP/s per process"]
     assert references_of("speed", run) == []
 
@@ -94,7 +95,7 @@ def test_the_events_of_other_runs_are_not_read_for_the_head_of_one(
 ) -> None:
     parent = created(four_layer_job("parent"), tmp_path)
     child = created(four_layer_job("child", checkpoint={"pretrained": parent.run_id[:4]}), tmp_path)
-    child.append_event("pretrained", from_run=f"parent/{parent.run_id}", from_iteration=4, checkpoint="x")
+    append_event(child, "pretrained", from_run=f"parent/{parent.run_id}", from_iteration=4, checkpoint="x")
     summaries = summarize([parent, child])
     read: list[RunDir] = []
     plain = RunDir.events
@@ -109,7 +110,7 @@ def test_a_run_knows_its_parent_and_its_children(tmp_path: Path) -> None:
     child = created(four_layer_job("tuned", checkpoint={"pretrained": f"first/{parent.run_id}"}), tmp_path)
     other = created(four_layer_job("other", checkpoint={"pretrained": "/elsewhere"}), tmp_path)
     key = f"first/{parent.run_id}"
-    child.append_event("pretrained", checkpoint="x", from_iteration=20, from_run=key)
+    append_event(child, "pretrained", checkpoint="x", from_iteration=20, from_run=key)
     summaries = summarize([parent, child, other])
     assert [each.text for each in overview_of(summaries[0], summaries).children] == [
         f"tuned/{child.run_id}, from iteration 20"
@@ -149,7 +150,7 @@ def test_a_plan_is_of_the_attention_that_a_run_started_with(
     said: dict[str, str], is_flash: bool, tmp_path: Path
 ) -> None:
     run = created(four_layer_job("run", model={"hidden_size": 256, "num_attention_heads": 4}), tmp_path)
-    run.append_event("started", device="NVIDIA H200", layers="torch", **said)
+    append_event(run, "started", device="NVIDIA H200", layers="torch", **said)
     assert planned_of(run).forecast.flash_attention == is_flash
 
 
@@ -160,6 +161,6 @@ def test_a_plan_is_without_buffers_that_a_run_did_not_get(tmp_path: Path) -> Non
     for number, overlaps in enumerate((True, False)):
         job = four_layer_job("run", model=model, parallelism=parallelism, precision={"dtype": "bf16"})
         run = created(job, tmp_path / str(number))
-        run.append_event("started", device="NVIDIA H200", layers="transformer_engine", tp_comm_overlap=overlaps)
+        append_event(run, "started", device="NVIDIA H200", layers="transformer_engine", tp_comm_overlap=overlaps)
         needed.append(planned_of(run).forecast.memory.device_bytes)
     assert needed[1] < needed[0]

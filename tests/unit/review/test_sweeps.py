@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.event_log import append_to_ledger
 
 from orchestrator.errors import UserError
 from orchestrator.process import Process
@@ -34,7 +35,7 @@ def planned(runs_dir: Path, **more: Any) -> SweepDir:
     sweep = sweep_dir("rates", runs_dir)
     sweep.path.mkdir(parents=True)
     cells = [entry(number, *pair) for number, pair in enumerate(itertools.product(RATES, LAYERS))]
-    sweep.append("planned", **{"generation": 1, "metric": METRIC, "goal": "min", "cells": cells, **more})
+    append_to_ledger(sweep, "planned", **{"generation": 1, "metric": METRIC, "goal": "min", "cells": cells, **more})
     return sweep
 
 
@@ -85,10 +86,10 @@ def test_states_reasons_and_what_left(tmp_path: Path) -> None:
     pruned.append({"name": "tp=3", "values": {}, "reason": "heads"})
     cells = [entry(number, *pair) for number, pair in enumerate(itertools.product(RATES, LAYERS))][:5]
     fields = {"generation": 2, "metric": METRIC, "goal": "min", "cells": cells, "pruned": pruned}
-    sweep.append("planned", **fields)
+    append_to_ledger(sweep, "planned", **fields)
     driver = Process.current().to_record()
     jobs = {cell["id"]: "local" for cell in cells}
-    sweep.append("submitted", how="local", cluster=None, max_parallel=2, jobs=jobs, driver=driver)
+    append_to_ledger(sweep, "submitted", how="local", cluster=None, max_parallel=2, jobs=jobs, driver=driver)
     runs = by_key(
         summary(tmp_path, 0),
         summary(tmp_path, 1, state="failed", cause="nan", launched=9e9),
@@ -116,7 +117,7 @@ def test_states_reasons_and_what_left(tmp_path: Path) -> None:
 def test_what_waits_takes_as_long_as_what_is_done(tmp_path: Path) -> None:
     sweep = planned(tmp_path)
     jobs = {f"{number:064x}": "local" for number in range(6)}
-    sweep.append("submitted", how="local", jobs=jobs, driver=Process.current().to_record())
+    append_to_ledger(sweep, "submitted", how="local", jobs=jobs, driver=Process.current().to_record())
     runs = by_key(
         summary(tmp_path, 0, launched=1000.0, ended=1100.0),
         summary(tmp_path, 1, state="running", eta=50.0),
@@ -226,7 +227,7 @@ def test_every_sweep_can_be_drawn(
         {"id": str(number), "name": f"<b>{number}", "values": values, "run": f"cell/{number:08x}"}
         for number, (values, _) in enumerate(cells)
     ]
-    sweep.append("planned", generation=1, metric=None, goal="min", cells=entries)
+    append_to_ledger(sweep, "planned", generation=1, metric=None, goal="min", cells=entries)
     view = view_of(sweep, measured(folder, [value for _, value in cells]))
     importance_of(view)
     figures = [parallel(view), *(scatter(view, axis) for axis in view.axes)]
@@ -274,7 +275,7 @@ def _numbers(values: Any) -> list[float]:
 def test_a_cell_that_left_the_sweep_is_never_the_best(tmp_path: Path) -> None:
     sweep = planned(tmp_path)
     kept = [entry(number, *pair) for number, pair in enumerate(itertools.product(RATES, LAYERS))][1:]
-    sweep.append("planned", generation=2, metric=METRIC, goal="min", cells=kept)
+    append_to_ledger(sweep, "planned", generation=2, metric=METRIC, goal="min", cells=kept)
     runs = measured(tmp_path, [0.5, 3.0, 2.0, None, 4.0, 5.0])
     view = view_of(sweep, runs)
     assert [(cell.value, cell.left) for cell in view.cells][:5] == [
@@ -294,7 +295,7 @@ def test_the_best_of_a_row_is_what_the_ledger_calls_so(tmp_path: Path) -> None:
     assert best_of(runs, None) is runs[0]
     sweep = planned(tmp_path, goal="max")
     assert best_of(runs, comparison_of(sweep)) is runs[1]
-    sweep.append("planned", generation=2, metric="train/grad_norm", goal="min", cells=[])
+    append_to_ledger(sweep, "planned", generation=2, metric="train/grad_norm", goal="min", cells=[])
     assert best_of(runs, comparison_of(sweep)) is None, "the ledger is read again when it has changed"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support.event_log import log_of
+
 from orchestrator.review.charts import CHARTS, figure_of
 from orchestrator.review.series import Series
 from orchestrator.review.timeline import marks_of
@@ -16,7 +18,7 @@ def test_an_end_without_an_iteration_stands_at_the_last_step_before_it() -> None
         {"time": "later", "event": "hang", "iteration": 3},
         {"event": "hang", "iteration": 3, "time": None},
     ]
-    marks = marks_of(events)
+    marks = marks_of(log_of(*events))
     assert [(mark.kind, mark.iteration, mark.exact) for mark in marks] == [
         ("checkpoint", 2, True),
         ("failure", 2, False),
@@ -36,9 +38,9 @@ def test_who_was_stopped_or_cancelled_has_not_failed() -> None:
         # Ended by force when rank 0 had already said so.
         {"time": 8.0, "event": "exited", "code": -9, "cause": "completed", "message": "", "iteration": None},
         {"time": 9.0, "event": "exited", "code": 1, "cause": "requeued", "message": "", "iteration": None},
-        {"time": 10.0, "event": "exited", "code": True, "cause": [], "message": "torn", "iteration": None},
+        {"time": 10.0, "event": "exited", "code": 1, "cause": [], "message": "torn", "iteration": None},
     ]
-    *marks, torn = marks_of(events)
+    *marks, torn = marks_of(log_of(*events))
     assert torn.kind == "failure"
     assert [(mark.kind, mark.iteration, mark.text) for mark in marks] == [
         ("stop", 2, "stop asked for by SIGTERM"),

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.event_log import append_event, log_of
 
 from orchestrator.review.summary import RunSummary, unreadable
-from orchestrator.review.usage import Launch, Taken, UsageLog, Wait, days_figure, gpus_of, taken, usage
+from orchestrator.review.usage import Launch, Taken, UsageLog, Wait, days_figure, gpus_of, usage
+from orchestrator.review.usage import taken as taken_by
 from orchestrator.rundir import RunDir
 
 NOON = time.mktime((2026, 3, 10, 12, 0, 0, 0, 0, -1))
@@ -22,6 +24,10 @@ NOON = time.mktime((2026, 3, 10, 12, 0, 0, 0, 0, -1))
 
 def event(kind: str, hours: float, **more: Any) -> dict[str, Any]:
     return {"time": NOON + 3600 * hours, "event": kind, **more}
+
+
+def taken(events: list[dict[str, Any]], gpus: int, **more: Any) -> Taken:
+    return taken_by(log_of(*events), gpus, **more)
 
 
 def summary(name: str, **fields: Any) -> RunSummary:
@@ -128,11 +134,11 @@ def test_gpus_of_a_spec(spec: dict[str, str], expected: int) -> None:
 def test_a_log_is_read_again_when_it_grew(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "a" / "1")
     run.path.mkdir(parents=True)
-    run.append_event("launched", launch_id="a")
+    append_event(run, "launched", launch_id="a")
     log, shown = UsageLog(), replace(unreadable(run, "made up"), state="running")
     assert len(log.of([shown])[0][1].launches) == 1
-    run.append_event("exited", launch_id="a", cause="completed", code=0)
-    run.append_event("launched", launch_id="b")
+    append_event(run, "exited", launch_id="a", cause="completed", code=0)
+    append_event(run, "launched", launch_id="b")
     assert len(log.of([shown])[0][1].launches) == 2
     run.events_file.write_bytes(b'{"time": "torn')
     assert log.of([shown])[0][1] == Taken()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support.event_log import append_event, log_of
+
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
@@ -303,10 +305,10 @@ def test_any_sequence_of_starts_and_changes(
 def test_a_checkpoint_without_tokens_is_counted_by_the_specs_of_its_run(tmp_path: Path) -> None:
     job = tiny_job("old", model={"seq_length": 32}, batch={"global_batch_size": 4}, schedule={"train_iters": 12})
     run = make_run(tmp_path, job)
-    run.append_event("started", launch_id="1", iteration=0)
+    append_event(run, "started", launch_id="1", iteration=0)
     longer = tiny_job("old", model={"seq_length": 64}, batch={"global_batch_size": 4}, schedule={"train_iters": 20})
     make_run(tmp_path, longer)
-    run.append_event("started", launch_id="2", iteration=12)
+    append_event(run, "started", launch_id="2", iteration=12)
     place = run.checkpoint(20)
     place.mkdir(parents=True)
     write_commit(place, iteration=20, consumed_samples=80, files={})
@@ -334,7 +336,7 @@ def test_a_checkpoint_is_counted_by_the_spec_that_it_carries(tmp_path: Path) -> 
     write_commit(place, iteration=10, consumed_samples=80, files={"job.json": file_record(place / "job.json")})
     commit = read_commit(place)
     assert commit is not None
-    known = stored_progress(run, commit, [])
+    known = stored_progress(run, commit, log_of())
     assert known.progress.tokens == 80 * 32
     assert known.position is not None
     assert (known.position.samples, known.position.sources[0].tokens) == (12 * 8, 32)
@@ -349,7 +351,7 @@ def test_damaged_counts_are_no_older_checkpoint(tmp_path: Path, tokens: Any) -> 
     commit = read_commit(place)
     assert commit is not None
     with pytest.raises(CheckpointError):
-        stored_progress(run, commit, [])
+        stored_progress(run, commit, log_of())
 
 
 @pytest.mark.parametrize("record", [7, {}, {"since": 0, "samples": 1, "weights": [1], "sources": [3], "others": []}])
@@ -361,4 +363,4 @@ def test_a_damaged_position_is_no_position(tmp_path: Path, record: Any) -> None:
     commit = read_commit(place)
     assert commit is not None
     with pytest.raises(CheckpointError):
-        stored_progress(run, commit, [])
+        stored_progress(run, commit, log_of())

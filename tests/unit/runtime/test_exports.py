@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event, lines_of
 
 from orchestrator.checkpoints import write_commit
 from orchestrator.lease import Lease
@@ -53,7 +54,7 @@ def test_what_is_kept_does_not_depend_on_later_exports(run: RunDir, lease: Lease
     exports._running = _Export(40, draft, time.time(), process)
     assert not exports.poll(60)
     assert [number for number, _ in run.export_dirs("hf")] == [*[10, 20, 30, 40][-keep_last:], 80, 90]
-    assert [event["iteration"] for event in run.events() if event["event"] == "exported"] == [40]
+    assert [event["iteration"] for event in lines_of(run) if event["event"] == "exported"] == [40]
 
 
 def test_a_checkpoint_that_was_written_anew_is_exported_anew(run: RunDir) -> None:
@@ -61,7 +62,7 @@ def test_a_checkpoint_that_was_written_anew_is_exported_anew(run: RunDir) -> Non
     for iteration in (5, 10, 20, 30, 40):
         save(run, iteration, time=before)
     for iteration in (10, 20):
-        run.append_event("exported", iteration=iteration)
+        append_event(run, "exported", iteration=iteration)
         (run.exports("hf") / f"iter_{iteration:07d}").mkdir(parents=True)
     assert missed(run, policy(), 30) == [30]
     save(run, 20, time=time.time() + 100)
@@ -73,5 +74,5 @@ def test_an_export_that_was_taken_away_is_not_missed(run: RunDir) -> None:
     save(run, 20)  # does not say when
     assert missed(run, policy(), 20) == [10, 20]
     for iteration in (10, 20):
-        run.append_event("exported", iteration=iteration)
+        append_event(run, "exported", iteration=iteration)
     assert missed(run, policy(), 20) == []

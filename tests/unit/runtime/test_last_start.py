@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event
 
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.records.last_start import LastStart
@@ -29,6 +30,6 @@ GPU = {"kind": "started", "device": "NVIDIA H100", "topology": HERE, "layers": "
 def test_the_last_start_on_a_gpu(starts: list[dict[str, Any]], expected: LastStart, tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for start in starts:
-        run.append_event(**start)
-        run.append_event("resumed", iteration=3)
+        append_event(run, **start)
+        append_event(run, "resumed", iteration=3)
     assert LastStart.of(run, HERE) == expected

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import lines_of
 
 from orchestrator import rundir
+from orchestrator.events.types import Finished, StepSkipped
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, read_lines
-from orchestrator.runtime.records import records as records_module
 from orchestrator.runtime.records.records import Records
 from orchestrator.tracking import metrics
 
@@ -38,13 +39,12 @@ def test_what_waited_keeps_its_time_and_order(run: RunDir, records: Records, mon
     with monkeypatch.context() as patch:
         fill_the_disk(patch)
         for number in (1, 2):
-            patch.setattr(records_module.time, "time", lambda now=100.0 * number: now)
             records.metrics(number, 8 * number, 64, {"train/loss": 1.0}, measured=100.0 * number - 1)
-            records.event("step_skipped", iteration=number)
+            records.event(StepSkipped(iteration=number, reason=None, time=100.0 * number))
         assert not run.metrics_file.exists()
     records.close()
     assert [(line["iteration"], line["time"]) for line in read_lines(run.metrics_file)] == [(1, 99.0), (2, 199.0)]
-    assert [(event["iteration"], event["time"]) for event in run.events()] == [(1, 100.0), (2, 200.0)]
+    assert [(event["iteration"], event["time"]) for event in lines_of(run)] == [(1, 100.0), (2, 200.0)]
 
 
 def test_what_is_lost_at_the_end_is_counted(
@@ -52,6 +52,6 @@ def test_what_is_lost_at_the_end_is_counted(
 ) -> None:
     fill_the_disk(monkeypatch)
     records.metrics(1, 8, 64, {"train/loss": 1.0}, measured=100.0)
-    records.event("finished", iteration=1)
+    records.event(Finished(iteration=1))
     records.close()
     assert "2 events and measurements are lost" in capsys.readouterr().err

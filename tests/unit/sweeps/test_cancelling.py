@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event, append_to_ledger
 
 from orchestrator.cli.runs.interrupting import Interrupts
 from orchestrator.cli.runs.sweeping import cancel_cells
@@ -36,8 +37,8 @@ def sweep(tmp_path: Path, run: RunDir) -> SweepDir:
     sweep = sweep_dir("rates", tmp_path)
     sweep.path.mkdir(parents=True)
     cell = {"id": CELL, "name": "lr=1", "values": {"optimizer.lr": "1"}, "run": f"tiny/{CELL[:8]}"}
-    sweep.append("planned", generation=1, metric="train/loss", goal="min", cells=[cell])
-    sweep.append("submitted", how="local", cluster=None, max_parallel=1, jobs={CELL: "local"}, driver=HERE)
+    append_to_ledger(sweep, "planned", generation=1, metric="train/loss", goal="min", cells=[cell])
+    append_to_ledger(sweep, "submitted", how="local", cluster=None, max_parallel=1, jobs={CELL: "local"}, driver=HERE)
     return sweep
 
 
@@ -79,7 +80,7 @@ def test_a_cell_that_is_launched_while_it_is_cancelled_is_asked_to_stop(
     append = SweepDir.append
 
     def launched_meanwhile(self: SweepDir, kind: str, **fields: Any) -> None:
-        run.append_event("launched", launch_id="a", **HERE)
+        append_event(run, "launched", launch_id="a", **HERE)
         append(self, kind, **fields)
 
     monkeypatch.setattr(SweepDir, "append", launched_meanwhile)

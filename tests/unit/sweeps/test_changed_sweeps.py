@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event
 from support.fake_slurm import FakeSlurm
 
 from orchestrator.checkpoints import write_commit
@@ -52,9 +53,9 @@ def finished(load: Load, folder: Path) -> SweepDir:
 
 
 def end(run: RunDir, cause: str, loss: float) -> None:
-    run.append_event("launched", launch_id="l1", host="elsewhere")
+    append_event(run, "launched", launch_id="l1", host="elsewhere")
     run.metrics_file.write_text(json.dumps({"iteration": 20, "values": {"train/loss": loss}}) + "\n")
-    run.append_event("exited", launch_id="l1", code=0, cause=cause, message="", iteration=20)
+    append_event(run, "exited", launch_id="l1", code=0, cause=cause, message="", iteration=20)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event, append_to_ledger
 
 from orchestrator.cli.runs import sweep_tables
 from orchestrator.cli.runs.sweep_tables import describe_cells
@@ -132,7 +133,7 @@ def test_a_torn_ledger_is_read_up_to_the_tear(sweep: SweepDir) -> None:
     with open(sweep.ledger, "a") as file:
         file.write('{"time": 1, "event": "plan')
     assert len(sweep.planned().cells) == 3
-    sweep.append("cancelled", cells=["x"])
+    append_to_ledger(sweep, "cancelled", cells=["x"])
     assert sweep.cancels("x") == 1
 
 
@@ -143,26 +144,26 @@ def test_states_follow_from_the_runs_and_the_ledger(sweep: SweepDir) -> None:
     assert states() == ["missing", "missing", "missing"]
     first, second, third = (sweep.run(cell) for cell in sweep.planned().cells)
     ids = [cell.id for cell in sweep.planned().cells]
-    sweep.append("submitted", how="local", cluster=None, jobs=dict.fromkeys(ids, "local"), driver={"pid": 1})
+    append_to_ledger(sweep, "submitted", how="local", cluster=None, jobs=dict.fromkeys(ids, "local"), driver={"pid": 1})
     assert states() == ["missing", "missing", "missing"], "its driver is gone"
     for run, cause in ((first, "completed"), (second, "out_of_memory"), (third, "stopped")):
         end(run, cause)
     assert states() == ["completed", "failed", "stopped"]
-    sweep.append("cancelled", cells=ids)
+    append_to_ledger(sweep, "cancelled", cells=ids)
     assert states() == ["completed", "failed", "cancelled"]
 
 
 def end(run: RunDir, cause: str) -> None:
-    run.append_event("launched", launch_id="l1", host="elsewhere")
-    run.append_event("exited", launch_id="l1", code=0, cause=cause, message="", iteration=3)
+    append_event(run, "launched", launch_id="l1", host="elsewhere")
+    append_event(run, "exited", launch_id="l1", code=0, cause=cause, message="", iteration=3)
 
 
 def test_a_run_begins_anew_only_if_it_never_saved(sweep: SweepDir) -> None:
     run = sweep.run(sweep.planned().cells[0])
     assert not saved_nothing(run, run.events())
-    run.append_event("started", launch_id="l1")
+    append_event(run, "started", launch_id="l1")
     assert saved_nothing(run, run.events())
-    run.append_event("checkpoint_saved", iteration=5)
+    append_event(run, "checkpoint_saved", iteration=5)
     assert not saved_nothing(run, run.events()), "what has saved must find what it saved"
 
 

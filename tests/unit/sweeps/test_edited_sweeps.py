@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event
 
 from orchestrator.checkpoints import write_commit
 from orchestrator.launch.runs import all_runs
@@ -35,11 +36,11 @@ def sweep(load: Load, folder: Path) -> SweepDir:
 
 
 def end(run: RunDir, iteration: int, cause: str) -> None:
-    run.append_event("launched", launch_id="l1", host="elsewhere")
-    run.append_event("started", launch_id="l1", iteration=0)
+    append_event(run, "launched", launch_id="l1", host="elsewhere")
+    append_event(run, "started", launch_id="l1", iteration=0)
     run.checkpoint(iteration).mkdir(parents=True)
     write_commit(run.checkpoint(iteration), iteration=iteration, consumed_samples=16 * iteration, files={})
-    run.append_event("exited", launch_id="l1", code=0, cause=cause, message="", iteration=iteration)
+    append_event(run, "exited", launch_id="l1", code=0, cause=cause, message="", iteration=iteration)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_to_ledger, lines_of
 from support.fake_slurm import FakeSlurm
 
 from orchestrator.rundir import RunDir
@@ -48,7 +49,7 @@ def test_cells_whose_runs_know_their_job_are_not_missing(
     request = Request(str(sweep.path), "slurm", [Array({"time": 60}, tasks(sweep, "a", "b"))], cluster="alps")
     with pytest.raises(Killed):
         submit_arrays(request, lambda answer: None)
-    known = [RunDir(sweep.runs_dir / cell).events()[-1] for cell in ("a", "b")]
+    known = [lines_of(RunDir(sweep.runs_dir / cell))[-1] for cell in ("a", "b")]
     assert [(event["event"], event["job_id"]) for event in known] == [("submitted", "12_0"), ("submitted", "12_1")]
 
 
@@ -58,10 +59,10 @@ def test_a_cell_that_was_handed_out_again_is_trained_by_the_job_that_is_written_
 ) -> None:
     sweep.path.mkdir(parents=True)
     made = {"how": "slurm", "cluster": "alps", "max_parallel": None}
-    sweep.append("submitted", **made, jobs={"a": "7_0"})
+    append_to_ledger(sweep, "submitted", **made, jobs={"a": "7_0"})
     [task] = tasks(sweep, "a")
-    sweep.append("submitted", **made, jobs={"b": "10"})
-    sweep.append("submitted", **made, jobs={"a": "12_1"})
+    append_to_ledger(sweep, "submitted", **made, jobs={"b": "10"})
+    append_to_ledger(sweep, "submitted", **made, jobs={"a": "12_1"})
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     for name, value in (("JOB_ID", "13"), ("ARRAY_JOB_ID", job), ("ARRAY_TASK_ID", "1")):
         monkeypatch.setenv(f"SLURM_{name}", value)

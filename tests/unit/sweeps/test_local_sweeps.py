@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import lines_of
 from support.gate import Gate
 
 from orchestrator.cli.runs import sweeping
@@ -48,7 +49,7 @@ def states(orchestrator: Run) -> dict[str, str]:
 def launches(folder: Path) -> dict[str, int]:
     """run id → how often it was launched."""
     runs = all_runs(folder / "runs")
-    return {run.run_id: sum(event["event"] == "launched" for event in run.events()) for run in runs}
+    return {run.run_id: sum(event["event"] == "launched" for event in lines_of(run)) for run in runs}
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
@@ -107,7 +108,7 @@ def test_failed_cells_are_retried_and_no_others_and_new_values_start_new_cells(
     assert {run for run in after if after[run] != before[run]} == {cell[:8] for cell in failed}
     for run in all_runs(folder / "runs"):
         if run.run_id[:8] in {cell[:8] for cell in failed}:
-            assert [event["iteration"] for event in run.events() if event["event"] == "resumed"] == [5]
+            assert [event["iteration"] for event in lines_of(run) if event["event"] == "resumed"] == [5]
 
     write("grid: {lr: [1e-3, 2e-3, 3e-3, 4e-3]}")
     code, out, err = orchestrator("sweep", "run", sweep, "--local")
@@ -145,7 +146,7 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
     code, out, err = orchestrator("sweep", "run", sweep, "--local", "--detach")
     assert (code, err) == (0, "")
     until(lambda: "running" in states(orchestrator).values())
-    running = next(run for run in all_runs(folder / "runs") if len(run.events()) > 1)
+    running = next(run for run in all_runs(folder / "runs") if len(lines_of(run)) > 1)
     until(running.metrics_file.exists)
     assert sorted(states(orchestrator).values()) == ["pending", "running"]
     code, out, err = orchestrator("sweep", "run", sweep, "--local")
@@ -164,7 +165,7 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
     code, out, err = orchestrator("sweep", "run", sweep, "--local", "--max-parallel", "2")
     assert (code, err) == (0, "")
     assert set(states(orchestrator).values()) == {"completed"}
-    assert [event["iteration"] for event in running.events() if event["event"] == "resumed"] == [1]
+    assert [event["iteration"] for event in lines_of(running) if event["event"] == "resumed"] == [1]
 
 
 PROGRAM = """if True:
@@ -198,7 +199,7 @@ def test_ctrl_c_lets_the_cells_save_and_stop(
     assert err == "\nthe cells save and stop; Ctrl-C again leaves them to it\n"
     assert "sweep tiny: 2 cells: 2 cancelled" in out
     [stopped] = [run for run in all_runs(folder / "runs") if run.metrics_file.exists()]
-    assert [event["cause"] for event in stopped.events() if event["event"] == "exited"] == ["stopped"]
+    assert [event["cause"] for event in lines_of(stopped) if event["event"] == "exited"] == ["stopped"]
     assert stopped.checkpoint_dirs()
 
 
@@ -233,19 +234,19 @@ def test_submitit_carries_on_a_cell_that_is_told_to_make_room(
     [run] = all_runs(folder / "runs")
     until(run.metrics_file.exists)
     os.kill(task_of(run), signal.SIGUSR1)
-    until(lambda: any(event["event"] == "stop_requested" for event in run.events()))
+    until(lambda: any(event["event"] == "stop_requested" for event in lines_of(run)))
     gate.open()
     until(lambda: states(orchestrator) == {"lr=1e-3": "completed"})
-    kinds = [event["event"] for event in run.events()]
+    kinds = [event["event"] for event in lines_of(run)]
     assert kinds.count("launched") == 2
-    assert [event["iteration"] for event in run.events() if event["event"] == "resumed"] == [1]
+    assert [event["iteration"] for event in lines_of(run) if event["event"] == "resumed"] == [1]
     said = "".join(path.read_text() for path in find_sweep("tiny", folder / "runs").submitit.glob("*_log.*"))
     assert "Calling checkpoint method" in said
 
 
 def task_of(run: RunDir) -> int:
     """Pid of the submitit task of a run: the parent of its launcher."""
-    launcher = next(event["pid"] for event in run.events() if event["event"] == "launched")
+    launcher = next(event["pid"] for event in lines_of(run) if event["event"] == "launched")
     return int(Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.event_log import append_event
 from support.faults import Ranks
 from support.fixtures import inject, real_text
 from support.ranks import RankStarter, free_port
@@ -82,9 +83,9 @@ def make_run(runs_dir: Path, run_id: str = "0a1b2c3d", *, tracking: Mapping[str,
     repository = {"used_by": "working directory", "root": "/x", "commit": "c0ffee", "dirty": True}
     (run.path / "code.json").write_text(json.dumps({"version": "0.1", "repositories": [repository]}))
     (run.path / "code.diff").write_bytes(b"# /x\n+caf\xe9\n")
-    run.append_event("created", run_id=run_id)
-    run.append_event("launched", launch_id="l1", host="node7")
-    run.append_event("started", launch_id="l1", token=1, iteration=0)
+    append_event(run, "created", run_id=run_id)
+    append_event(run, "launched", launch_id="l1", host="node7")
+    append_event(run, "started", launch_id="l1", token=1, iteration=0)
     return run
 
 

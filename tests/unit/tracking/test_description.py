@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.event_log import append_event
 
 from orchestrator.errors import UserError
 from orchestrator.lease import Lease
@@ -51,14 +52,14 @@ def test_the_state_follows_from_the_events(
     run: RunDir, events: list[dict[str, Any]], expected: tuple[str, str]
 ) -> None:
     for event in events:
-        run.append_event(event["event"], **{key: value for key, value in event.items() if key != "event"})
+        append_event(run, event["event"], **{key: value for key, value in event.items() if key != "event"})
     state, cause, ended = run_state(run, run.events())
     assert (state, cause) == expected
     assert (ended is None) == (cause == "lost")
 
 
 def test_a_run_runs_while_its_lease_is_held_and_its_holder_has_not_ended(run: RunDir) -> None:
-    run.append_event("exited", code=1, cause="nan")
+    append_event(run, "exited", code=1, cause="nan")
     lease = Lease.acquire(run, launch_id="l2")
     assert run_state(run, run.events())[0] == "running"
     assert run_state(run, run.events(), Ending(process=os.getpid()))[0] == "failed"
@@ -95,7 +96,7 @@ def test_parameters_are_those_of_the_first_start_and_of_the_newest(run: RunDir) 
 def test_the_commit_is_that_of_the_newest_launch(run: RunDir) -> None:
     assert describe(run).tags["orchestrator.code_commit"] == "c0ffee+changes"
     assert describe(run).tags["mlflow.source.git.commit"] == "c0ffee"
-    run.append_event("launched", launch_id="l2", host="node8", commit="beef")
+    append_event(run, "launched", launch_id="l2", host="node8", commit="beef")
     assert describe(run).tags["orchestrator.code_commit"] == "beef"
     assert describe(run).tags["orchestrator.host"] == "node8"
     (run.path / "events.jsonl").unlink()
@@ -120,7 +121,7 @@ def test_goodput_is_told_at_each_end(run: RunDir) -> None:
 
 def test_checkpoints_are_listed_once_with_whether_they_are_kept(run: RunDir) -> None:
     for iteration in (20, 10, 20):
-        run.append_event("checkpoint_saved", iteration=iteration, seconds=1.0, bytes=5)
+        append_event(run, "checkpoint_saved", iteration=iteration, seconds=1.0, bytes=5)
     run.checkpoint(20).mkdir(parents=True)
     (run.checkpoint(20) / "commit.json").write_text("{}")
     listed = json.loads(describe(run).files["checkpoints.json"])
@@ -130,7 +131,7 @@ def test_checkpoints_are_listed_once_with_whether_they_are_kept(run: RunDir) -> 
 def test_the_signature_changes_with_what_is_told(run: RunDir) -> None:
     before = description_signature(run)
     assert description_signature(run) == before
-    run.append_event("finished", iteration=1)
+    append_event(run, "finished", iteration=1)
     after = description_signature(run)
     assert after != before
     write_spec(run, SPEC)
@@ -227,7 +228,7 @@ def test_how_long_an_answer_was_waited_for_is_what_holds_now(monkeypatch: pytest
 
 def test_why_a_run_failed_is_said_without_its_secrets(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_TOKEN", "hf_0123456789")
-    run.append_event("exited", launch_id="l1", cause="bug", message="no access with hf_0123456789 at https://a:b@c/d")
+    append_event(run, "exited", launch_id="l1", cause="bug", message="no access with hf_0123456789 at https://a:b@c/d")
     said = describe(run).tags["orchestrator.exit_message"]
     assert said == "no access with ${env:HUB_TOKEN} at https://***@c/d"
 

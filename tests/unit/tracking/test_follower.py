@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event
 
 from orchestrator.lease import Lease
 from orchestrator.process import Process
@@ -82,7 +83,7 @@ def test_the_follower_of_a_killed_process_sends_the_rest_and_ends(tmp_path: Path
             wait_for(lambda: only_run(store_in).status == "KILLED")
             assert only_run(store_in).tags["orchestrator.exit_cause"] == "lost"
             # A little later the launcher knows better.
-            run.append_event("exited", launch_id="l1", code=1, cause="host_out_of_memory", message="no room")
+            append_event(run, "exited", launch_id="l1", code=1, cause="host_out_of_memory", message="no room")
             wait_for(lambda: is_gone(follower))
         finally:
             parent.kill()
@@ -116,7 +117,7 @@ def test_a_server_that_dies_and_comes_back_gets_everything_and_no_secret_is_kept
     # The run still trains, and nobody asks for anything.
     wait_for(lambda: len(losses(only_run(mlflow_server.database))) == 100)
     wait_for(lambda: follower_log(run).rstrip().endswith("sending again"))
-    run.append_event("finished", iteration=100)
+    append_event(run, "finished", iteration=100)
     assert finish_follower(follower, 240)
 
     stored = only_run(mlflow_server.database)

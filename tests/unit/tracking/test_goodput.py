@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.event_log import log_of
 
 from orchestrator.rundir import RunDir, append_line
-from orchestrator.tracking.goodput import Goodput, goodput, goodput_of
+from orchestrator.tracking.goodput import Goodput, goodput_of
+from orchestrator.tracking.goodput import goodput as account_for
 from orchestrator.tracking.metrics import Metric
+
+
+def goodput(events: Sequence[dict[str, Any]], metrics: Iterable[Metric], now: float | None = None) -> Goodput:
+    return account_for(log_of(*events), metrics, now)
+
 
 PARTS = ("productive", "lost", "overhead", "startup", "queue", "idle")
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.event_log import append_event
 
 from orchestrator.rundir import RunDir, append_line
 from tests.unit.tracking.conftest import log_steps, make_run, once, start_once, stored_runs
@@ -23,7 +24,7 @@ def make_cell(runs_dir: Path, run_id: str, cell: str) -> RunDir:
     record = {"sweep": "lr", "sweep_dir": str(home), "cell": cell, "values": {"optimizer.lr": cell}}
     run.membership.write_text(json.dumps(record))
     log_steps(run, range(1, 4))
-    run.append_event("exited", launch_id="l1", code=0, cause="completed", iteration=3)
+    append_event(run, "exited", launch_id="l1", code=0, cause="completed", iteration=3)
     return run
 
 
@@ -51,7 +52,7 @@ def test_cells_have_one_parent_however_many_send_at_once(tmp_path: Path, empty_s
 def test_a_cell_that_ran_before_its_sweep_does_not_wait_for_good(tmp_path: Path, store_in: Path) -> None:
     before = make_run(tmp_path, "0a1b2c30")
     log_steps(before, range(1, 4), lambda step: 0.5)
-    before.append_event("exited", launch_id="l1", code=0, cause="completed", iteration=3)
+    append_event(before, "exited", launch_id="l1", code=0, cause="completed", iteration=3)
     assert once(before)[0] == 0
     begun = make_run(tmp_path, "0a1b2c33")
     assert once(begun)[0] == 0

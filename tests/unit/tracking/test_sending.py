@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import training
+from support.event_log import append_event
 from support.faults import Ranks
 from support.training import tiny_job
 
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("forked_sending")
 def test_inputs_that_are_refused_keep_nothing_else_back(tmp_path: Path, store_in: Path) -> None:
     run = make_run(tmp_path)
     log_steps(run, range(1, 4))
-    run.append_event("exited", launch_id="l1", code=0, cause="completed", iteration=3)
+    append_event(run, "exited", launch_id="l1", code=0, cause="completed", iteration=3)
     damaged = {"part": "training", "path": "/corpus", "digest": "00", "weight": "half"}
     run.datasets_file.write_text(json.dumps([damaged]))
     for node in range(2):
@@ -79,8 +80,8 @@ def test_one_mlflow_run_across_resumes_and_a_lost_store(tmp_path: Path, empty_st
     shutil.copy(empty_store, database)
     run = make_run(runs_dir, tracking={"tags": {"team": "a/ü b"}, "experiment": "ours"})
     log_steps(run, range(1, 301), lambda step: {7: math.nan, 8: math.inf}.get(step, 3 - step / 1000))
-    run.append_event("checkpoint_saved", iteration=300, seconds=1.0, bytes=42)
-    run.append_event("exited", launch_id="l1", code=1, cause="nan", iteration=300)
+    append_event(run, "checkpoint_saved", iteration=300, seconds=1.0, bytes=42)
+    append_event(run, "exited", launch_id="l1", code=1, cause="nan", iteration=300)
 
     evaluated = Result(
         **{"name": "mnli/dev.tsv", "task": "mnli", "key": "00", "iteration": 300, "checkpoint": "", "options": {}},
@@ -129,10 +130,10 @@ def test_one_mlflow_run_across_resumes_and_a_lost_store(tmp_path: Path, empty_st
     (run.path / "mlflow.json").unlink()
     spec = {**SPEC, "optimizer": {"lr": 0.5}, "tracking": {"tags": {"team": "a/ü b"}, "experiment": "ours"}}
     write_spec(run, spec)
-    run.append_event("started", launch_id="l2", token=2, iteration=300)
-    run.append_event("resumed", iteration=300, checkpoint=str(run.checkpoint(300)))
+    append_event(run, "started", launch_id="l2", token=2, iteration=300)
+    append_event(run, "resumed", iteration=300, checkpoint=str(run.checkpoint(300)))
     log_steps(run, range(301, 311))
-    run.append_event("finished", iteration=310)
+    append_event(run, "finished", iteration=310)
     code, [record] = once(run)
     assert (code, record["metrics"]) == (0, 310 * 3 + 2)
     resumed = only_run(database)

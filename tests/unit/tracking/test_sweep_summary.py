@@ -28,13 +28,14 @@ def plan(home: Path, generation: int, rates: list[str], **more: Any) -> None:
 
 
 def test_the_newest_plan_that_was_not_withdrawn_counts(tmp_path: Path) -> None:
-    assert newest_plan(tmp_path / "none") == {}
+    assert newest_plan(tmp_path / "none") is None
     assert created(tmp_path / "none") is None
     plan(tmp_path, 1, ["1"])
     plan(tmp_path, 2, ["1", "2"])
     plan(tmp_path, 3, ["3"])
     append_line(tmp_path / "ledger.jsonl", {"time": 200.0, "event": "withdrawn", "generation": 3})
-    assert newest_plan(tmp_path)["generation"] == 2
+    assert (newest := newest_plan(tmp_path)) is not None
+    assert newest.generation == 2
     assert created(tmp_path) == 101.0
 
 
@@ -87,8 +88,9 @@ def test_a_sweep_says_how_its_cells_do(tmp_path: Path) -> None:
 
 def test_cells_that_left_a_sweep_count_no_more(tmp_path: Path) -> None:
     plan(tmp_path, 1, ["1", "2"])
-    [event] = [newest_plan(tmp_path)]
-    for number, cell in enumerate(event["cells"]):
+    event = newest_plan(tmp_path)
+    assert event is not None
+    for number, cell in enumerate(event.rows):
         cell["run"] = f"gpt/0000000{number}"
     children = [
         replace(child("lr=1", "FINISHED", 1.0), run="ffffffff"),  # of the same name, for another cluster
@@ -99,4 +101,4 @@ def test_cells_that_left_a_sweep_count_no_more(tmp_path: Path) -> None:
     states = {name: tags[f"orchestrator.sweep.states.{name}"] for name in ("finished", "failed", "waiting")}
     assert states == {"finished": "1", "failed": "0", "waiting": "1"}
     assert tags["orchestrator.sweep.best_value"] == "3"
-    assert summary_tags(tmp_path, {}, children)["orchestrator.sweep.states.finished"] == "2", "the ledger is lost"
+    assert summary_tags(tmp_path, None, children)["orchestrator.sweep.states.finished"] == "2", "the ledger is lost"
