@@ -4,8 +4,8 @@ choose it.
 
 from __future__ import annotations
 
+from orchestrator.backends.libraries import has_flash
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.kernels_needed import has_flash
 from orchestrator.planning.memory import capacity, estimate_memory
 from orchestrator.planning.time import faster_with_graphs
 from orchestrator.spec.attention_backend import may_use_flash

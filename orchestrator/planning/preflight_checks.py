@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from orchestrator.backends.libraries import EXTRA, libraries_missing
 from orchestrator.errors import Problem
 from orchestrator.planning.forecast import Forecast
-from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
 from orchestrator.planning.layers import demands_of_engine, has_engine
 from orchestrator.planning.plan import Plan
 from orchestrator.rundir import default_runs_dir, nearest_folder

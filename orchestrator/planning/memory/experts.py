@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from orchestrator.backends.experts import can_group
 from orchestrator.planning.memory.layer import LayerSizes
-from orchestrator.spec.expert_kernels import can_group
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.runtime import Layers

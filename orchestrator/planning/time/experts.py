@@ -6,11 +6,11 @@ uneven step takes as long as its busiest rank.
 
 from __future__ import annotations
 
+from orchestrator.backends.experts import can_group
 from orchestrator.planning.time.communication import group_of, linked_ranks
 from orchestrator.planning.time.gemm import gemm_seconds
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
-from orchestrator.spec.expert_kernels import can_group
 
 _MOVED = Passes(13, 13)
 """Accesses of [tokens · chosen experts, h]: copied together by expert, and added up again in their old places. Some

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from orchestrator.backends.libraries import FLASH, flash_version
 from orchestrator.errors import UserError
-from orchestrator.planning.kernels_needed import FLASH, flash_version
 from orchestrator.runtime.layers.flash_attention import attend, interface
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device

@@ -13,15 +13,15 @@ from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
-from orchestrator.errors import MissingDependency
-from orchestrator.runtime.layers.engine import absence
-from orchestrator.spec.expert_kernels import (
+from orchestrator.backends.experts import (
     GROUPED_PRODUCTS,
     can_fuse_permutation,
     can_fuse_router,
     can_group,
     can_multiply_in_one_kernel,
 )
+from orchestrator.errors import MissingDependency
+from orchestrator.runtime.layers.engine import absence
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 

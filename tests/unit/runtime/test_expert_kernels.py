@@ -10,9 +10,9 @@ import pytest
 from megatron.core.transformer.moe import moe_utils
 from support.training import tiny_job
 
+from orchestrator.backends.experts import GROUPED_PRODUCTS, can_fuse_router, can_multiply_in_one_kernel
 from orchestrator.runtime.layers import experts
 from orchestrator.runtime.layers.experts import expert_kernels
-from orchestrator.spec.expert_kernels import GROUPED_PRODUCTS, can_fuse_router, can_multiply_in_one_kernel
 from orchestrator.spec.job import JobSpec
 
 MIXTURE = {"num_experts": 4, "moe_router_topk": 2, "activation": "swiglu", "add_bias_linear": False}
