@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.balance import Balanced, balanced
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import evaluations
@@ -22,7 +23,6 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
-from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 FORWARD_SHARE = 1 / 3
 """Of a step's time: the forward pass alone, which is what an evaluation does."""
@@ -158,7 +158,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         saved_by_torch=0.0 if layers == "torch" else saved_by_torch(plan.job, words, choice.device),
         balanced=_balanced(plan.job, words, layers, choice.device, fit),
         in_fp8=job.precision.fp8 is not None,
-        tp_comm_overlap=layers == "transformer_engine" and overlaps_tensor_parallel(job),
+        tp_comm_overlap=overlaps_tensor_parallel(job, layers),
         flash_attention=job.runtime.attention_backend == "flash",
         cuda_graphs=job.runtime.cuda_graphs is True,
         training_seconds=seconds,

@@ -4,13 +4,13 @@ choose it.
 
 from __future__ import annotations
 
+from orchestrator.backends.attention import may_use_flash
 from orchestrator.backends.libraries import has_flash
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import capacity, estimate_memory
 from orchestrator.planning.time import faster_with_graphs
-from orchestrator.spec.attention_backend import may_use_flash
-from orchestrator.spec.cuda_graphs import obstacles
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules.cuda_graphs import obstacles
 from orchestrator.spec.runtime import Layers
 
 MEASURED_ON = "Hopper"

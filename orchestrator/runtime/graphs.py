@@ -23,8 +23,8 @@ from orchestrator.runtime.processes.host import with_host
 from orchestrator.runtime.processes.process_groups import Ranks, rng_generators
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
-from orchestrator.spec.cuda_graphs import GRAPHS
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules.cuda_graphs import GRAPHS
 from orchestrator.spec.runtime import Layers
 
 _WARM_UP = 3

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.memory.layer import adds_in_products
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
-from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def kernels_of(job: JobSpec, layers: Layers) -> Kernels:
     """The backend that the job's `runtime.layers` resolves to, and what the job has it overlap."""
     kernels = TORCH
     if layers != "torch":
-        kernels = OVERLAPPING if overlaps_tensor_parallel(job) else TRANSFORMER_ENGINE
+        kernels = OVERLAPPING if overlaps_tensor_parallel(job, layers) else TRANSFORMER_ENGINE
     if not adds_in_products(job):
         in_16_bits = job.precision.dtype != "fp32" and not job.precision.grad_reduce_in_fp32
         kernels = replace(kernels, accumulation=_BEHIND_PRODUCTS_IN_16_BITS if in_16_bits else _BEHIND_PRODUCTS)
