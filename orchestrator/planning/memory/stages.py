@@ -8,6 +8,7 @@ from functools import cache
 from operator import mul
 
 from orchestrator.backends.chunked_loss import tokens_of_chunk
+from orchestrator.backends.fused_kernels import adds_in_products
 from orchestrator.planning import pipeline
 from orchestrator.planning.halves import half_job
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
@@ -16,7 +17,6 @@ from orchestrator.planning.memory.fp8 import copies_of_weights
 from orchestrator.planning.memory.layer import (
     FP32,
     LayerSizes,
-    adds_in_products,
     layer_sizes,
     norm_statistics,
     rotary_width,

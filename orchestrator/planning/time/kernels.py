@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from orchestrator.backends.fused_kernels import adds_in_products
 from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
-from orchestrator.planning.memory.layer import adds_in_products
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
@@ -32,7 +32,7 @@ class Kernels:
     """A layer backend."""
 
     layers: Layers
-    """Whose layers these are, which decides about grouped experts and `memory.layer.rotates_projection`."""
+    """Whose layers these are, which decides about grouped experts and `rotates_projection`."""
     fused_attention: bool
     """Whether attention runs at the device's `fused_attention_*` efficiencies instead of `attention_*`."""
     norm: Passes
@@ -81,7 +81,7 @@ class Kernels:
     """What `launches` says, where it is less for layers that one kernel rotates."""
     projection: Passes | None = None
     """Accesses of queries and keys each where one kernel rotates them as their projection left them, if there is one
-    (`memory.layer.rotates_projection`); no gradients are joined then, nor is anything laid out anew.
+    (`rotates_projection`); no gradients are joined then, nor is anything laid out anew.
     """
     gelu: Passes = Passes(3, 4.3)
     """Accesses of [tokens, ffn] for the exact GeLU: 2 and 3, and torch computes longer than these take."""
