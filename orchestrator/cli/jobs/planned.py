@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.backends.layers import WORTH
 from orchestrator.checkpoints import Commit
 from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.named import GPU_OPTION, Named, gpu_problems, load_named, profile_of
@@ -22,7 +23,6 @@ from orchestrator.exchange.exportability import export_problems, export_warnings
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
-from orchestrator.planning.layers import WORTH
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.suggestions.host_bound import ways_to_fill
