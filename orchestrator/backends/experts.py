@@ -1,11 +1,13 @@
-"""Which jobs can use Transformer Engine's kernels for experts: router, permutation and grouped GEMM.
+"""Which of Transformer Engine's kernels compute experts: router, permutation and grouped GEMM.
 
-The first two are megatron-core's `moe_router_fusion` and `moe_permute_fusion`. Whether this Transformer Engine has them
-is the runtime's to find out (`runtime/layers/experts.py`).
+The first two are megatron-core's `moe_router_fusion` and `moe_permute_fusion`.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from orchestrator.spec.runtime import Layers
 from orchestrator.spec.sections import JobSections
 
 GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
@@ -25,16 +27,35 @@ def may_have_engine(job: JobSections) -> bool:
     return job.runtime.layers != "torch" and job.runtime.device != "cpu" and job.model.lora is None
 
 
-def can_group(job: JobSections) -> bool:
-    """Whether the experts of a rank may be multiplied in one kernel."""
-    return job.model.num_experts is not None and job.model.moe_grouped_gemm is not False
+class ExpertKernels(NamedTuple):
+    """Which of them a run has."""
+
+    grouped: bool
+    permutation: bool
+    router: bool
 
 
-def can_multiply_in_one_kernel(job: JobSections) -> bool:
-    """Whether `GROUPED_PRODUCTS` may be set."""
+def expert_kernels(job: JobSections, layers: Layers, *, has_permutation: bool, has_router: bool) -> ExpertKernels:
+    """Those that the job can have with these layers, and that the installed Transformer Engine has."""
+    engines = layers == "transformer_engine"
+    return ExpertKernels(
+        grouped=groups_experts(job, layers),
+        permutation=engines and has_permutation and can_fuse_permutation(job),
+        router=engines and has_router and can_fuse_router(job),
+    )
+
+
+def groups_experts(job: JobSections, layers: Layers) -> bool:
+    """Whether the experts of a rank are multiplied together."""
+    has_experts = job.model.num_experts is not None
+    return layers == "transformer_engine" and has_experts and job.model.moe_grouped_gemm is not False
+
+
+def multiplies_in_one_kernel(job: JobSections, layers: Layers) -> bool:
+    """Whether `GROUPED_PRODUCTS` is set."""
     model = job.model
     inner = model.moe_ffn_size // job.parallelism.expert_tensor_parallel
-    return can_group(job) and model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
+    return groups_experts(job, layers) and model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
 
 
 def can_fuse_permutation(job: JobSections) -> bool:

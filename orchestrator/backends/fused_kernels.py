@@ -20,6 +20,11 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     return able and is_rotated and own and not model.qk_layernorm
 
 
+def fuses_rotation(model: ModelSpec, layers: Layers) -> bool:
+    """Whether Transformer Engine rotates queries, and keys, in a kernel each."""
+    return layers == "transformer_engine" and model.position_embedding_type == "rope"
+
+
 def adds_in_products(job: JobSpec) -> bool:
     """Whether the products that compute gradients of weights add them to their buffers, where torch can. By itself only
     on a GPU: the CPU has no product of 16-bit matrices that adds to fp32; and not where the matrices are frozen.

@@ -6,7 +6,7 @@ uneven step takes as long as its busiest rank.
 
 from __future__ import annotations
 
-from orchestrator.backends.experts import can_group
+from orchestrator.backends.experts import groups_experts
 from orchestrator.planning.time.communication import group_of, linked_ranks
 from orchestrator.planning.time.gemm import gemm_seconds
 from orchestrator.planning.time.kernels import Passes
@@ -68,8 +68,8 @@ def _weight_gradients(setting: Setting, inputs: float, outputs: float) -> float:
 
 
 def is_grouped(setting: Setting) -> bool:
-    """Whether all experts of a rank are computed in one kernel, as runtime/layers/experts.py decides it."""
-    return setting.kernels.layers == "transformer_engine" and can_group(setting.job)
+    """Whether all experts of a rank are computed in one kernel."""
+    return groups_experts(setting.job, setting.kernels.layers)
 
 
 def moving_seconds(setting: Setting) -> Passes:

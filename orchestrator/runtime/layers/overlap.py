@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.backends.tensor_overlap import wants_overlap
+from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel, wants_overlap
 from orchestrator.errors import JobError, UserError
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.processes.control import Control, of_any
@@ -44,7 +44,7 @@ def begin_overlap(
     if not wants_overlap(job):
         return
     demanded = job.parallelism.tp_comm_overlap is True
-    able = layers == "transformer_engine" and device.is_cuda
+    able = device.is_cuda and overlaps_tensor_parallel(job, layers)
     if not able and not demanded:
         return
     why = of_any(control, _obstacle(device, ranks) if able else "it needs Transformer Engine's layers, on GPUs")

@@ -15,7 +15,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
 from orchestrator.backends.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
-from orchestrator.backends.fused_kernels import fuses_activation, rotates_projection
+from orchestrator.backends.fused_kernels import fuses_activation, fuses_rotation, rotates_projection
 from orchestrator.errors import MissingDependency
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.choice import family_of
@@ -106,7 +106,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         gradient_accumulation_fusion=fuses_accumulation(job, device, dtype),
         masked_softmax_fusion=False,
         bias_dropout_fusion=device.is_cuda,
-        apply_rope_fusion=layers == "transformer_engine" and model.position_embedding_type == "rope",
+        apply_rope_fusion=fuses_rotation(model, layers),
         rotates_projection=device.is_cuda and rotates_projection(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
         recompute_granularity=runtime.recompute_granularity,
