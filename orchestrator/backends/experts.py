@@ -1,11 +1,6 @@
-"""Which of Transformer Engine's kernels compute experts: router, permutation and grouped GEMM.
-
-The first two are megatron-core's `moe_router_fusion` and `moe_permute_fusion`.
-"""
+"""Which of Transformer Engine's kernels compute experts: router, permutation and grouped GEMM."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.sections import JobSections
@@ -22,27 +17,16 @@ _SHARED_BYTES = 48 << 10
 _SUM_BYTES, _SCORE_BYTES, _TOKENS_OF_BLOCK = 8, 4, 4
 
 
-def may_have_engine(job: JobSections) -> bool:
-    """Whether Transformer Engine's layers may compute, as far as the spec says."""
-    return job.runtime.layers != "torch" and job.runtime.device != "cpu" and job.model.lora is None
-
-
-class ExpertKernels(NamedTuple):
-    """Which of them a run has."""
-
-    grouped: bool
-    permutation: bool
-    router: bool
-
-
-def expert_kernels(job: JobSections, layers: Layers, *, has_permutation: bool, has_router: bool) -> ExpertKernels:
-    """Those that the job can have with these layers, and that the installed Transformer Engine has."""
+def expert_kernels(job: JobSections, layers: Layers, *, has_permutation: bool, has_router: bool) -> dict[str, bool]:
+    """Which of them a run has, in megatron-core's words: of those that the installed Transformer Engine has, what the
+    job can have with these layers.
+    """
     engines = layers == "transformer_engine"
-    return ExpertKernels(
-        grouped=groups_experts(job, layers),
-        permutation=engines and has_permutation and can_fuse_permutation(job),
-        router=engines and has_router and can_fuse_router(job),
-    )
+    return {
+        "moe_grouped_gemm": groups_experts(job, layers),
+        "moe_permute_fusion": engines and has_permutation and can_fuse_permutation(job),
+        "moe_router_fusion": engines and has_router and can_fuse_router(job),
+    }
 
 
 def groups_experts(job: JobSections, layers: Layers) -> bool:

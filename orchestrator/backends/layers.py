@@ -79,6 +79,11 @@ def _prefers_engine(job: JobSpec) -> bool:
     return job.model.num_experts is not None or job.model.sliding_window is not None
 
 
+def may_have_engine(job: JobSpec) -> bool:
+    """Whether Transformer Engine's layers may compute, as far as the spec says."""
+    return job.runtime.layers != "torch" and job.runtime.device != "cpu" and job.model.lora is None
+
+
 def asked_layers(job: JobSpec) -> Layers | Literal["auto"]:
     """Those that a run has whatever its machine, or `auto`. Adapters stand beside torch's."""
     return "torch" if job.model.lora is not None else job.runtime.layers

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.backends.effective_job import settled
 from orchestrator.backends.layers import layers_of, saved_by_torch
-from orchestrator.backends.machine import Fit
+from orchestrator.backends.machine import Estimates, Fit, Machine
 from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.balance import Balanced, balanced
 from orchestrator.planning.batch import BatchSchedule
@@ -141,6 +141,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     """Forecast a planned job on the GPUs that it names, or else its cluster's, this machine's, or assumed ones."""
     words = plan.vocabulary.padded_size
     choice = device_of(plan.job, cluster)
+    machine, estimates = machine_of(choice.device), DeviceEstimates(words, choice.device)
     estimate = estimated(plan.job, words, choice.device)
     job, layers, memory, time = estimate.job, estimate.layers, estimate.memory, estimate.time
     fit = capacity(memory, choice.device)
@@ -158,8 +159,8 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         fit=fit,
         time=time,
         slow_host_seconds=slow_host_seconds(plan.job, words, choice.device),
-        saved_by_torch=0.0 if layers == "torch" else _saved_by_torch(plan.job, words, choice.device),
-        balanced=_balanced(plan.job, words, layers, choice.device, fit),
+        saved_by_torch=0.0 if layers == "torch" else saved_by_torch(plan.job, machine, estimates),
+        balanced=_balanced(plan.job, layers, machine, estimates, fit),
         in_fp8=job.precision.fp8 is not None,
         tp_comm_overlap=overlaps_tensor_parallel(job, layers),
         flash_attention=job.runtime.attention_backend == "flash",
@@ -176,13 +177,8 @@ def planned_timeline(plan: Plan, taken: Forecast) -> Timeline:
     return step_timeline(taken.job, plan.vocabulary.padded_size, taken.layers, taken.device)
 
 
-def _saved_by_torch(job: JobSpec, padded_vocab: int, device: Device) -> float:
-    return saved_by_torch(job, machine_of(device), DeviceEstimates(padded_vocab, device))
-
-
-def _balanced(job: JobSpec, padded_vocab: int, layers: Layers, device: Device, own: Fit) -> Balanced | None:
+def _balanced(job: JobSpec, layers: Layers, machine: Machine, estimates: Estimates, own: Fit) -> Balanced | None:
     """`own`: how the job as it is fits."""
-    machine, estimates = machine_of(device), DeviceEstimates(padded_vocab, device)
 
     def fits(job: JobSpec) -> bool:
         return estimates.fit(settled(job, layers, machine, estimates), layers) in (own, "fits")

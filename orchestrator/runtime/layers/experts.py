@@ -28,15 +28,8 @@ _ROUTING = ("fused_topk_with_score_function", "fused_compute_score_for_moe_aux_l
 
 
 def kernel_settings(job: JobSpec, layers: Layers) -> dict[str, bool]:
-    """Which of Transformer Engine's kernels for experts a run has, in megatron-core's words, which refuses what is
-    asked for in vain.
-    """
-    found = expert_kernels(job, layers, has_permutation=_has(_PERMUTING), has_router=_has(_ROUTING))
-    return {
-        "moe_grouped_gemm": found.grouped,
-        "moe_permute_fusion": found.permutation,
-        "moe_router_fusion": found.router,
-    }
+    """What TransformerConfig takes about their kernels: megatron-core refuses what is asked for in vain."""
+    return expert_kernels(job, layers, has_permutation=_has(_PERMUTING), has_router=_has(_ROUTING))
 
 
 def multiply_in_one_kernel(job: JobSpec, layers: Layers) -> None:
