@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from orchestrator.backends.effective_job import as_started, on_cpu
 from orchestrator.bench.measuring import Measurement
 from orchestrator.errors import UserError
-from orchestrator.planning.effective_job import as_started
-from orchestrator.planning.graphs import on_device
 from orchestrator.planning.hardware import Device, device_named
 from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.time import StepTime, estimate_time
@@ -240,7 +239,7 @@ def report_of(measured: Measurement) -> Report:
         device = device_named(result["device"])
     except UserError:  # a GPU that is in no list; calibrating it would add it
         return Report(measured, None, None, estimate_memory(job, padded, layers), {})
-    job = on_device(job, device)
+    job = on_cpu(job) if device.is_cpu else job
     return Report(
         measured=measured,
         device=device,

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.backends.libraries import require_libraries
 from orchestrator.causes import Exit, cause_of
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import print_json, stop_printing, warn
@@ -27,7 +28,6 @@ from orchestrator.launch.start_checks import begins_anew, check_startable
 from orchestrator.launch.states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder
-from orchestrator.planning.kernels_needed import require_libraries
 from orchestrator.rundir import RUNS_DIR_VARIABLE, RunDir, in_command
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec

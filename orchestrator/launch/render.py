@@ -12,9 +12,9 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.errors import UserError
 from orchestrator.resources import resource_root
-from orchestrator.spec.connections import CONNECTIONS, device_connections
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.values import environment_references
 

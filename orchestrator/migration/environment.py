@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from orchestrator.backends.connections import CONNECTIONS, chosen_connections
 from orchestrator.migration.report import Account, Migration, Outcome, Source
 from orchestrator.migration.shell.values import Unknown, Value, known, shown
-from orchestrator.spec.connections import CONNECTIONS, chosen_connections
 
 OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|N?NODE_RANK|NNODES|NUM_NODES|GPUS_PER_NODE|MASTER_(ADDR|PORT)|"

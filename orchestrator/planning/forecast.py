@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator.backends.effective_job import settled
+from orchestrator.backends.layers import layers_of, saved_by_torch
+from orchestrator.backends.machine import Estimates, Fit, Machine
+from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.balance import Balanced, balanced
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import evaluations
-from orchestrator.planning.graphs import settled
+from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware.choice import device_of
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.layers import layers_of, saved_by_torch
-from orchestrator.planning.memory import Fit, Memory, capacity, estimate_memory
+from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.parameters.trained import trained_in_all
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan
@@ -22,7 +25,6 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
-from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 FORWARD_SHARE = 1 / 3
 """Of a step's time: the forward pass alone, which is what an evaluation does."""
@@ -128,8 +130,9 @@ class Estimate:
 
 def estimated(job: JobSpec, padded_vocab: int, device: Device) -> Estimate:
     """The estimate of a job on a device."""
-    layers, why = layers_of(job, padded_vocab, device)
-    job = settled(job, padded_vocab, layers, device)
+    machine, estimates = machine_of(device), DeviceEstimates(padded_vocab, device)
+    layers, why = layers_of(job, machine, estimates)
+    job = settled(job, layers, machine, estimates)
     memory = estimate_memory(job, padded_vocab, layers)
     return Estimate(job, layers, why, memory, estimate_time(job, padded_vocab, layers, device))
 
@@ -138,6 +141,7 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     """Forecast a planned job on the GPUs that it names, or else its cluster's, this machine's, or assumed ones."""
     words = plan.vocabulary.padded_size
     choice = device_of(plan.job, cluster)
+    machine, estimates = machine_of(choice.device), DeviceEstimates(words, choice.device)
     estimate = estimated(plan.job, words, choice.device)
     job, layers, memory, time = estimate.job, estimate.layers, estimate.memory, estimate.time
     fit = capacity(memory, choice.device)
@@ -155,10 +159,10 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
         fit=fit,
         time=time,
         slow_host_seconds=slow_host_seconds(plan.job, words, choice.device),
-        saved_by_torch=0.0 if layers == "torch" else saved_by_torch(plan.job, words, choice.device),
-        balanced=_balanced(plan.job, words, layers, choice.device, fit),
+        saved_by_torch=0.0 if layers == "torch" else saved_by_torch(plan.job, machine, estimates),
+        balanced=_balanced(plan.job, layers, machine, estimates, fit),
         in_fp8=job.precision.fp8 is not None,
-        tp_comm_overlap=layers == "transformer_engine" and overlaps_tensor_parallel(job),
+        tp_comm_overlap=overlaps_tensor_parallel(job, layers),
         flash_attention=job.runtime.attention_backend == "flash",
         cuda_graphs=job.runtime.cuda_graphs is True,
         training_seconds=seconds,
@@ -173,15 +177,14 @@ def planned_timeline(plan: Plan, taken: Forecast) -> Timeline:
     return step_timeline(taken.job, plan.vocabulary.padded_size, taken.layers, taken.device)
 
 
-def _balanced(job: JobSpec, padded_vocab: int, layers: Layers, device: Device, own: Fit) -> Balanced | None:
+def _balanced(job: JobSpec, layers: Layers, machine: Machine, estimates: Estimates, own: Fit) -> Balanced | None:
     """`own`: how the job as it is fits."""
 
     def fits(job: JobSpec) -> bool:
-        memory = estimate_memory(settled(job, padded_vocab, layers, device), padded_vocab, layers)
-        return capacity(memory, device) in (own, "fits")
+        return estimates.fit(settled(job, layers, machine, estimates), layers) in (own, "fits")
 
     def seconds(job: JobSpec) -> float:
-        return estimate_time(settled(job, padded_vocab, layers, device), padded_vocab, layers, device).step_seconds
+        return estimates.step(settled(job, layers, machine, estimates), layers).seconds
 
     return balanced(job, seconds, fits)
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
+from orchestrator.backends.layers import demands_of_engine
+from orchestrator.backends.libraries import EXTRA, libraries_missing
 from orchestrator.errors import Problem
+from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.forecast import Forecast
-from orchestrator.planning.kernels_needed import EXTRA, libraries_missing
-from orchestrator.planning.layers import demands_of_engine, has_engine
 from orchestrator.planning.plan import Plan
 from orchestrator.rundir import default_runs_dir, nearest_folder
 from orchestrator.safe_path import code_folders
@@ -115,7 +116,7 @@ def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: Clust
     """What only Transformer Engine's layers can do ends a run at its start where `auto` finds none."""
     there = forecast.layers == "transformer_engine"
     if plan.job.precision.fp8 is not None:  # planned with these layers, wherever that is done
-        there = has_engine(forecast.device)
+        there = machine_of(forecast.device).has_engine
     if plan.job.runtime.layers != "auto" or there:
         return
     why = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.planning.graphs import settled
+from orchestrator.backends.effective_job import settled
+from orchestrator.backends.layers import layers_of
+from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware.devices import Device, Efficiency
-from orchestrator.planning.layers import layers_of
-from orchestrator.planning.time import estimate_time
 from orchestrator.spec.job import JobSpec
 
 SLOWER = 2.0
@@ -18,6 +18,7 @@ def slow_host_seconds(job: JobSpec, padded_vocab: int, device: Device) -> float 
     """
     if device.is_cpu or device.efficiency.launch != Efficiency.launch:
         return None
-    slow = device.with_launch(SLOWER * device.efficiency.launch)
-    layers, _ = layers_of(job, padded_vocab, slow)
-    return estimate_time(settled(job, padded_vocab, layers, slow), padded_vocab, layers, slow).step_seconds
+    machine = machine_of(device)
+    slow = DeviceEstimates(padded_vocab, device.with_launch(SLOWER * device.efficiency.launch))
+    layers, _ = layers_of(job, machine, slow)
+    return slow.step(settled(job, layers, machine, slow), layers).seconds

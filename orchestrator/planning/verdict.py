@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.checkpoints import Commit, find_weights
 from orchestrator.data.tasks.reading import task_problems
 from orchestrator.errors import Problem, UserError
@@ -37,7 +38,6 @@ from orchestrator.planning.unusual_values import unusual_values
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.connections import CONNECTIONS, device_connections
 from orchestrator.spec.formatting import duration
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.starting import in_words, other_network

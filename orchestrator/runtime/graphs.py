@@ -8,29 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from orchestrator.backends.cuda_graphs import AgainstGraphs, against_graphs_of_run
 from orchestrator.errors import UserError
-from orchestrator.planning.graphs import against_graphs
-from orchestrator.planning.hardware import device_named
 from orchestrator.runtime.layers.fp8 import QuantizedWeights
+from orchestrator.runtime.layers.machine import machine_and_estimates
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
-from orchestrator.runtime.processes.host import with_host
 from orchestrator.runtime.processes.process_groups import Ranks, rng_generators
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
-from orchestrator.spec.cuda_graphs import GRAPHS
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules.cuda_graphs import GRAPHS
 from orchestrator.spec.runtime import Layers
 
 _WARM_UP = 3
 """Micro-batches of one shape that are computed as they come: what compiles, and what is looked up once, does so."""
-_ANY_HOST = 1.0
-"""Seconds to start a kernel: no GPU is slower than such a host."""
 _CUDA: Any = torch.cuda  # much of it has no types
 
 _Shape = tuple[tuple[str, torch.Size, torch.dtype], ...]
@@ -103,8 +99,7 @@ def choose_graphs(
     """
     asked = job.runtime.cuda_graphs
     if asked is None:
-        keeps = before if job.data_parallel_size > 1 else None
-        own = _against(job, device, padded_vocab, layers, start_seconds, keeps)
+        own = _against(job, device, padded_vocab, layers, start_seconds, before)
         # Replicas of which some reduce gradients as they come and others behind them all would wait for ever.
         why = of_any(control, own.why)
         asked = why is None
@@ -116,41 +111,17 @@ def choose_graphs(
     return CUDAGraphs() if asked else None
 
 
-@dataclass(frozen=True)
-class _Against:
-    """What a rank has against graphs, beside what the plan has."""
-
-    why: str | None
-    planned: str | None
-    cause: str = ""
-    """What has them captured although the plan has something against it."""
-    began_with_them: bool = False
-
-    def is_news(self, captured: bool) -> bool:
-        """Whether the plan says something else than is done, or nothing, or the run began otherwise."""
-        return captured != (self.planned is None) or (self.began_with_them and not captured)
-
-
 def _against(
-    job: JobSpec, device: Device, padded_vocab: int, layers: Layers, start_seconds: float, keeps: bool | None
-) -> _Against:
-    """By the plan for this very GPU, with hosts that start a kernel in `start_seconds` if that is longer. What a run
-    `keeps` stands whatever the host, as long as nothing else is against it.
-    """
+    job: JobSpec, device: Device, padded_vocab: int, layers: Layers, start_seconds: float, before: bool | None
+) -> AgainstGraphs:
     if not device.is_cuda:
         why = "graphs are of GPUs, and this is the CPU"
-        return _Against(why, why)
+        return AgainstGraphs(why, why)
     try:
-        known = device_named(device.name)
-    except UserError as error:  # it is in no list, or its calibrated profile cannot be read
-        return _Against(str(error).splitlines()[0], None)
-    planned = against_graphs(job, padded_vocab, layers, known)
-    if keeps is False:
-        return _Against(f"this run began without them, and {GRAPHS} changes that", planned)
-    slow = with_host(known, _ANY_HOST if keeps else start_seconds)
-    times = f"{start_seconds / known.efficiency.launch:.1f} times"
-    cause = "this run began with them" if keeps else f"a host takes {times} as long to start a kernel as planned"
-    return _Against(against_graphs(job, padded_vocab, layers, slow), planned, cause, began_with_them=keeps is True)
+        machine, estimates = machine_and_estimates(device, padded_vocab)
+    except UserError as error:
+        return AgainstGraphs(str(error).splitlines()[0], None)
+    return against_graphs_of_run(job, layers, machine, estimates, start_seconds, before)
 
 
 class CapturedPasses:

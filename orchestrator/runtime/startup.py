@@ -9,6 +9,8 @@ from typing import Any
 import megatron.core
 import torch
 
+from orchestrator.backends.attention import with_attention
+from orchestrator.backends.effective_job import depends_on_host
 from orchestrator.data.datasets import Datasets, build_datasets
 from orchestrator.data.position import DataPosition, position_of
 from orchestrator.data.sample_index import sample_index_dir
@@ -20,7 +22,6 @@ from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
-from orchestrator.planning.graphs import with_attention
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.parameters.choice import parameters
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
@@ -101,7 +102,7 @@ def open_session(
     closing.callback(watchdog.stop)
     words = vocabulary(job)
     host, before = 0.0, LastStart()
-    if device.is_cuda and (job.runtime.layers == "auto" or job.runtime.cuda_graphs is None):
+    if device.is_cuda and depends_on_host(job):
         host = slowest_start(device, control)
         goes_on = ranks.is_first and not from_scratch
         before = control.from_first(LastStart.of(run, layout(job)) if goes_on else LastStart())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, TypeVar
 
-from orchestrator.planning.graphs import settled
+from orchestrator.backends.effective_job import settled
+from orchestrator.backends.machine import Machine
+from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware import Device
 from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.slow_host import slow_host_seconds
@@ -58,7 +61,11 @@ class Planned:
         return slow_host_seconds(job, self._padded(job), self.device)
 
     def _settled(self, job: JobSpec) -> JobSpec:
-        return settled(job, self._padded(job), self.layers, self.device)
+        return settled(job, self.layers, self._machine, DeviceEstimates(self._padded(job), self.device))
+
+    @cached_property
+    def _machine(self) -> Machine:
+        return machine_of(self.device)
 
     def _padded(self, job: JobSpec) -> int:
         divisible_by, tp = job.model.make_vocab_size_divisible_by, job.parallelism.tensor_model_parallel_size

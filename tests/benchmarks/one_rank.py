@@ -27,10 +27,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from orchestrator.backends.effective_job import settled
 from orchestrator.bench.measuring import Request, new_run
 from orchestrator.errors import UserError
 from orchestrator.events.types import StepSkipped
-from orchestrator.planning.graphs import settled
+from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.time import estimate_time
 from orchestrator.rundir import RunDir
@@ -202,7 +203,8 @@ def planned(job: JobSpec, padded_vocab: int, layers: Any, gpu: str) -> dict[str,
         device = device_named(gpu)
     except UserError:
         return None
-    parts = estimate_time(settled(job, padded_vocab, layers, device), padded_vocab, layers, device).parts
+    job = settled(job, layers, machine_of(device), DeviceEstimates(padded_vocab, device))
+    parts = estimate_time(job, padded_vocab, layers, device).parts
     return {name: 1e3 * seconds for name, seconds in parts.items() if name not in OF_OTHERS and seconds}
 
 

@@ -10,8 +10,8 @@ import torch
 from support.measured import needs_layers
 from support.training import four_layer_job
 
+from orchestrator.backends.experts import GROUPED_PRODUCTS
 from orchestrator.runtime.layers.experts import multiply_in_one_kernel
-from orchestrator.spec.expert_kernels import GROUPED_PRODUCTS
 from orchestrator.spec.job import JobSpec
 
 pytestmark = pytest.mark.gpu

@@ -17,6 +17,7 @@ from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.running import RunsDir, aligned
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.runs import find_run
+from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.hardware.devices import CPU, Device, calibrated, shipped, shipped_names
 from orchestrator.planning.hardware.profile_text import profile_text
 from orchestrator.planning.hardware.profiles import (
@@ -27,7 +28,6 @@ from orchestrator.planning.hardware.profiles import (
     read_gpu,
     user_folder,
 )
-from orchestrator.planning.layers import has_engine
 from orchestrator.planning.time.fitting import fit
 from orchestrator.planning.time.kernel_measurements import Reached, efficiency_of, table_of
 from orchestrator.planning.time.step import estimate_with
@@ -112,7 +112,7 @@ def _from_measurements(
             "base": sheet.name,
             "efficiency": _efficiency({**_changed(calibrated(name, sheet, earlier), sheet), **reached}, sheet),
             "memory_bytes": found["memory_bytes"] or earlier.memory_bytes,
-            "layers": None if sheet.is_cpu or has_engine(sheet) else "torch",
+            "layers": None if sheet.is_cpu or machine_of(sheet).has_engine else "torch",
             "measured_at": _now(),
             "measured_on": f"{found['count']} x {found['device']}, torch {found['torch']}",
             "measured_with": ["orchestrator calibrate"],

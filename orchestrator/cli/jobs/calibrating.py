@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.effective_job import as_started
 from orchestrator.cli.running import label
 from orchestrator.errors import JobError, MissingDependency, UserError
 from orchestrator.events.types import Started
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.effective_job import as_started
 from orchestrator.planning.time.fitting import Observation
 from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.vocabulary import vocabulary

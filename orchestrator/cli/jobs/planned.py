@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.backends.layers import WORTH
 from orchestrator.checkpoints import Commit
 from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.named import GPU_OPTION, Named, gpu_problems, load_named, profile_of
@@ -22,18 +23,17 @@ from orchestrator.exchange.exportability import export_problems, export_warnings
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
-from orchestrator.planning.layers import WORTH
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.cuda_graphs import GRAPHS, obstacles
 from orchestrator.spec.formatting import duration
 from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.rules.cuda_graphs import GRAPHS, obstacles
 from orchestrator.spec.stages import layers_of_chunks
 
 ClusterName = Annotated[

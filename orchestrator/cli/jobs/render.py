@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.running import RunsDir
 from orchestrator.launch.continuation import find_continuation
@@ -17,7 +18,6 @@ from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.migration.writing_flags import Unsaid
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.base import Section
-from orchestrator.spec.connections import CONNECTIONS, device_connections
 from orchestrator.spec.formatting import as_yaml, shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job

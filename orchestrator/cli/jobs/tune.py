@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.backends.layers import layers_there
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
 from orchestrator.cli.jobs.named import GPU_OPTION, Named, load_named
 from orchestrator.cli.jobs.planned import ClusterName, GpuName, profile_named
@@ -20,9 +21,9 @@ from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_o
 from orchestrator.cli.running import RunsDir, check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.imports import staying
+from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, device_of
-from orchestrator.planning.layers import layers_there
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.memory import capacity
 from orchestrator.planning.memory.fit import TIGHT
@@ -172,7 +173,7 @@ def _task(
     job = _on_gpus(loaded, gpus, per_node, profile)
     typed = {overridden(word) for word in overrides}
     kept = fields_kept(keep) | {KEYS[key] for key in typed & KEYS.keys()}
-    layers, why = layers_there(job, choice.device)
+    layers, why = layers_there(job, machine_of(choice.device))
     estimates = Planned(
         device=choice.device,
         layers=layers,

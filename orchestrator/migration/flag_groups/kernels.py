@@ -4,10 +4,11 @@ job, nothing, is in the table of `performance.py`.
 
 from __future__ import annotations
 
+from orchestrator.backends.experts import can_fuse_permutation, can_fuse_router
+from orchestrator.backends.layers import may_have_engine
 from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import Gathering
 from orchestrator.migration.writing_flags import FlagWriter
-from orchestrator.spec.expert_kernels import can_fuse_permutation, can_fuse_router, may_have_engine
 
 
 def read(given: Gathering) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from orchestrator.backends.tensor_overlap import wants_overlap
 from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.gathering import MEGATRON, Gathering
 from orchestrator.migration.report import WRITE_IT
 from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.spec.rules.tensor_overlap import OVERLAP
 from orchestrator.spec.stage_letters import layers_in_letters
-from orchestrator.spec.tensor_overlap import OVERLAP, overlaps_tensor_parallel
 
 FFN, POSITIONS, GROUPS = "model.ffn_hidden_size", "model.max_position_embeddings", "model.num_query_groups"
 SEQUENCE, TP, PP = (
@@ -262,7 +263,7 @@ def read_tensor_overlap(given: Gathering) -> None:
 
 
 def write_tensor_overlap(writer: FlagWriter) -> None:
-    if overlaps_tensor_parallel(writer.job):
+    if wants_overlap(writer.job):
         writer.add("MODEL_PARALLEL", "tp-comm-overlap")
     if writer.job.parallelism.tp_comm_overlap is True:
         writer.say_otherwise(OVERLAP, "it follows by itself")

@@ -1,6 +1,6 @@
 """The memory of a rank, by part, before anything is started."""
 
-from orchestrator.planning.memory.fit import Fit, capacity
+from orchestrator.planning.memory.fit import capacity
 from orchestrator.planning.memory.stages import Memory, StageMemory, estimate_memory, offloaded_bytes
 
-__all__ = ["Fit", "Memory", "StageMemory", "capacity", "estimate_memory", "offloaded_bytes"]
+__all__ = ["Memory", "StageMemory", "capacity", "estimate_memory", "offloaded_bytes"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from orchestrator.backends.experts import groups_experts
 from orchestrator.planning.memory.layer import LayerSizes
-from orchestrator.spec.expert_kernels import can_group
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.runtime import Layers
@@ -44,7 +44,7 @@ def expert_sizes(job: JobSpec, sizes: LayerSizes, layers: Layers) -> ExpertSizes
     etp = degrees.expert_tensor_parallel
     rows = math.ceil(sizes.own_tokens * model.moe_router_topk * model.moe_kept_share) * etp
     ffn = model.moe_ffn_size // etp
-    grouped = layers == "transformer_engine" and can_group(job)
+    grouped = groups_experts(job, layers)
     together = model.expert_count // degrees.expert_model_parallel_size if grouped else 1
     shared = model.shared_expert_size // degrees.tensor_model_parallel_size
     return ExpertSizes(

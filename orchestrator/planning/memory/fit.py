@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
+from orchestrator.backends.machine import Fit
 from orchestrator.planning.memory.stages import Memory
-
-Fit = Literal["fits", "tight", "does not fit", "unknown"]
 
 TIGHT = 0.92
 """Part of a GPU's memory above which a job is one surprise away from not fitting: the estimate may be 5 % off."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.precision import DTYPE_BYTES
 from orchestrator.spec.runtime import Layers
-from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 MIB = 2**20
 _CONTEXT = 640 * MIB
@@ -64,7 +64,7 @@ def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
     groups = sum(size > 1 for size in sizes) + (_OF_EXPERTS if job.model.has_experts else 0)
     groups += job.shares_embedding and degrees.pipeline_model_parallel_size > 1
     buffers = 0
-    if layers == "transformer_engine" and overlaps_tensor_parallel(job):
+    if overlaps_tensor_parallel(job, layers):
         groups += 1  # over which the buffers are opened
         buffers = _user_buffers(job)
     return Outside(_CONTEXT + (_ALWAYS + groups) * _COMMUNICATOR + buffers, _FRAGMENTATION)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import cache
 from operator import mul
 
+from orchestrator.backends.chunked_loss import tokens_of_chunk
+from orchestrator.backends.fused_kernels import adds_in_products
 from orchestrator.planning import pipeline
 from orchestrator.planning.halves import half_job
-from orchestrator.planning.memory.chunked_loss import tokens_of_chunk
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
 from orchestrator.planning.memory.experts import gathered_tokens, saved_by_experts
 from orchestrator.planning.memory.fp8 import copies_of_weights
 from orchestrator.planning.memory.layer import (
     FP32,
     LayerSizes,
-    adds_in_products,
     layer_sizes,
     norm_statistics,
     rotary_width,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
+from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.suggestions.changes import with_fields
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks
-from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 _FACTORS = (2, 4, 8)
 
@@ -57,7 +57,7 @@ def axes_of(job: JobSpec, machine: int, layers: Layers) -> dict[str, list[Change
     if not job.runtime.fused_linear_cross_entropy:
         fields = {"runtime.fused_linear_cross_entropy": True}
         axes["loss"] = [Change("loss", "the output layer and the loss joined", fields)]
-    if layers == "transformer_engine" and overlaps_tensor_parallel(job):
+    if overlaps_tensor_parallel(job, layers):
         fields = {"parallelism.tp_comm_overlap": False}
         axes["overlap"] = [Change("overlap", "tensor parallelism not overlapped", fields)]
     axes["recompute"] = _recomputation(job)

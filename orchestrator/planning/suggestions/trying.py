@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.backends.machine import Fit
 from orchestrator.planning.forecast import Forecast, estimated
-from orchestrator.planning.memory import Fit, capacity
+from orchestrator.planning.memory import capacity
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.suggestions.changes import set_options, with_fields
 from orchestrator.planning.time import StepTime

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from orchestrator.backends.data_parallel import bucket_size
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.passes import Pass
 from orchestrator.planning.time.setting import Setting
-from orchestrator.spec.job import JobSpec
 
 
 def data_parallel_seconds(
@@ -53,11 +53,6 @@ def _wait(setting: Setting, parameters: int, experts: int, chunks: Sequence[Pass
 
 def _beside(group: Group, seconds: float, window: float, last: float) -> float:
     return seconds * last + group.hidden(seconds * (1 - last), window * (1 - last))
-
-
-def bucket_size(job: JobSpec) -> int:
-    """Parameters whose gradients are reduced together."""
-    return max(40_000_000, 1_000_000 * job.data_parallel_size)
 
 
 def _tied_embedding(setting: Setting) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.planning.memory.layer import rotates_projection
+from orchestrator.backends.fused_kernels import rotates_projection
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
 from orchestrator.planning.time.variants import attends_to_a_mask

@@ -6,11 +6,11 @@ uneven step takes as long as its busiest rank.
 
 from __future__ import annotations
 
+from orchestrator.backends.experts import groups_experts
 from orchestrator.planning.time.communication import group_of, linked_ranks
 from orchestrator.planning.time.gemm import gemm_seconds
 from orchestrator.planning.time.kernels import Passes
 from orchestrator.planning.time.setting import Setting
-from orchestrator.spec.expert_kernels import can_group
 
 _MOVED = Passes(13, 13)
 """Accesses of [tokens · chosen experts, h]: copied together by expert, and added up again in their old places. Some
@@ -68,8 +68,8 @@ def _weight_gradients(setting: Setting, inputs: float, outputs: float) -> float:
 
 
 def is_grouped(setting: Setting) -> bool:
-    """Whether all experts of a rank are computed in one kernel, as runtime/layers/experts.py decides it."""
-    return setting.kernels.layers == "transformer_engine" and can_group(setting.job)
+    """Whether all experts of a rank are computed in one kernel."""
+    return groups_experts(setting.job, setting.kernels.layers)
 
 
 def moving_seconds(setting: Setting) -> Passes:

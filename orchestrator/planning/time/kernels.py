@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from orchestrator.planning.memory.layer import adds_in_products
+from orchestrator.backends.fused_kernels import adds_in_products
+from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
-from orchestrator.spec.tensor_overlap import overlaps_tensor_parallel
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Kernels:
     """A layer backend."""
 
     layers: Layers
-    """Whose layers these are, which decides about grouped experts and `memory.layer.rotates_projection`."""
+    """Whose layers these are, which decides about grouped experts and `rotates_projection`."""
     fused_attention: bool
     """Whether attention runs at the device's `fused_attention_*` efficiencies instead of `attention_*`."""
     norm: Passes
@@ -81,7 +81,7 @@ class Kernels:
     """What `launches` says, where it is less for layers that one kernel rotates."""
     projection: Passes | None = None
     """Accesses of queries and keys each where one kernel rotates them as their projection left them, if there is one
-    (`memory.layer.rotates_projection`); no gradients are joined then, nor is anything laid out anew.
+    (`rotates_projection`); no gradients are joined then, nor is anything laid out anew.
     """
     gelu: Passes = Passes(3, 4.3)
     """Accesses of [tokens, ffn] for the exact GeLU: 2 and 3, and torch computes longer than these take."""
@@ -172,7 +172,7 @@ def kernels_of(job: JobSpec, layers: Layers) -> Kernels:
     """The backend that the job's `runtime.layers` resolves to, and what the job has it overlap."""
     kernels = TORCH
     if layers != "torch":
-        kernels = OVERLAPPING if overlaps_tensor_parallel(job) else TRANSFORMER_ENGINE
+        kernels = OVERLAPPING if overlaps_tensor_parallel(job, layers) else TRANSFORMER_ENGINE
     if not adds_in_products(job):
         in_16_bits = job.precision.dtype != "fp32" and not job.precision.grad_reduce_in_fp32
         kernels = replace(kernels, accumulation=_BEHIND_PRODUCTS_IN_16_BITS if in_16_bits else _BEHIND_PRODUCTS)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from orchestrator.backends.connections import device_connections
 from orchestrator.planning.memory import offloaded_bytes
 from orchestrator.planning.time.passes import Parts, Pass, add
 from orchestrator.planning.time.setting import Setting
-from orchestrator.spec.connections import device_connections
 
 _REACHED = 0.85
 """Of the link's bandwidth, by pinned copies; PCIe 5.0 with 64 GB/s moves about 55."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from orchestrator.planning.memory.chunked_loss import tokens_of_chunk
+from orchestrator.backends.chunked_loss import tokens_of_chunk
 from orchestrator.planning.time import experts
 from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.communication import Group, group_of

@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
+from orchestrator.backends.attention import may_use_flash
+from orchestrator.backends.libraries import FLASH, flash_version
 from orchestrator.errors import UserError
-from orchestrator.planning.kernels_needed import FLASH, flash_version
 from orchestrator.runtime.layers.flash_attention import attend, interface
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
-from orchestrator.spec.attention_backend import ATTENTION, may_use_flash
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules.flash_attention import ATTENTION
 
 _HOPPER = 9
 _NEEDED = {

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any
 
+from orchestrator.backends.layers import against_engine, asked_layers, layers_of_run
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.planning.hardware import device_named
-from orchestrator.planning.layers import WORTH, demands_of_engine, saved_by_torch
 from orchestrator.runtime.layers.engine import has_engine, trouble
+from orchestrator.runtime.layers.machine import machine_and_estimates
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
-from orchestrator.runtime.processes.host import with_host
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
-_KINDS = get_args(Layers)
 _WHOSE: dict[Layers, str] = {"torch": "torch's", "transformer_engine": "Transformer Engine's"}
 
 
@@ -36,7 +34,7 @@ def choose_layers(
 
     Raises MissingDependency when Transformer Engine is asked for where it cannot be had.
     """
-    asked = "torch" if job.model.has_adapters else job.runtime.layers
+    asked = asked_layers(job)
     if asked == "transformer_engine" and not has_engine(device):
         reason = trouble() or "it is not installed"
         if not device.is_cuda:
@@ -44,39 +42,24 @@ def choose_layers(
         raise MissingDependency(f"runtime.layers is transformer_engine, but {reason}; use auto or torch")
     if asked != "auto":
         return asked
-    if control.any(not has_engine(device)):
-        lost = "Transformer Engine is not there on every rank" if before == "transformer_engine" else None
-        found = _Found("torch", of_any(control, trouble() if device.is_cuda else None) or lost)
+    if lacks_engine := control.any(not has_engine(device)):
+        own = trouble() if device.is_cuda else None
     else:
         own = _against_engine(job, device, padded_vocab, start_seconds)
-        why = of_any(control, own)
-        found = _Found("transformer_engine" if why is None else "torch", why)
-        demanded = before == "torch" and demands_of_engine(job)
-        if before in _KINDS and before != found.layers and not demanded:
-            found = _Found(cast("Layers", before), "this run began with them, and runtime.layers changes that")
-    if ranks.is_first and (found.why or (before in _KINDS and before != found.layers)):
+    found = layers_of_run(job, of_any(control, own), before, lacks_engine=lacks_engine)
+    if ranks.is_first and (found.why or (before in _WHOSE and before != found.layers)):
         were = "" if before in (None, found.layers) else ", and were others in the last start"
         why = "" if found.why is None else f": {found.why}"
         print(f"the layers are {_WHOSE[found.layers]}{were}{why}", flush=True)
     return found.layers
 
 
-class _Found(NamedTuple):
-    layers: Layers
-    why: str | None = None
-    """Where it is not what one would expect."""
-
-
 def _against_engine(job: JobSpec, device: Device, padded_vocab: int, start_seconds: float) -> str | None:
-    """Why this rank's plan has torch's layers in place of Transformer Engine's."""
     try:
-        known = device_named(device.name)
-    except UserError:  # it is in no list, or its calibrated profile cannot be read
+        machine, estimates = machine_and_estimates(device, padded_vocab)
+    except UserError:  # nothing can be estimated
         return None
-    saved = saved_by_torch(job, padded_vocab, with_host(known, start_seconds))
-    if saved < WORTH:
-        return None
-    return f"with Transformer Engine's this GPU would wait for its host, by the plan, and a step takes {saved:.0%} less"
+    return against_engine(job, machine, estimates.behind(start_seconds))
 
 
 def block_spec_function(layers: Layers) -> Callable[..., Any]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-
+from orchestrator.backends.libraries import is_engine_installed
 from orchestrator.plain_megatron import ENGINE_TROUBLE
 from orchestrator.runtime.processes.device import Device
 
 
 def has_engine(device: Device) -> bool:
     """Whether its layers can compute on this device."""
-    return device.is_cuda and importlib.util.find_spec("transformer_engine") is not None
+    return device.is_cuda and is_engine_installed()
 
 
 def trouble() -> str | None:

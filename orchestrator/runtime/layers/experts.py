@@ -13,15 +13,9 @@ from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
+from orchestrator.backends.experts import GROUPED_PRODUCTS, expert_kernels, multiplies_in_one_kernel
 from orchestrator.errors import MissingDependency
 from orchestrator.runtime.layers.engine import absence
-from orchestrator.spec.expert_kernels import (
-    GROUPED_PRODUCTS,
-    can_fuse_permutation,
-    can_fuse_router,
-    can_group,
-    can_multiply_in_one_kernel,
-)
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
@@ -33,23 +27,16 @@ _ROUTING = ("fused_topk_with_score_function", "fused_compute_score_for_moe_aux_l
 """Functions of Transformer Engine by megatron-core's names, which are None where its version does not have them."""
 
 
-def expert_kernels(job: JobSpec, layers: Layers) -> dict[str, bool]:
-    """Which of Transformer Engine's kernels for experts a run has, in megatron-core's words: with its layers, those
-    that it has and the job can have. megatron-core refuses what is asked for in vain.
-    """
-    engines = layers == "transformer_engine"
-    return {
-        "moe_grouped_gemm": engines and can_group(job),
-        "moe_permute_fusion": engines and can_fuse_permutation(job) and _has(_PERMUTING),
-        "moe_router_fusion": engines and can_fuse_router(job) and _has(_ROUTING),
-    }
+def kernel_settings(job: JobSpec, layers: Layers) -> dict[str, bool]:
+    """What TransformerConfig takes about their kernels: megatron-core refuses what is asked for in vain."""
+    return expert_kernels(job, layers, has_permutation=_has(_PERMUTING), has_router=_has(_ROUTING))
 
 
 def multiply_in_one_kernel(job: JobSpec, layers: Layers) -> None:
     """Have Transformer Engine multiply a rank's experts together, unless the environment says otherwise. It asks with
     every product, and takes no notice where it cannot.
     """
-    if layers != "transformer_engine" or not can_multiply_in_one_kernel(job):
+    if not multiplies_in_one_kernel(job, layers):
         return
     if os.environ.setdefault(GROUPED_PRODUCTS, "1") == "1":
         _spare_ranks_without_tokens(importlib.import_module("transformer_engine.pytorch.module.grouped_linear"))
@@ -109,7 +96,7 @@ def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
         "moe_z_loss_coeff": model.moe_z_loss_coeff,
         "moe_expert_capacity_factor": model.moe_expert_capacity_factor,
         "moe_token_dispatcher_type": model.moe_token_dispatcher_type,
-        **expert_kernels(job, layers),
+        **kernel_settings(job, layers),
         "expert_model_parallel_size": parallelism.expert_model_parallel_size,
         "expert_tensor_parallel_size": parallelism.expert_tensor_parallel,
     }

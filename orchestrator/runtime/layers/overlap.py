@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
+from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel, wants_overlap
 from orchestrator.errors import JobError, UserError
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.rules.tensor_overlap import OVERLAP
 from orchestrator.spec.runtime import Layers
-from orchestrator.spec.tensor_overlap import OVERLAP, overlaps_tensor_parallel
 
 _OTHERS_ARE_BACK_WITHIN = 120.0
 """Seconds. All ranks begin to open their buffers together, which takes some seconds; one that is refused its own leaves
@@ -40,10 +41,10 @@ def begin_overlap(
     Where the machine has no way the run goes on without, and rank 0 says why. Raises UserError, on all ranks, where the
     job demands it, and JobError on a rank that alone is refused its buffers.
     """
-    if not overlaps_tensor_parallel(job):
+    if not wants_overlap(job):
         return
     demanded = job.parallelism.tp_comm_overlap is True
-    able = layers == "transformer_engine" and device.is_cuda
+    able = device.is_cuda and overlaps_tensor_parallel(job, layers)
     if not able and not demanded:
         return
     why = of_any(control, _obstacle(device, ranks) if able else "it needs Transformer Engine's layers, on GPUs")

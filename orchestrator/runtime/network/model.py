@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,9 +14,9 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
+from orchestrator.backends.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
+from orchestrator.backends.fused_kernels import fuses_activation, fuses_rotation, rotates_projection
 from orchestrator.errors import MissingDependency
-from orchestrator.planning.memory.layer import rotates_projection
-from orchestrator.planning.time.data_parallel import bucket_size
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.families.vision import is_of_images
@@ -105,7 +106,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         gradient_accumulation_fusion=fuses_accumulation(job, device, dtype),
         masked_softmax_fusion=False,
         bias_dropout_fusion=device.is_cuda,
-        apply_rope_fusion=layers == "transformer_engine" and model.position_embedding_type == "rope",
+        apply_rope_fusion=fuses_rotation(model, layers),
         rotates_projection=device.is_cuda and rotates_projection(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
         recompute_granularity=runtime.recompute_granularity,
@@ -115,7 +116,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         distribute_saved_activations=runtime.distribute_saved_activations,
         cpu_offloading=runtime.cpu_offloading_num_layers is not None,
         cpu_offloading_num_layers=runtime.cpu_offloading_num_layers or 0,
-        **_activation(model, device),
+        **_activation(model, fused=device.is_cuda and fuses_activation(model)),
         **expert_settings(job, layers),
         **fp8_settings(job.precision, layers),
         **_hybrid_settings(model),
@@ -140,28 +141,28 @@ def _leave(weight: torch.Tensor) -> torch.Tensor:
     return weight
 
 
-def _activation(model: ModelSpec, device: Device) -> dict[str, Any]:
-    gated, fused = {"gated_linear_unit": model.is_gated}, {"bias_activation_fusion": device.is_cuda}
+def _activation(model: ModelSpec, *, fused: bool) -> dict[str, Any]:
+    return {
+        "gated_linear_unit": model.is_gated,
+        "bias_activation_fusion": fused,
+        "activation_func": _activation_function(model, fused=fused),
+    }
+
+
+def _activation_function(model: ModelSpec, *, fused: bool) -> Callable[..., torch.Tensor]:
     match model.activation:
         case "swiglu":
-            return {**gated, **fused, "activation_func": functional.silu}
-        case "geglu" | "gelu_tanh" if device.is_cuda and _fuses_gelu(model):
-            # megatron-core's fused GeLUs are the tanh approximation, and go by the name of the exact one.
-            return {**gated, **fused, "activation_func": functional.gelu}
+            return functional.silu
         case "geglu" | "gelu_tanh":
-            tanh = functools.partial(functional.gelu, approximate="tanh")
-            return {**gated, "bias_activation_fusion": False, "activation_func": tanh}
+            # megatron-core's fused GeLUs are the tanh approximation, and go by the name of the exact one.
+            return functional.gelu if fused else functools.partial(functional.gelu, approximate="tanh")
         case "relu":
-            return {**gated, "bias_activation_fusion": False, "activation_func": functional.relu}
+            return functional.relu
         case "squared_relu":
-            return {**gated, "bias_activation_fusion": False, "activation_func": squared_relu}
+            squared: Callable[..., torch.Tensor] = squared_relu
+            return squared
         case "gelu":
-            return {**gated, "bias_activation_fusion": False, "activation_func": gelu}
-
-
-def _fuses_gelu(model: ModelSpec) -> bool:
-    """Of experts megatron-core fuses SwiGLU only."""
-    return not model.has_experts and (model.is_gated or model.add_bias_linear)
+            return gelu
 
 
 def build_chunks(
@@ -205,14 +206,11 @@ def wrap_data_parallel(
 
     `graphs`: what captures the passes; communication is no part of them, so that none overlaps.
     """
-    parallelism = job.parallelism
-    replicated = job.weight_replicas > 1
-    sharded = parallelism.use_distributed_optimizer
-    overlap_reduce = parallelism.overlap_grad_reduce and replicated and graphs is None
-    overlap_gather = parallelism.overlaps_param_gather and replicated and sharded and overlap_reduce
+    overlap_reduce = overlaps_reduction(job, captured=graphs is not None)
+    overlap_gather = overlaps_gathering(job, captured=graphs is not None)
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=job.precision.grad_reduce_in_fp32,
-        use_distributed_optimizer=sharded,
+        use_distributed_optimizer=job.parallelism.use_distributed_optimizer,
         overlap_grad_reduce=overlap_reduce,
         overlap_param_gather=overlap_gather,
         check_for_nan_in_grad=False,

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from orchestrator.planning.graphs import MEASURED_ON
+from orchestrator.backends.machine import MEASURED_ON
 from orchestrator.planning.hardware import shipped
-from orchestrator.planning.hardware.devices import Device as Planned
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
 
@@ -59,13 +58,6 @@ def slowest_start(device: Device, control: Control) -> float:
     own = start_seconds(device.torch_device) if is_chosen_by_it else 0.0
     slowest: float = control.from_first(max(control.gather_to_first(own) or [own]))
     return slowest
-
-
-def with_host(known: Planned, seconds: float) -> Planned:
-    """A GPU whose host starts a kernel in so many seconds, if that is longer than planned: what the plan chooses for a
-    faster one stands.
-    """
-    return known.with_launch(max(known.efficiency.launch, seconds))
 
 
 def start_seconds(device: torch.device) -> float:

@@ -8,7 +8,9 @@ from orchestrator.errors import Problem
 from orchestrator.spec.rules import (
     bert,
     chat,
+    cuda_graphs,
     experts,
+    flash_attention,
     fp8,
     kernels,
     lora,
@@ -23,6 +25,7 @@ from orchestrator.spec.rules import (
     stages,
     t5,
     task,
+    tensor_overlap,
     topology,
     training,
     variants,
@@ -52,6 +55,9 @@ RULES: tuple[Rule, ...] = (
     *lora.RULES,
     *fp8.RULES,
     *operation.RULES,
+    *tensor_overlap.RULES,
+    *flash_attention.RULES,
+    *cuda_graphs.RULES,
     *paths.RULES,
     *notifications.RULES,
 )

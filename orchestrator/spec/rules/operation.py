@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec import attention_backend, cuda_graphs, tensor_overlap
 from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.precision import PrecisionSpec
 from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
@@ -263,30 +262,6 @@ def overlapped_param_gather(job: JobSections) -> Iterator[Problem]:
             yield Problem(f"needs {name}: true, and that is false", paths, "leave it out; it follows by itself")
 
 
-def overlapped_tensor_parallel(job: JobSections) -> Iterator[Problem]:
-    """What is asked for in words is had, or refused."""
-    if job.parallelism.tp_comm_overlap:
-        for field, reason in tensor_overlap.obstacles(job):
-            message = f"overlapped tensor parallelism cannot be had: {reason}"
-            yield Problem(message, (tensor_overlap.OVERLAP, field), "leave it out")
-
-
-def demanded_flash_attention(job: JobSections) -> Iterator[Problem]:
-    """FlashAttention 4 that is asked for in words is had, or refused."""
-    if job.runtime.attention_backend == "flash":
-        for field, reason in attention_backend.obstacles(job):
-            message = f"FlashAttention 4 cannot be had: {reason}"
-            hint = "write attention_backend: auto or fused, or leave it out"
-            yield Problem(message, (attention_backend.ATTENTION, field), hint)
-
-
-def demanded_graphs(job: JobSections) -> Iterator[Problem]:
-    """Passes that are to be a CUDA graph are one, or refused."""
-    if job.runtime.cuda_graphs:
-        for field, reason in cuda_graphs.obstacles(job):
-            yield Problem(f"CUDA graphs cannot be had: {reason}", (cuda_graphs.GRAPHS, field), "leave it out")
-
-
 def _shares(job: JobSections) -> list[float]:
     """The weights of train, validation and test."""
     return [float(part) for part in job.data.split.split(",")]
@@ -315,7 +290,4 @@ RULES = (
     owned_environment,
     environment_of_attention,
     overlapped_param_gather,
-    overlapped_tensor_parallel,
-    demanded_flash_attention,
-    demanded_graphs,
 )

@@ -12,8 +12,8 @@ import pytest
 from support.event_log import append_event, lines_of
 from support.training import make_run, tiny_job
 
+from orchestrator.backends.attention import with_attention
 from orchestrator.cli.main import main
-from orchestrator.planning.graphs import with_attention
 from orchestrator.planning.hardware import device_named, shipped
 from orchestrator.planning.time import estimate_time
 from orchestrator.rundir import RunDir, append_line

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends.layers import layers_there
 from orchestrator.errors import SpecError
+from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.hardware import shipped
-from orchestrator.planning.layers import layers_there
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.parameters.adapters import adapter_parameters
@@ -115,8 +116,8 @@ def test_it_is_planned_with_the_layers_that_take_adapters(make_job: Any, monkeyp
     device = shipped("H100")
     assert device is not None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.util)
-    assert layers_there(make_job(), device)[0] == "transformer_engine"
-    assert layers_there(make_job(model={"lora": {"rank": 8}}), device)[0] == "torch"
+    assert layers_there(make_job(), machine_of(device))[0] == "transformer_engine"
+    assert layers_there(make_job(model={"lora": {"rank": 8}}), machine_of(device))[0] == "torch"
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

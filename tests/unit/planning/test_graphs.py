@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.planning import graphs
+from orchestrator.backends import cuda_graphs, effective_job
+from orchestrator.backends.cuda_graphs import with_graphs
+from orchestrator.planning import estimates
+from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.forecast import forecast, planned_timeline
-from orchestrator.planning.graphs import chooses_graphs, settled, with_graphs
 from orchestrator.planning.hardware.devices import Device, shipped
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.time import estimate_time
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.runtime import Layers
 
 SMALL: dict[str, Any] = {"num_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 512}
 LARGE: dict[str, Any] = {**SMALL, "hidden_size": 4096, "seq_length": 4096}
@@ -24,6 +28,14 @@ def gpu(name: str) -> Device:
     found = shipped(name)
     assert found is not None
     return found
+
+
+def chooses_graphs(job: JobSpec, layers: Layers, device: Device) -> bool:
+    return cuda_graphs.chooses_graphs(job, layers, machine_of(device), DeviceEstimates(VOCAB, device))
+
+
+def settled(job: JobSpec, layers: Layers, device: Device) -> JobSpec:
+    return effective_job.settled(job, layers, machine_of(device), DeviceEstimates(VOCAB, device))
 
 
 @pytest.mark.parametrize(
@@ -42,13 +54,13 @@ def gpu(name: str) -> Device:
 )
 def test_what_is_chosen(make_job: Any, model: Any, runtime: Any, name: str, is_captured: bool) -> None:
     job = make_job(model=model, runtime=runtime)
-    assert chooses_graphs(job, VOCAB, "transformer_engine", gpu(name)) == is_captured
-    assert settled(job, VOCAB, "transformer_engine", gpu(name)).runtime.cuda_graphs is is_captured
+    assert chooses_graphs(job, "transformer_engine", gpu(name)) == is_captured
+    assert settled(job, "transformer_engine", gpu(name)).runtime.cuda_graphs is is_captured
 
 
 def test_a_calibrated_gpu_is_of_its_generation(make_job: Any) -> None:
     calibrated = replace(gpu("H100"), name="ours")
-    assert chooses_graphs(make_job(model=SMALL), VOCAB, "torch", calibrated)
+    assert chooses_graphs(make_job(model=SMALL), "torch", calibrated)
 
 
 def test_memory_has_to_be_left(make_job: Any) -> None:
@@ -56,8 +68,14 @@ def test_memory_has_to_be_left(make_job: Any) -> None:
     job = make_job(model=SMALL)
     needed = estimate_memory(with_graphs(job, True), VOCAB, "torch").device_bytes
     roomy, tight = (replace(gpu("H100"), memory_bytes=int(part * needed)) for part in (1.2, 1.05))
-    assert chooses_graphs(job, VOCAB, "torch", roomy)
-    assert not chooses_graphs(job, VOCAB, "torch", tight)
+    assert chooses_graphs(job, "torch", roomy)
+    assert not chooses_graphs(job, "torch", tight)
+
+
+def test_a_host_that_is_faster_than_planned_changes_nothing() -> None:
+    known = DeviceEstimates(VOCAB, gpu("H100"))
+    assert known.behind(1e-6) == known
+    assert known.behind(2e-5).start_seconds == 2e-5
 
 
 def test_the_optimizer_has_no_use_of_what_a_graph_keeps(make_job: Any) -> None:
@@ -75,10 +93,10 @@ def test_what_only_gpus_have_is_not_planned_of_the_cpu(make_job: Any) -> None:
     precision = {"dtype": "bf16"}
     found, named = (make_job(model=SMALL, precision=precision, runtime={"device": each}) for each in ("auto", "cpu"))
     cpu = gpu("cpu")
-    first, second = (settled(job, VOCAB, "torch", cpu) for job in (found, named))
+    first, second = (settled(job, "torch", cpu) for job in (found, named))
     assert estimate_memory(first, VOCAB, "torch") == estimate_memory(second, VOCAB, "torch")
     assert estimate_time(first, VOCAB, "torch", cpu) == estimate_time(second, VOCAB, "torch", cpu)
-    assert settled(found, VOCAB, "torch", gpu("H200")).runtime.device == "auto"
+    assert settled(found, "torch", gpu("H200")).runtime.device == "auto"
 
 
 @pytest.mark.parametrize(
@@ -101,9 +119,9 @@ def test_attention_is_planned_as_the_runtime_takes_it(
     sections: dict[str, Any],
     backend: str,
 ) -> None:
-    monkeypatch.setattr(graphs, "has_flash", lambda: is_there)
+    monkeypatch.setattr(estimates, "has_flash", lambda: is_there)
     job = make_job(**{"model": SMALL, "precision": {"dtype": "bf16"}, **sections})
-    found = settled(job, VOCAB, "transformer_engine", gpu(name))
+    found = settled(job, "transformer_engine", gpu(name))
     assert found.runtime.attention_backend == backend
     if backend == "flash":
         taken = (estimate_time(each, VOCAB, "transformer_engine", gpu(name)).parts for each in (found, job))
@@ -120,7 +138,7 @@ def test_a_step_is_drawn_as_it_is_forecast(
     make_job: Any, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], is_captured: bool
 ) -> None:
     """With the graphs and the attention that a job leaves open, in as many seconds."""
-    monkeypatch.setattr(graphs, "has_flash", lambda: True)
+    monkeypatch.setattr(estimates, "has_flash", lambda: True)
     runtime = {"layers": "transformer_engine", "device": "cuda"}
     job = make_job(model=model, precision={"dtype": "bf16"}, runtime=runtime, launch={"gpu": "H200"})
     plan = make_plan(job)

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from support.shipped import SHIPPED
 
-from orchestrator.planning import layers
-from orchestrator.planning.hardware import choice, device_named
-from orchestrator.planning.layers import WORTH, layers_of, layers_there, saved_by_torch
+from orchestrator.backends import layers
+from orchestrator.backends.layers import WORTH
+from orchestrator.planning import estimates
+from orchestrator.planning.estimates import DeviceEstimates, machine_of
+from orchestrator.planning.hardware import Device, choice, device_named
 from orchestrator.planning.time import estimate_time
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -25,6 +27,10 @@ WAITING = (*SPLIT, "batch.micro_batch_size=1")
 
 def small(*changes: str) -> JobSpec:
     return load_job([SHIPPED["gpt-1.7b"]], list(changes)).job
+
+
+def layers_of(job: JobSpec, device: Device) -> tuple[str, str]:
+    return layers.layers_of(job, machine_of(device), DeviceEstimates(WORDS, device))
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def test_torchs_are_taken_where_the_host_holds_up_the_others() -> None:
     saved = 1 - torchs / engines
     assert saved > WORTH
     why = f"auto: the host holds up Transformer Engine's, and a step takes {saved:.0%} less"
-    assert layers_of(job, WORDS, h200) == ("torch", why)
+    assert layers_of(job, h200) == ("torch", why)
 
 
 @pytest.mark.usefixtures("engine")
@@ -59,14 +65,15 @@ def test_torchs_are_taken_where_the_host_holds_up_the_others() -> None:
     ids=["large", "captured", "overlap", "fp8", "window", "pinned", "not-measured"],
 )
 def test_else_transformer_engines_are(gpu: str, changes: tuple[str, ...]) -> None:
-    assert layers_of(small(*changes), WORDS, device_named(gpu))[0] == "transformer_engine"
+    assert layers_of(small(*changes), device_named(gpu))[0] == "transformer_engine"
 
 
 @pytest.mark.usefixtures("engine")
 def test_not_where_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "capacity", lambda memory, device: "does not fit")
-    assert saved_by_torch(small(*WAITING), WORDS, device_named("H200")) == 0
-    assert layers_of(small(*WAITING), WORDS, device_named("H200"))[0] == "transformer_engine"
+    h200 = device_named("H200")
+    monkeypatch.setattr(estimates, "capacity", lambda memory, device: "does not fit")
+    assert layers.saved_by_torch(small(*WAITING), machine_of(h200), DeviceEstimates(WORDS, h200)) == 0
+    assert layers_of(small(*WAITING), h200)[0] == "transformer_engine"
 
 
 @pytest.mark.parametrize(
@@ -108,11 +115,11 @@ def test_a_machine_that_is_named_has_its_own_layers(
     spec = None if cluster is None else ClusterSpec(name="site", **cluster)
     device = choice.device_of(job, spec).device
     assert device.layers == expected
-    planned, why = layers_there(job, device)
+    planned, why = layers.layers_there(job, machine_of(device))
     assert planned == (expected or "torch")
     assert why.endswith("installed here") == (expected is None and not device.is_cpu)
 
 
 def test_nothing_is_saved_of_what_is_not_there() -> None:
     why = "auto: Transformer Engine is not installed here"
-    assert layers_of(small(*WAITING), WORDS, device_named("H200")) == ("torch", why)
+    assert layers_of(small(*WAITING), device_named("H200")) == ("torch", why)

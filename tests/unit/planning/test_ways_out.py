@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.planning import graphs
+from orchestrator.planning import estimates
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.suggestions.remedies import Remedy
@@ -44,7 +44,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transformer Engine and FlashAttention 4 are there, as far as a plan looks."""
     found = importlib.machinery.ModuleSpec("transformer_engine", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
-    monkeypatch.setattr(graphs, "has_flash", lambda: True)
+    monkeypatch.setattr(estimates, "has_flash", lambda: True)
 
 
 @pytest.mark.usefixtures("engine")

@@ -10,9 +10,9 @@ import pytest
 from megatron.core.transformer.moe import moe_utils
 from support.training import tiny_job
 
+from orchestrator.backends.experts import GROUPED_PRODUCTS, can_fuse_router, multiplies_in_one_kernel
 from orchestrator.runtime.layers import experts
-from orchestrator.runtime.layers.experts import expert_kernels
-from orchestrator.spec.expert_kernels import GROUPED_PRODUCTS, can_fuse_router, can_multiply_in_one_kernel
+from orchestrator.runtime.layers.experts import kernel_settings
 from orchestrator.spec.job import JobSpec
 
 MIXTURE = {"num_experts": 4, "moe_router_topk": 2, "activation": "swiglu", "add_bias_linear": False}
@@ -32,7 +32,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on(job: JobSpec, layers: Any = ENGINES) -> set[str]:
-    return {name for name, is_on in expert_kernels(job, layers).items() if is_on}
+    return {name for name, is_on in kernel_settings(job, layers).items() if is_on}
 
 
 @pytest.mark.usefixtures("engine")
@@ -83,7 +83,7 @@ def test_the_loss_of_each_sequence_has_a_sum_for_each() -> None:
 
 @pytest.mark.parametrize(("width", "possible"), [(64, True), (60, False)])
 def test_rows_have_whole_vectors(width: int, possible: bool) -> None:
-    assert can_multiply_in_one_kernel(mixture(moe_ffn_hidden_size=width)) is possible
+    assert multiplies_in_one_kernel(mixture(moe_ffn_hidden_size=width), ENGINES) is possible
 
 
 def engine_of(asked: list[tuple[list[int], str | None]]) -> types.SimpleNamespace:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.planning.hardware import device_named
 from orchestrator.runtime.processes import host
 from orchestrator.runtime.processes.device import Device
-from orchestrator.runtime.processes.host import slowest_start, start_seconds, with_host
+from orchestrator.runtime.processes.host import slowest_start, start_seconds
 
 GPU, OLDER = (Device("cuda", torch.device("cpu"), "nccl", name) for name in ("NVIDIA H100 80GB HBM3", "Tesla V100"))
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
@@ -63,9 +62,3 @@ def test_an_undisturbed_round_counts_and_no_random_number_is_taken(monkeypatch: 
     before = torch.get_rng_state()
     assert start_seconds(torch.device("cpu")) == pytest.approx(1e-5)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_host_that_is_faster_than_planned_changes_nothing() -> None:
-    known = device_named("H100")
-    assert with_host(known, 1e-6) == known
-    assert with_host(known, 2e-5).efficiency.launch == 2e-5

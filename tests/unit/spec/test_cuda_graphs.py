@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.spec.canonical import config_hash
-from orchestrator.spec.cuda_graphs import GRAPHS
+from orchestrator.spec.rules.cuda_graphs import GRAPHS
 
 DEMANDED = f"{GRAPHS}=true"
 RECOMPUTED = "runtime={recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.spec.tensor_overlap import OVERLAP, overlaps_tensor_parallel
+from orchestrator.backends.tensor_overlap import wants_overlap
+from orchestrator.spec.rules.tensor_overlap import OVERLAP
 
 TP = "parallelism.tensor_model_parallel_size"
 SP = "parallelism.sequence_parallel"
@@ -38,9 +39,9 @@ TASK = (
     ids=" ".join,
 )
 def test_what_can_overlap_does_unless_it_is_switched_off(small: Any, overrides: tuple[str, ...]) -> None:
-    assert overlaps_tensor_parallel(small.job(*PLAIN, *overrides))
-    assert overlaps_tensor_parallel(small.job(*PLAIN, *overrides, f"{OVERLAP}=true"))
-    assert not overlaps_tensor_parallel(small.job(*PLAIN, *overrides, f"{OVERLAP}=false"))
+    assert wants_overlap(small.job(*PLAIN, *overrides))
+    assert wants_overlap(small.job(*PLAIN, *overrides, f"{OVERLAP}=true"))
+    assert not wants_overlap(small.job(*PLAIN, *overrides, f"{OVERLAP}=false"))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_what_can_overlap_does_unless_it_is_switched_off(small: Any, overrides: 
 def test_what_cannot_does_not_and_is_refused_where_it_is_demanded(
     small: Any, overrides: tuple[str, ...], reason: str
 ) -> None:
-    assert not overlaps_tensor_parallel(small.job(*PLAIN, *overrides))
+    assert not wants_overlap(small.job(*PLAIN, *overrides))
     messages = small.messages(*PLAIN, *overrides, f"{OVERLAP}=true")
     begins = "overlapped tensor parallelism cannot be had: "
     assert any(each.startswith(begins) and reason in each for each in messages), messages
@@ -83,4 +84,4 @@ def test_what_cannot_does_not_and_is_refused_where_it_is_demanded(
 
 def test_without_tensor_parallelism_it_means_nothing(small: Any) -> None:
     for said in ("true", "false", "null"):
-        assert not overlaps_tensor_parallel(small.job(f"{OVERLAP}={said}"))
+        assert not wants_overlap(small.job(f"{OVERLAP}={said}"))

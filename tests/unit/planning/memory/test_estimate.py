@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from support.earlier_memory import plan_compiled_rotation, plan_megatrons_loss
 from support.pace import at_the_promised_pace
 
+from orchestrator.backends.fused_kernels import rotates_projection
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
-from orchestrator.planning.memory.layer import Layers, rotates_projection
 from orchestrator.planning.memory.non_torch_memory import outside_the_allocator
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import STORED, JobSpec
 from orchestrator.spec.loading import load_text
+from orchestrator.spec.runtime import Layers
 
 GIB = 2**30
 PAGE = Path(__file__).parents[4] / "docs" / "benchmarks" / "2026-11-20-memory-model.md"

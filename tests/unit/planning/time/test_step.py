@@ -13,9 +13,9 @@ from support.pace import at_the_promised_pace
 from support.reference_times import PADDED_VOCAB, job_of, published_rows
 from support.timed_jobs import LARGE, LAYOUTS, device, job, seconds
 
+from orchestrator.backends import chunked_loss
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import Device, shipped_names
-from orchestrator.planning.memory import chunked_loss
 from orchestrator.planning.time import PARTS, StepTime, estimate_time, faster_with_graphs
 from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.passes import layer_pass, output_pass

@@ -1,11 +1,8 @@
-"""Which jobs can use Transformer Engine's kernels for experts: router, permutation and grouped GEMM.
-
-The first two are megatron-core's `moe_router_fusion` and `moe_permute_fusion`. Whether this Transformer Engine has them
-is the runtime's to find out (`runtime/layers/experts.py`).
-"""
+"""Which of Transformer Engine's kernels compute experts: router, permutation and grouped GEMM."""
 
 from __future__ import annotations
 
+from orchestrator.spec.runtime import Layers
 from orchestrator.spec.sections import JobSections
 
 GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
@@ -20,28 +17,35 @@ _SHARED_BYTES = 48 << 10
 _SUM_BYTES, _SCORE_BYTES, _TOKENS_OF_BLOCK = 8, 4, 4
 
 
-def may_have_engine(job: JobSections) -> bool:
-    """Whether Transformer Engine's layers may compute, as far as the spec says."""
-    return job.runtime.layers != "torch" and job.runtime.device != "cpu" and job.model.lora is None
+def expert_kernels(job: JobSections, layers: Layers, *, has_permutation: bool, has_router: bool) -> dict[str, bool]:
+    """Which of them a run has, in megatron-core's words: of those that the installed Transformer Engine has, what the
+    job can have with these layers.
+    """
+    engines = layers == "transformer_engine"
+    return {
+        "moe_grouped_gemm": groups_experts(job, layers),
+        "moe_permute_fusion": engines and has_permutation and can_fuse_permutation(job),
+        "moe_router_fusion": engines and has_router and can_fuse_router(job),
+    }
 
 
-def can_group(job: JobSections) -> bool:
-    """Whether the experts of a rank may be multiplied in one kernel."""
-    return job.model.num_experts is not None and job.model.moe_grouped_gemm is not False
+def groups_experts(job: JobSections, layers: Layers) -> bool:
+    """Whether the experts of a rank are multiplied together."""
+    return layers == "transformer_engine" and job.model.has_experts and job.model.moe_grouped_gemm is not False
 
 
-def can_multiply_in_one_kernel(job: JobSections) -> bool:
-    """Whether `GROUPED_PRODUCTS` may be set."""
+def multiplies_in_one_kernel(job: JobSections, layers: Layers) -> bool:
+    """Whether `GROUPED_PRODUCTS` is set."""
     model = job.model
     inner = model.moe_ffn_size // job.parallelism.expert_tensor_parallel
-    return can_group(job) and model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
+    return groups_experts(job, layers) and model.hidden_size % _WIDTH == 0 and inner % _WIDTH == 0
 
 
 def can_fuse_permutation(job: JobSections) -> bool:
     """Whether tokens are sorted by expert, and put back, in one kernel each. The plain way has the host wait for how
     many they are. Under `deterministic` it is the plain way: which block sizes are fastest is tried as a run begins.
     """
-    return job.model.num_experts is not None and not job.runtime.deterministic
+    return job.model.has_experts and not job.runtime.deterministic
 
 
 def can_fuse_router(job: JobSections) -> bool:
@@ -49,11 +53,11 @@ def can_fuse_router(job: JobSections) -> bool:
     into a block's memory. The loss is summed up in any order, so not under `deterministic`.
     """
     model = job.model
-    if model.num_experts is None or job.runtime.deterministic or model.moe_router_dtype == "fp64":
+    if not model.has_experts or job.runtime.deterministic or model.moe_router_dtype == "fp64":
         return False
     if model.moe_router_load_balancing_type == "sinkhorn":
         return False
     # The loss of each sequence takes the experts of every sequence of a micro-batch for columns of their own.
     sequences = job.batch.micro_batch_size if model.moe_router_load_balancing_type == "seq_aux_loss" else 1
-    scores = _TOKENS_OF_BLOCK * _SCORE_BYTES * (model.num_experts + 2 * model.moe_router_topk)
-    return max(scores, _SUM_BYTES * sequences * model.num_experts) <= _SHARED_BYTES
+    scores = _TOKENS_OF_BLOCK * _SCORE_BYTES * (model.expert_count + 2 * model.moe_router_topk)
+    return max(scores, _SUM_BYTES * sequences * model.expert_count) <= _SHARED_BYTES

@@ -1,9 +1,11 @@
-"""FlashAttention 4 as the core of attention: which jobs can have it, and what stands in the way of the others."""
+"""FlashAttention 4 as the core of attention: what rules it out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.errors import Problem
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections import JobSections
 
 ATTENTION = "runtime.attention_backend"
@@ -39,7 +41,12 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "runtime.cpu_offloading_num_layers", "what it keeps would not wait in the host's memory"
 
 
-def may_use_flash(job: JobSections) -> bool:
-    """Whether it is to be looked for on the machine: demanded, or left to the runtime with nothing in the way."""
-    asked = job.runtime.attention_backend
-    return asked == "flash" or (asked == "auto" and next(obstacles(job), None) is None)
+def demanded_flash_attention(job: JobSections) -> Iterator[Problem]:
+    """FlashAttention 4 that is asked for in words is had, or refused."""
+    if job.runtime.attention_backend == "flash":
+        for field, reason in obstacles(job):
+            message = f"FlashAttention 4 cannot be had: {reason}"
+            yield Problem(message, (ATTENTION, field), "write attention_backend: auto or fused, or leave it out")
+
+
+RULES: tuple[Rule, ...] = (demanded_flash_attention,)

@@ -1,10 +1,12 @@
-"""Passes over a micro-batch as one CUDA graph: what stands in the way of it."""
+"""Passes over a micro-batch as one CUDA graph: what rules it out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.errors import Problem
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections import JobSections
 
 GRAPHS = "runtime.cuda_graphs"
@@ -46,3 +48,13 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
 def _drops(model: ModelSpec) -> bool:
     of_adapters = 0.0 if model.lora is None else model.lora.lora_dropout
     return max(model.hidden_dropout, model.attention_dropout, of_adapters) > 0
+
+
+def demanded_graphs(job: JobSections) -> Iterator[Problem]:
+    """Passes that are to be a CUDA graph are one, or refused."""
+    if job.runtime.cuda_graphs:
+        for field, reason in obstacles(job):
+            yield Problem(f"CUDA graphs cannot be had: {reason}", (GRAPHS, field), "leave it out")
+
+
+RULES: tuple[Rule, ...] = (demanded_graphs,)

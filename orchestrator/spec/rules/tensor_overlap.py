@@ -1,4 +1,4 @@
-"""Tensor parallelism that sends while it multiplies: which jobs can, and what stands in the way of the others.
+"""Tensor parallelism that sends while it multiplies: what rules it out.
 
 It is Transformer Engine's (2.11) user buffers, by way of megatron-core's `tp_comm_overlap`: a matrix product is cut
 into a piece per rank, and copy engines move one piece while another is multiplied.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.errors import Problem
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections import JobSections
 
 OVERLAP = "parallelism.tp_comm_overlap"
@@ -72,11 +74,12 @@ def _sizes(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "batch.micro_batch_size", f"{tokens} tokens of {hidden} elements are too many for its buffers"
 
 
-def overlaps_tensor_parallel(job: JobSections) -> bool:
-    """Whether products are to overlap with what tensor parallelism sends: where there is some, unless it is switched
-    off, or is not asked for in words and something stands in the way.
-    """
-    degrees = job.parallelism
-    if degrees.tensor_model_parallel_size == 1 or degrees.tp_comm_overlap is False:
-        return False
-    return degrees.tp_comm_overlap is True or next(obstacles(job), None) is None
+def overlapped_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """What is asked for in words is had, or refused."""
+    if job.parallelism.tp_comm_overlap:
+        for field, reason in obstacles(job):
+            message = f"overlapped tensor parallelism cannot be had: {reason}"
+            yield Problem(message, (OVERLAP, field), "leave it out")
+
+
+RULES: tuple[Rule, ...] = (overlapped_tensor_parallel,)

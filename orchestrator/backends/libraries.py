@@ -30,6 +30,11 @@ def has_flash() -> bool:
     return flash_version() is not None
 
 
+def is_engine_installed() -> bool:
+    """Whether Transformer Engine is here; it is not imported."""
+    return importlib.util.find_spec("transformer_engine") is not None
+
+
 def libraries_missing(job: JobSpec) -> list[str]:
     """Packages that a job's layers need and this Python lacks; nothing is imported. The family needs those of state
     space layers whichever layers a hybrid has."""

@@ -1,0 +1,44 @@
+"""Kernels that do several things at once: which of them a job has."""
+
+from __future__ import annotations
+
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.runtime import Layers
+
+
+def rotates_projection(job: JobSpec, layers: Layers) -> bool:
+    """Whether a kernel of our own rotates queries and keys on a GPU as the projection left them: those that are not
+    normalised, of heads that are this rank's own. Torch's layers have ways of their own to lay out a sequence in parts,
+    and what has capped scores.
+    """
+    model, degrees = job.model, job.parallelism
+    own = model.query_groups >= degrees.tensor_model_parallel_size
+    is_rotated = "rotated_projection" in model.family.supports and model.position_embedding_type == "rope"
+    plainly = degrees.context_parallel_size == 1 and model.attention_logit_softcapping is None
+    able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)
+    return able and is_rotated and own and not model.qk_layernorm
+
+
+def fuses_rotation(model: ModelSpec, layers: Layers) -> bool:
+    """Whether Transformer Engine rotates queries, and keys, in a kernel each."""
+    return layers == "transformer_engine" and model.position_embedding_type == "rope"
+
+
+def adds_in_products(job: JobSpec) -> bool:
+    """Whether the products that compute gradients of weights add them to their buffers, where torch can. By itself only
+    on a GPU: the CPU has no product of 16-bit matrices that adds to fp32; and not where the matrices are frozen.
+    """
+    choice = job.runtime.gradient_accumulation_fusion
+    if choice != "auto":
+        return choice
+    return job.runtime.device != "cpu" and not job.model.has_adapters and job.precision.dtype != "fp32"
+
+
+def fuses_activation(model: ModelSpec) -> bool:
+    """Whether megatron-core has the bias and the activation in one kernel: SwiGLU's, and outside of experts those of
+    the tanh approximation of GeLU that are gated or have a bias.
+    """
+    if model.activation in ("geglu", "gelu_tanh"):
+        return not model.has_experts and (model.is_gated or model.add_bias_linear)
+    return model.activation == "swiglu"
