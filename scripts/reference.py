@@ -21,6 +21,7 @@ from orchestrator.planning.hardware.profiles import GpuProfile
 from orchestrator.spec.base import Section
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.docstrings import documented_schema
+from orchestrator.spec.field_names import short_names
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sweep import SweepSpec
 
@@ -46,7 +47,7 @@ def spec_page() -> str:
         "One YAML file describes one job. Unknown keys are refused. `orchestrator schema` prints the same as a JSON\n"
         "schema, for editors."
     )
-    return _document_page("The job spec", intro, JobSpec)
+    return document_page("The job spec", intro, JobSpec)
 
 
 def sweep_page() -> str:
@@ -54,9 +55,9 @@ def sweep_page() -> str:
     intro = (
         "The `sweep:` section of a job file, or of a file with a `base:`; [how to use it](../how-to/sweeps.md).\n"
         "Fields are named in full (`optimizer.lr`), by their last word where that says it all (`lr`), or in short\n"
-        "(`tp`, `pp`, `vp`, `sp`, `cp`, `ep`, `dp`, `mbs`, `gbs`, `iters`, `layers`, `hidden`, `heads`, `seq`)."
+        f"({', '.join(f'`{name}`' for name in short_names())})."
     )
-    return _document_page("The sweep", intro, SweepSpec)
+    return document_page("The sweep", intro, SweepSpec)
 
 
 def profile_page() -> str:
@@ -66,7 +67,7 @@ def profile_page() -> str:
         "`~/.config/orchestrator/clusters/NAME.yaml`. `orchestrator cluster init` writes one;\n"
         "[how to use it](../how-to/clusters.md). Unknown keys are refused."
     )
-    return _document_page("The cluster profile", intro, ClusterSpec)
+    return document_page("The cluster profile", intro, ClusterSpec)
 
 
 def gpu_page() -> str:
@@ -76,10 +77,11 @@ def gpu_page() -> str:
         "`~/.config/orchestrator/gpus/NAME.yaml`. `orchestrator calibrate` writes one;\n"
         "[how to use it](../how-to/calibrate.md). Unknown keys are refused."
     )
-    return _document_page("The GPU profile", intro, GpuProfile)
+    return document_page("The GPU profile", intro, GpuProfile)
 
 
-def _document_page(title: str, intro: str, model: type[Section]) -> str:
+def document_page(title: str, intro: str, model: type[Section]) -> str:
+    """Every key of a kind of file, section by section."""
     schema = documented_schema(model)
     parts = [NOTE, f"# {title}\n\n{intro}\n\n"]
     fields = schema["properties"].items()

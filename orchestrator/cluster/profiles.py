@@ -24,7 +24,7 @@ PROFILE = Document(
     noun="cluster profile",
     such_as="`name:` and `partition:`",
     written_by="orchestrator cluster init",
-    foreign_names={
+    also_called={
         "time_limit": "time",
         "walltime": "time",
         "mem": "memory_per_node",

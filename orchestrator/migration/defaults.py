@@ -5,20 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pydantic_core import PydanticUndefined
-
-from orchestrator.spec.shape import sections
-
-REQUIRED: Any = PydanticUndefined
-"""Stands for the default of a field that has none."""
+from orchestrator.spec.shape import field_at
 
 
 @cache
 def default_of(path: str) -> Any:
     """The default of a field, REQUIRED where it has none."""
-    *section, name = path.split(".")
-    info = sections()[tuple(section)].model_fields[name]
-    return info.get_default(call_default_factory=True)
+    return field_at(path).get_default(call_default_factory=True)
 
 
 def is_free_text(path: str) -> bool:

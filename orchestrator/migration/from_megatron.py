@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.migration.defaults import REQUIRED, default_of
+from orchestrator.migration.defaults import default_of
 from orchestrator.migration.environment import OWNED, read_environment
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.flag_groups.training import name_of_file
@@ -39,9 +39,10 @@ from orchestrator.migration.shell.substituting import follow
 from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
-from orchestrator.migration.table import IMPLIED, OLD_NAMES, OURS, ROWS, Row
+from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS, Row
 from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, HINTS, OPENS, WORDS, unsupported_flag, why_idle
-from orchestrator.spec.foreign_names import FOREIGN_NAMES
+from orchestrator.spec.document import JOB_SPEC
+from orchestrator.spec.metadata import OURS, REQUIRED
 from orchestrator.spec.shape import leaf_paths
 from orchestrator.spec.suggestions import closest, suggest
 
@@ -343,7 +344,7 @@ def _read_unsupported(given: Gathering, name: str) -> None:
 def _hint(name: str) -> str:
     near, plain = closest(name, list(_WORDS)), name.replace("-", "_")
     meant = f"did you mean --{' or --'.join(near)}?" if near else None
-    if not near and (plain in FOREIGN_NAMES or any(path.endswith(f".{plain}") for path in leaf_paths())):
+    if not near and (plain in JOB_SPEC.foreign_names or any(path.endswith(f".{plain}") for path in leaf_paths())):
         meant = suggest(plain, (), ())[0]
     return f"{meant} Else {_UNKNOWN}" if meant else _UNKNOWN
 

@@ -7,14 +7,15 @@ from functools import reduce
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.migration.defaults import REQUIRED, default_of
+from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.ignored_flags import UNREAD
-from orchestrator.migration.table import OURS, ROWS, Row
+from orchestrator.migration.table import ROWS, Row
 from orchestrator.migration.writing_flags import FlagWriter, Unsaid
 from orchestrator.spec.halves import HALVES, layers_of, stages_of
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.metadata import OURS, REQUIRED, NoMegatronFlag
+from orchestrator.spec.shape import declared_around, leaf_paths
 from orchestrator.spec.values import environment_references
 
 _GROUPS = {
@@ -30,16 +31,6 @@ _GROUPS = {
     "runtime": "RUNTIME",
 }
 """Group of flags of each section of the spec."""
-_REASONS = {
-    "model.preset": "its values are flags",
-    "data.bert_order": "Megatron-LM always swaps the parts",
-    "data.prepare": "Megatron-LM reads data sets that are there",
-    "launch": "it is about the orchestrator's way to start a run",
-    "runtime": "Megatron-LM has no flag for it",
-    "checkpoint": "Megatron-LM has no flag for it",
-}
-
-
 _HALVES = (
     *("model.num_layers", "model.encoder_num_layers", "model.decoder_num_layers"),
     "parallelism.pipeline_model_parallel_split_rank",
@@ -96,9 +87,8 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
     covered |= {"model.architecture", "model.vision", "launch.nodes", "launch.gpus_per_node", "launch.env"}
     for path in leaf_paths():
         if "." in path and not any(path == other or path.startswith(f"{other}.") for other in covered):
-            writer.leave(
-                path, _REASONS.get(path) or _REASONS.get(path.partition(".")[0], "Megatron-LM has no flag for it")
-            )
+            declared = declared_around(path, NoMegatronFlag)
+            writer.leave(path, "Megatron-LM has no flag for it" if declared is None else declared.reason)
     return MegatronCommand(
         f"pretrain_{job.model.architecture}.py",
         job.launch.nodes,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.migration.defaults import REQUIRED, default_of
+from orchestrator.migration.defaults import default_of
 from orchestrator.migration.report import HEADINGS, LOUD, Migration
 from orchestrator.spec.base import Section
 from orchestrator.spec.formatting import as_yaml, duration, shorten
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.metadata import REQUIRED
 from orchestrator.spec.shape import fields_of
 
 _LONGEST_COMMENT = 100

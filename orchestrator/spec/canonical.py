@@ -1,50 +1,45 @@
-"""The identity of a spec. No pydantic here: a stored spec of an older version has one although it may not be valid."""
+"""The identity of a spec: of a stored one of an older version too, although it may not be valid."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-_ADDED: dict[tuple[str, ...], Any] = {
-    ("batch", "calculate_per_token_loss"): None,
-    ("evaluation", "same_samples"): True,
-    ("model", "add_output_bias"): False,
-    ("notifications",): {
-        "when": ["completed", "failed"],
-        "cells": ["failed"],
-        "command": None,
-        "webhook": None,
-        "webhook_fields": {},
-        "timeout": 20,
-    },
-    ("data", "chat", "date"): None,
-    ("data", "tokenizer", "lower_case"): None,
-    ("model", "vision"): None,
-    ("parallelism", "tp_comm_overlap"): None,
-    ("runtime", "attention_backend"): "auto",
-    ("runtime", "cuda_graphs"): None,
-    ("schedule", "drop_last"): False,
-    ("throughput",): {"flops": "full"},
-    ("tracking", "dashboard_url"): None,
-    ("tracking", "system_metrics_seconds"): 10.0,
-    ("tracking", "tensorboard"): False,
-    ("tracking", "wandb"): None,
-}
-"""What specs have that were not stored with it once, with the value that means the same as not having it. A key that
-is added to the spec belongs here, or every stored run becomes another than its own spec.
-"""
+from orchestrator.spec.base import Section
+from orchestrator.spec.metadata import HashedIfChanged
+from orchestrator.spec.sections import JobSections
+from orchestrator.spec.shape import declared, field_at
 
 
-def config_hash(document: Mapping[str, Any]) -> str:
+def config_hash(document: Mapping[str, Any], root: type[Section] = JobSections) -> str:
     """SHA-256 of the canonical JSON of a spec, hex. The same spec gives the same hash on every machine, and one that
     says nothing by a newer key the hash that it had before there was that key.
     """
-    for path, default in _ADDED.items():
+    for path, default in _left_out(root).items():
         document = _without(document, path, default)
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@cache
+def _left_out(root: type[Section]) -> dict[tuple[str, ...], Any]:
+    """The paths of newer keys, each with the value that means the same as not having it. Inner ones come first, and a
+    section around them is without them.
+    """
+    found: dict[tuple[str, ...], Any] = {}
+    for path, _ in sorted(declared(HashedIfChanged, root), key=lambda each: -each[0].count(".")):
+        keys = tuple(path.split("."))
+        default = field_at(path, root).get_default(call_default_factory=True)
+        if isinstance(default, Section):
+            default = default.model_dump(mode="json")
+            for inner, value in found.items():
+                if inner[: len(keys)] == keys:
+                    default = _without(default, inner[len(keys) :], value)
+        found[keys] = default
+    return found
 
 
 def _without(document: Mapping[str, Any], path: tuple[str, ...], default: Any) -> Mapping[str, Any]:

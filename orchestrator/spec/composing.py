@@ -14,8 +14,8 @@ from typing import Any
 
 from orchestrator.errors import Location, Problem
 from orchestrator.spec.document import JOB_SPEC, Document
-from orchestrator.spec.field_names import SHORT, overridden
 from orchestrator.spec.field_names import hint as hint_of
+from orchestrator.spec.field_names import overridden, short_names
 from orchestrator.spec.formatting import dotted, shorten, show
 from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.shape import Shape, shape_at
@@ -162,7 +162,7 @@ def apply_override(composition: Composition, override: str) -> None:
         hint = "write --set batch.micro_batch_size=4"
         composition.problems.append(Problem("is not KEY=VALUE", hint=hint, location=place))
         return
-    if is_of_a_job and path[0] in SHORT:
+    if is_of_a_job and path[0] in short_names():
         message = f"is the name of several fields, of which none takes {show(text.strip())}"
         composition.problems.append(Problem(message, path, f"{hint_of(path[0])}: write it in full", place))
         return

@@ -1,14 +1,15 @@
 """What the model reads."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from orchestrator.models.registry import FAMILIES
+from orchestrator.spec import resume
 from orchestrator.spec.base import Section
 from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.formatting import show
+from orchestrator.spec.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag
 from orchestrator.spec.values import Fraction, Positive, PositiveNumber, Seed, Size, Text, refuse_bool
 
 
@@ -29,6 +30,8 @@ TextPaths = Annotated[
 
 
 _FLAT = "a flat blend alternates weight and path: [0.7, path/a, 0.3, path/b]"
+
+_SENTENCES = ("model.architecture", tuple(each.name for each in FAMILIES.values() if each.least_sentences))
 
 
 class BlendEntry(Section):
@@ -109,16 +112,30 @@ class TokenizerSpec(Section):
     """How text becomes token ids. `byte_level` needs no file: ids 0 to 255 are bytes, 256 ends a document, and 257
     to 260 are [PAD], [CLS], [SEP] and [MASK] of masked language models."""
 
-    type: Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"] = "byte_level"
+    type: Annotated[
+        Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"],
+        resume.forbidden("token ids have another meaning"),
+        AlsoCalled("tokenizer_type"),
+    ] = "byte_level"
     """The kind of tokenizer. Where only a `path` is written, its name tells the kind."""
-    path: Text | None = None
+    path: Annotated[
+        Text | None,
+        resume.same_or(lambda job: resume.place(job.data.tokenizer.path), resume.TOKENS),
+        AlsoCalled("tokenizer_model tokenizer_name tokenizer_name_or_path tokenizer_path vocab_file"),
+    ] = None
     """huggingface: tokenizer.json or its folder; sentencepiece: the .model file; wordpiece: vocab.txt;
     gpt2_bpe: vocab.json."""
-    merges: Text | None = None
+    merges: Annotated[
+        Text | None,
+        resume.same_or(lambda job: resume.place(job.data.tokenizer.merges), resume.TOKENS),
+        AlsoCalled("merge_file merges_file"),
+    ] = None
     """gpt2_bpe: merges.txt."""
-    lower_case: bool | None = None
+    lower_case: Annotated[bool | None, resume.forbidden("text may become other tokens"), HashedIfChanged()] = None
     """wordpiece: lower-case the text; where no word of the vocabulary has an upper-case letter by default."""
-    vocab_extra_ids: Size = 0
+    vocab_extra_ids: Annotated[
+        Size, resume.forbidden("the ids of T5's sentinels have another meaning"), MegatronFlag()
+    ] = 0
     """Sentinels for T5's spans, added after the vocabulary. With 0 they are the tokenizer's own `<extra_id_0>`,
     `<extra_id_1>`, …"""
 
@@ -130,42 +147,69 @@ MaskedPart = Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(refuse_bool
 class DataSpec(Section):
     """The blend of indexed data sets, and how it is split and shuffled."""
 
-    blend: Blend | None = None
+    blend: Annotated[
+        Blend | None,
+        resume.sources,
+        AlsoCalled("data_path train_data_path train_data dataset dataset_path data_prefix"),
+    ] = None
     """Sources for training; `split` cuts validation and test from them unless those have their own."""
-    validation: Blend | None = None
+    validation: Annotated[Blend | None, resume.training_part, AlsoCalled("valid_data_path validation_data")] = None
     """Sources for validation alone, whole (no split); each is evaluated by itself as well."""
-    test: Blend | None = None
+    test: Annotated[Blend | None, resume.training_part, AlsoCalled("test_data_path")] = None
     """Sources for test alone, whole (no split). They are not evaluated during training."""
-    prepare: Literal["auto", "never"] = "auto"
+    prepare: Annotated[
+        Literal["auto", "never"],
+        resume.safe("only what happens when a data set is missing changes"),
+        NoMegatronFlag("Megatron-LM reads data sets that are there"),
+    ] = "auto"
     """Sources that are not there and that say what `text` they are made from: `auto` makes them before the training
     starts, on a cluster as a job of its own without GPUs; `never` refuses to start without them."""
-    split: Split = "969,30,1"
+    split: Annotated[Split, resume.training_part, AlsoCalled("splits_string train_val_test_split")] = "969,30,1"
     """Relative sizes of train, validation and test, cut by document from each source of `blend`. The test part is
     kept out of training and is not evaluated during it."""
-    random_tokens: bool = False
+    random_tokens: Annotated[bool, resume.ORDER, AlsoCalled("mock_data")] = False
     """Random token ids instead of data: for benchmarks."""
     tokenizer: TokenizerSpec = TokenizerSpec()
     """The tokenizer that made the data."""
-    chat: ChatSpec | None = None
+    chat: Annotated[ChatSpec | None, AlsoCalled("sft")] = None
     """Read the sources as conversations, for instruction tuning; `{}` for the usual settings."""
-    cache_dir: Text | None = None
+    cache_dir: Annotated[
+        Text | None,
+        resume.safe("the order of samples does not depend on where it is cached"),
+        AlsoCalled("data_cache_path index_mapping_dir"),
+        MegatronFlag("data-cache-path"),
+    ] = None
     """Where sample indices are cached; `<runs_dir>/.cache/index` by default."""
-    seed: Seed = 1234
+    seed: Annotated[Seed, resume.ORDER] = 1234
     """Seed of the shuffle: the order of samples depends on this and on nothing else."""
-    num_workers: Size | None = None
+    num_workers: Annotated[
+        Size | None,
+        resume.safe("the order of samples does not depend on who loads them"),
+        AlsoCalled("dataloader_num_workers"),
+        MegatronFlag(),
+    ] = None
     """Loader processes per rank; 2 on a GPU and 0 on the CPU by default."""
-    reset_position_ids: bool = False
+    reset_position_ids: Annotated[bool, resume.LOGIC, MegatronFlag()] = False
     """Restart positions after each end of document."""
-    eod_mask_loss: bool = False
+    eod_mask_loss: Annotated[bool, resume.trajectory("the loss is taken over other tokens"), MegatronFlag()] = False
     """Leave the end-of-document token out of the loss."""
-    mask_prob: MaskedPart = 0.15
+    mask_prob: Annotated[
+        MaskedPart,
+        resume.ORDER,
+        AlsoCalled("mlm_probability masked_lm_prob masked_lm_probability"),
+        MegatronFlag(only=_SENTENCES),
+    ] = 0.15
     """BERT, T5: part of a sample's tokens that is to be predicted."""
-    short_seq_prob: Fraction = 0.1
+    short_seq_prob: Annotated[Fraction, resume.ORDER, MegatronFlag(only=_SENTENCES)] = 0.1
     """BERT, T5: part of the samples that are made shorter than they could be."""
-    bert_order: Literal["sentence_order", "next_sentence"] = "sentence_order"
+    bert_order: Annotated[
+        Literal["sentence_order", "next_sentence"], resume.ORDER, NoMegatronFlag("Megatron-LM always swaps the parts")
+    ] = "sentence_order"
     """What BERT's binary head learns. A sample has two parts; `sentence_order`: in half of the samples they are swapped
     (as Megatron-LM does); `next_sentence`: in half of them the second is from elsewhere (as in the first BERT)."""
-    num_dataset_builder_threads: Positive = 1
+    num_dataset_builder_threads: Annotated[
+        Positive, resume.safe("the order of samples does not depend on who builds it"), MegatronFlag()
+    ] = 1
     """Threads that build the sample indices."""
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import Problem
 from orchestrator.spec.base import Section
-from orchestrator.spec.foreign_names import FOREIGN_NAMES
+from orchestrator.spec.foreign_names import foreign_names
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
 from orchestrator.spec.shape import Shape
@@ -31,12 +31,17 @@ class Document(Generic[Root]):
     """Some of its keys, for somebody who wrote something else altogether."""
     written_by: str
     """The command that writes one."""
-    foreign_names: Mapping[str, str] = field(default_factory=dict)
-    """What other tools call its fields; see foreign_names.py."""
+    also_called: Mapping[str, str] = field(default_factory=dict)
+    """What other tools call its fields, beside the names in their declarations; see foreign_names.py."""
     set_apart: tuple[str, ...] = ("extends",)
     """Keys at the top that are no fields of the root."""
     check: Callable[[Any], list[Problem]] = _no_rules
     """What is wrong between the fields of one, or of the part that is known (see partial.py)."""
+
+    @property
+    def foreign_names(self) -> Mapping[str, str]:
+        """What other tools call its fields."""
+        return {**foreign_names(self.root), **self.also_called}
 
     @property
     def shape(self) -> Shape:
@@ -49,7 +54,6 @@ JOB_SPEC = Document(
     noun="job spec",
     such_as="`name:` and `model:`",
     written_by="orchestrator init",
-    foreign_names=FOREIGN_NAMES,
     set_apart=("extends", "base", "sweep"),
     check=check,
 )

@@ -8,39 +8,30 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchestrator.spec.shape import leaf_paths, meant_by_name, sections, shape_at
+from orchestrator.spec.base import Section
+from orchestrator.spec.metadata import ShortName
+from orchestrator.spec.sections import JobSections
+from orchestrator.spec.shape import declared, field_at, leaf_paths, meant_by_name, sections, shape_at
 from orchestrator.spec.suggestions import closest, suggest
 from orchestrator.spec.yaml_reader import resolve_scalar
 
-SHORT = {
-    "tp": "parallelism.tensor_model_parallel_size",
-    "pp": "parallelism.pipeline_model_parallel_size",
-    "vp": "parallelism.virtual_pipeline_model_parallel_size",
-    "sp": "parallelism.sequence_parallel",
-    "cp": "parallelism.context_parallel_size",
-    "ep": "parallelism.expert_model_parallel_size",
-    "dp": "parallelism.data_parallel_size",
-    "mbs": "batch.micro_batch_size",
-    "gbs": "batch.global_batch_size",
-    "iters": "schedule.train_iters",
-    "layers": "model.num_layers",
-    "hidden": "model.hidden_size",
-    "heads": "model.num_attention_heads",
-    "seq": "model.seq_length",
-}
 
-_SHORTER = {path: short for short, path in SHORT.items() if short not in ("iters", "layers", "hidden", "heads", "seq")}
+@cache
+def short_names(root: type[Section] = JobSections) -> dict[str, str]:
+    """The dotted path of the field that each short name means."""
+    return {short.name: path for path, short in declared(ShortName, root)}
 
 
 def resolve(name: str, values: Sequence[object] = ()) -> str | None:
     """The dotted path of the field that a name means; None when it means none, or several. A short name that is
     another field's own means that one where it alone takes all of `values`, and none where neither takes their words.
     """
-    if name in SHORT:
+    short = short_names().get(name)
+    if short is not None:
         own = _by_last_word().get(name, [])
         if not own or all(value is None or isinstance(value, int | float) for value in values):
-            return SHORT[name]
-        return next((path for path in (SHORT[name], *own) if all(_takes(path, value) for value in values)), None)
+            return short
+        return next((path for path in (short, *own) if all(_takes(path, value) for value in values)), None)
     if shape_at(tuple(name.split("."))) is not None:
         return name
     paths = _by_last_word().get(name, [])
@@ -56,12 +47,13 @@ def overridden(override: str) -> str:
 
 def hint(name: str) -> str | None:
     """What may have been meant by a name that means no field, or several."""
-    paths = [*([SHORT[name]] if name in SHORT else []), *_by_last_word().get(name, [])]
+    short = short_names()
+    paths = [*([short[name]] if name in short else []), *_by_last_word().get(name, [])]
     if len(paths) > 1:
         return f"{name} could be {' or '.join(paths)}"
     *place, key = name.split(".")
     legal = [path.rpartition(".")[2] for path in _all_paths() if path.split(".")[:-1] == place]
-    said, _ = suggest(key, tuple(place), [*legal, *(SHORT if not place else ())])
+    said, _ = suggest(key, tuple(place), [*legal, *(short if not place else ())])
     if said is None and place:
         near = closest(".".join(place), {path.rpartition(".")[0] for path in _all_paths()} - {""})
         said = f"did you mean {' or '.join(f'{section}.{key}' for section in near)}?" if near else None
@@ -70,8 +62,7 @@ def hint(name: str) -> str | None:
 
 def _takes(path: str, value: object) -> bool:
     """Whether a field takes a value, as far as its own type says."""
-    *place, name = path.split(".")
-    field = sections()[tuple(place)].model_fields[name]
+    field = field_at(path)
     annotation: Any = Annotated[field.annotation, field]
     try:
         TypeAdapter[Any](annotation).validate_python(value)
@@ -83,9 +74,10 @@ def _takes(path: str, value: object) -> bool:
 @cache
 def short_name(path: str) -> str:
     """What a field is called in the name of a cell: the shortest that means this field."""
-    if path in _SHORTER:
-        return _SHORTER[path]
     last = path.rpartition(".")[2]
+    for name, meant in short_names().items():
+        if meant == path and name not in last.split("_"):  # `hidden` says less than `hidden_size`
+            return name
     return last if resolve(last) == path else path
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from orchestrator.spec.model import ModelSpec
+if TYPE_CHECKING:
+    from orchestrator.spec.model import ModelSpec
 
 STATE_SPACE, ATTENTION, MLP = "M", "*", "-"
 KINDS: Final = {STATE_SPACE: "state space", ATTENTION: "attention", MLP: "MLP"}

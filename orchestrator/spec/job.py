@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationInfo, model_validator
+from pydantic import ConfigDict, ValidationInfo, model_validator
 
 from orchestrator.errors import SpecError
 from orchestrator.spec.canonical import config_hash
@@ -15,6 +15,8 @@ STORED = "stored"
 
 class JobSpec(JobSections):
     """One training job: complete, frozen and serialisable. Raises SpecError when its fields contradict each other."""
+
+    model_config = ConfigDict(defer_build=False)
 
     @property
     def config_hash(self) -> str:

@@ -1,12 +1,11 @@
 """Where a job runs, and what happens when it ends before it is done."""
 
-from __future__ import annotations
-
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from orchestrator.spec.base import Section
+from orchestrator.spec.metadata import AlsoCalled
 from orchestrator.spec.values import Duration, Memory, Positive, ReferringText, Size, Text, VariableName, Word
 
 FailureCause = Literal[
@@ -31,16 +30,19 @@ Action = Literal["requeue", "requeue_elsewhere", "stop"]
 class LaunchSpec(Section):
     """Where the job runs, and what happens when it ends before it is done. On the CPU a 'GPU' is a process."""
 
-    nodes: Positive = 1
+    nodes: Annotated[Positive, AlsoCalled("num_nodes nnodes num_machines num_processes world_size")] = 1
     """Machines."""
-    gpus_per_node: Positive | None = None
+    gpus_per_node: Annotated[
+        Positive | None,
+        AlsoCalled("devices gpus num_gpus num_gpus_per_node nproc_per_node ntasks_per_node num_processes world_size"),
+    ] = None
     """Processes per machine; TP · PP · CP · DP / nodes by default."""
     gpu: Text | None = None
     """The GPU that memory and time are planned for: H100, H200, or a calibrated one; by default the profile's, or this
     machine's."""
-    runs_dir: Text = "runs"
+    runs_dir: Annotated[Text, AlsoCalled("output_dir save_dir")] = "runs"
     """Folder of run directories, relative to where the command is started."""
-    env: dict[VariableName, ReferringText] = Field(default_factory=dict)
+    env: Annotated[dict[VariableName, ReferringText], AlsoCalled("env_vars environment")] = Field(default_factory=dict)
     """Environment of every process. Values may hold ${env:NAME}."""
     python: Text | None = None
     """Python of the training processes; the one that runs the command by default."""
@@ -59,7 +61,7 @@ class LaunchSpec(Section):
     time: Duration | None = None
     """How long one start may take before the cluster ends it; the profile's by default. A run that is not done by then
     saves, goes back into the queue and goes on."""
-    memory_per_node: Memory | None = None
+    memory_per_node: Annotated[Memory | None, AlsoCalled("mem")] = None
     """Memory to ask for, per node, as sbatch's --mem takes it: 500G; the profile's by default."""
     stop_margin: Duration = 120
     """How long before its time limit a run is asked to save and stop."""

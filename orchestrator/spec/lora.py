@@ -1,12 +1,12 @@
 """Low-rank adapters."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from orchestrator.spec import resume
 from orchestrator.spec.base import Section
+from orchestrator.spec.metadata import AlsoCalled
 from orchestrator.spec.values import Fraction, Positive, PositiveNumber
 
 AdaptedModule = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
@@ -17,13 +17,15 @@ MODULES: tuple[AdaptedModule, ...] = get_args(AdaptedModule)
 class LoraSpec(Section):
     """Train two narrow matrices beside each chosen matrix of every layer, and nothing else (Hu et al. 2021)."""
 
-    rank: Positive = 16
+    rank: Annotated[Positive, resume.ADAPTERS, AlsoCalled("r lora_r lora_rank")] = 16
     """Width of the adapters, r."""
-    alpha: PositiveNumber = 32.0
+    alpha: Annotated[PositiveNumber, resume.LOGIC, AlsoCalled("lora_alpha")] = 32.0
     """What an adapter adds is scaled by alpha / r."""
-    lora_dropout: Fraction = 0.0
+    lora_dropout: Annotated[Fraction, resume.LOGIC] = 0.0
     """Dropout on what goes into the adapters."""
-    target_modules: Annotated[list[AdaptedModule], Field(min_length=1)] = Field(default_factory=lambda: list(MODULES))
+    target_modules: Annotated[
+        list[AdaptedModule], Field(min_length=1), resume.ADAPTERS, AlsoCalled("lora_target_modules")
+    ] = Field(default_factory=lambda: list(MODULES))
     """Matrices that get an adapter: queries, keys and values; the attention's output; into and out of the MLP."""
 
     @property

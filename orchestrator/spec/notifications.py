@@ -1,7 +1,5 @@
 """Who is told of a run's end."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

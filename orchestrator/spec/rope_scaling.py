@@ -1,21 +1,20 @@
 """Rotary positions for sequences longer than those that the base was chosen for."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from orchestrator.spec.base import Section
+from orchestrator.spec.metadata import AlsoCalled
 from orchestrator.spec.values import Positive, PositiveNumber, refuse_bool
 
 
 class RopeScaling(Section):
     """How the rotary frequencies are slowed down for long sequences."""
 
-    type: Literal["linear", "llama3", "yarn"]
+    type: Annotated[Literal["linear", "llama3", "yarn"], AlsoCalled("rope_type", use_rope_scaling="llama3")]
     """`linear` divides all frequencies; `llama3` (Llama 3.1) and `yarn` (Peng et al. 2023) only the slow ones."""
-    factor: Annotated[float, Field(ge=1.0), BeforeValidator(refuse_bool)]
+    factor: Annotated[float, Field(ge=1.0), BeforeValidator(refuse_bool), AlsoCalled("rope_scaling_factor")]
     """What the slow frequencies are divided by: how much longer the sequences may get."""
     original_max_position_embeddings: Positive | None = None
     """Longest sequence of the training before the scaling; `llama3` and `yarn` need it."""

@@ -1,13 +1,17 @@
 """Every section of a job together, and what follows from them."""
 
-from __future__ import annotations
+from typing import Annotated
 
+from pydantic import ConfigDict
+
+from orchestrator.spec import resume
 from orchestrator.spec.base import Section
 from orchestrator.spec.batch import BatchSpec
 from orchestrator.spec.checkpoint import CheckpointSpec
 from orchestrator.spec.data import DataSpec
 from orchestrator.spec.evaluation import EvaluationSpec
 from orchestrator.spec.launch import LaunchSpec
+from orchestrator.spec.metadata import AlsoCalled, HashedIfChanged, NoMegatronFlag
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.notifications import NotificationsSpec
 from orchestrator.spec.optimizer import OptimizerSpec
@@ -24,22 +28,38 @@ from orchestrator.spec.values import Name
 class JobSections(Section):
     """The fields of a job. What holds between them is checked by `rules`, on the way to a JobSpec."""
 
-    name: Name
+    model_config = ConfigDict(defer_build=True)  # nothing is validated as one
+
+    name: Annotated[
+        Name,
+        resume.forbidden("another name is another job, whose runs have a folder of their own"),
+        AlsoCalled("job_name run_name"),
+    ]
     """Name of the job; its runs are kept under it."""
     model: ModelSpec
-    parallelism: ParallelismSpec = ParallelismSpec()
+    parallelism: Annotated[ParallelismSpec, resume.LAYOUT] = ParallelismSpec()
     batch: BatchSpec
     data: DataSpec
     task: TaskSpec | None = None
-    optimizer: OptimizerSpec
-    schedule: ScheduleSpec
+    optimizer: Annotated[OptimizerSpec, resume.UPDATE]
+    schedule: Annotated[ScheduleSpec, resume.RATE]
     precision: PrecisionSpec = PrecisionSpec()
-    checkpoint: CheckpointSpec = CheckpointSpec()
-    evaluation: EvaluationSpec = EvaluationSpec()
-    tracking: TrackingSpec = TrackingSpec()
-    throughput: ThroughputSpec = ThroughputSpec()
-    notifications: NotificationsSpec = NotificationsSpec()
-    launch: LaunchSpec = LaunchSpec()
+    checkpoint: Annotated[
+        CheckpointSpec, resume.safe("when and where checkpoints are written does not touch training")
+    ] = CheckpointSpec()
+    evaluation: Annotated[EvaluationSpec, resume.safe("evaluation does not touch training")] = EvaluationSpec()
+    tracking: Annotated[TrackingSpec, resume.safe("tracking does not touch training")] = TrackingSpec()
+    throughput: Annotated[
+        ThroughputSpec, resume.safe("how speed is counted does not touch training"), HashedIfChanged()
+    ] = ThroughputSpec()
+    notifications: Annotated[
+        NotificationsSpec, resume.safe("who is told does not touch training"), HashedIfChanged()
+    ] = NotificationsSpec()
+    launch: Annotated[
+        LaunchSpec,
+        resume.safe("where a job runs does not touch training; losses agree, not bitwise"),
+        NoMegatronFlag("it is about the orchestrator's way to start a run"),
+    ] = LaunchSpec()
     runtime: RuntimeSpec = RuntimeSpec()
 
     @property

@@ -6,12 +6,16 @@ import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 from orchestrator.spec.base import Section
-from orchestrator.spec.job import JobSpec
+from orchestrator.spec.metadata import Metadata
+from orchestrator.spec.sections import JobSections
 
 Kind = Literal["section", "mapping", "list", "text", "scalar"]
+M = TypeVar("M", bound=Metadata)
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Shape:
     """Of the values of a mapping or the items of a list."""
 
 
-JOB = Shape("section", JobSpec)
+JOB = Shape("section", JobSections)
 
 
 @cache
@@ -44,7 +48,7 @@ def shape_at(path: tuple[str | int, ...], root: Shape = JOB) -> Shape | None:
 
 
 @cache
-def sections(root: type[Section] = JobSpec) -> dict[tuple[str, ...], type[Section]]:
+def sections(root: type[Section] = JobSections) -> dict[tuple[str, ...], type[Section]]:
     """Every section that has a path of its own (not those in lists), outermost first."""
     found: dict[tuple[str, ...], type[Section]] = {}
     waiting: list[tuple[tuple[str, ...], type[Section]]] = [((), root)]
@@ -57,7 +61,30 @@ def sections(root: type[Section] = JobSpec) -> dict[tuple[str, ...], type[Sectio
     return found
 
 
-def leaf_paths(root: type[Section] = JobSpec) -> Iterator[str]:
+def field_at(path: str, root: type[Section] = JobSections) -> FieldInfo:
+    """The declaration of the field or section at a dotted path."""
+    *section, name = path.split(".")
+    return sections(root)[tuple(section)].model_fields[name]
+
+
+def declared(kind: type[M], root: type[Section] = JobSections) -> Iterator[tuple[str, M]]:
+    """(dotted path, metadata) of all fields and sections whose declarations have some of a kind, outermost first."""
+    for path, section in sections(root).items():
+        for name, info in section.model_fields.items():
+            yield from ((".".join((*path, name)), each) for each in info.metadata if isinstance(each, kind))
+
+
+def declared_around(path: str, kind: type[M], root: type[Section] = JobSections) -> M | None:
+    """What the declaration of a field has of a kind, or else that of the nearest section around it."""
+    while path:
+        for each in field_at(path, root).metadata:
+            if isinstance(each, kind):
+                return each
+        path = path.rpartition(".")[0]
+    return None
+
+
+def leaf_paths(root: type[Section] = JobSections) -> Iterator[str]:
     """The dotted path of every field of the schema that is not a section."""
     for path, section in sections(root).items():
         for name, shape in fields_of(section).items():
@@ -72,24 +99,24 @@ def meant_by_name(paths: Sequence[str]) -> list[str]:
     return [path for path in paths if path != of_images or f"model.{name}" not in paths]
 
 
+def types_of(annotation: Any) -> list[Any]:
+    """The types that an annotation is a choice of, but None, without what constrains them."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return types_of(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [option for argument in get_args(annotation) for option in types_of(argument)]
+    return [] if annotation is type(None) else [annotation]
+
+
 def _shape(annotation: Any) -> Shape:
-    alternatives = [option for option in _alternatives(annotation) if option is not type(None)]
-    shapes = [_single(option) for option in alternatives]
+    shapes = [_single(option) for option in types_of(annotation)]
     for shape in shapes:
         if shape.kind in ("section", "mapping", "list"):
             return shape
     if all(shape.kind == "text" for shape in shapes):
         return Shape("text")
     return Shape("scalar")
-
-
-def _alternatives(annotation: Any) -> list[Any]:
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _alternatives(get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        return [option for argument in get_args(annotation) for option in _alternatives(argument)]
-    return [annotation]
 
 
 def _single(annotation: Any) -> Shape:

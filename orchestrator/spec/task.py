@@ -1,9 +1,8 @@
 """Fine-tuning on labelled examples."""
 
-from __future__ import annotations
+from typing import Annotated, Literal
 
-from typing import Literal
-
+from orchestrator.spec import resume
 from orchestrator.spec.base import Section
 from orchestrator.spec.data import TextPaths
 
@@ -11,12 +10,17 @@ from orchestrator.spec.data import TextPaths
 class TaskSpec(Section):
     """Labelled examples, and the head that a BERT gets for them in place of its own."""
 
-    name: Literal["mnli", "race"]
+    name: Annotated[Literal["mnli", "race"], resume.forbidden("the checkpoint has another head")]
     """`mnli`: which of three ways a hypothesis stands to a premise, from the TSV files of GLUE; `race`: which of four
     options answers a question on an article, from the folders of RACE."""
-    train: TextPaths
+    train: Annotated[
+        TextPaths,
+        resume.same_or(lambda job: [resume.place(path) for path in job.task.train] if job.task else None, resume.ORDER),
+    ]
     """Files to train on, one path or a list: TSV files of MNLI; folders or files of RACE."""
-    validation: TextPaths | None = None
+    validation: Annotated[TextPaths | None, resume.safe("evaluation sees other examples; training does not change")] = (
+        None
+    )
     """Files to evaluate on, all together and, of several paths, each by itself."""
 
     @property

@@ -1,7 +1,5 @@
 """How speed is counted."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from orchestrator.spec.base import Section

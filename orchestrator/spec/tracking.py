@@ -1,13 +1,12 @@
 """Where metrics go."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from orchestrator.spec.base import Section
+from orchestrator.spec.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
 from orchestrator.spec.values import NonNegative, Positive, ReferringText, Text
 
 _SHORTEST_INTERVAL = 0.1
@@ -33,9 +32,9 @@ Address = Annotated[Text, AfterValidator(_check_address)]
 class WandbSpec(Section):
     """A run of Weights & Biases. Its key comes from WANDB_API_KEY or `wandb login`, its server from WANDB_BASE_URL."""
 
-    project: Text | None = None
+    project: Annotated[Text | None, AlsoCalled("wandb_project")] = None
     """The project; `tracking.experiment`, or the job's name by default."""
-    entity: Text | None = None
+    entity: Annotated[Text | None, AlsoCalled("wandb_entity")] = None
     """The user or team it belongs to; that of the key by default."""
     mode: Literal["online", "offline"] = "online"
     """`offline` writes to `wandb` in the run directory only; `wandb sync` uploads that later."""
@@ -46,23 +45,25 @@ class TrackingSpec(Section):
 
     mlflow: bool = True
     """Send to MLflow."""
-    uri: ReferringText | None = None
+    uri: Annotated[ReferringText | None, AlsoCalled("tracking_uri mlflow_tracking_uri")] = None
     """MLflow tracking server; a sqlite store in the runs folder by default. May hold ${env:NAME}."""
-    experiment: Text | None = None
+    experiment: Annotated[Text | None, AlsoCalled("experiment_name")] = None
     """MLflow experiment; the job's name by default."""
     tags: dict[Text, Text] = Field(default_factory=dict)
     """Tags of the MLflow run."""
-    dashboard_url: Address | None = None
+    dashboard_url: Annotated[Address | None, HashedIfChanged()] = None
     """Address of the dashboard that shows these runs: each MLflow run links to its page there.
     $ORCHESTRATOR_DASHBOARD_URL of who sends it by default."""
-    system_metrics_seconds: Annotated[NonNegative, AfterValidator(_check_interval)] | None = 10.0
+    system_metrics_seconds: Annotated[
+        Annotated[NonNegative, AfterValidator(_check_interval)] | None, HashedIfChanged()
+    ] = 10.0
     """Seconds between measurements of each node's processors, memory, disk, network and GPUs, at least 0.1;
     0 or null for none."""
-    tensorboard: bool = False
+    tensorboard: Annotated[bool, HashedIfChanged(), AlsoCalled(tensorboard_dir="true")] = False
     """Write TensorBoard's event files too, to `tensorboard` in the run directory."""
-    wandb: WandbSpec | None = None
+    wandb: Annotated[WandbSpec | None, HashedIfChanged()] = None
     """Send to Weights & Biases too."""
-    log_interval: Positive = 1
+    log_interval: Annotated[Positive, AlsoCalled("logging_steps log_every_n_steps"), MegatronFlag(default=100)] = 1
     """Steps between metric lines. Losses, gradient norm, step time and rates of a line are means over its steps. The
     learning rate, the loss scale and counts are those of the last step."""
 

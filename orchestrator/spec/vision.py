@@ -1,9 +1,8 @@
 """A decoder that sees: the encoder of its images."""
 
-from __future__ import annotations
+from typing import Annotated, Literal
 
-from typing import Literal
-
+from orchestrator.spec import resume
 from orchestrator.spec.base import Section
 from orchestrator.spec.values import Positive, PositiveNumber
 
@@ -19,25 +18,27 @@ class VisionSpec(Section):
     decoder's, one in place of each patch: LLaVA's model. By default it is the part of CLIP ViT-L/14 at 336 pixels that
     LLaVA 1.5 uses."""
 
-    image_size: Positive = 336
+    image_size: Annotated[Positive, resume.SHAPE] = 336
     """Pixels of a side: images are scaled until they cover a square of it, and cut to that."""
-    patch_size: Positive = 14
+    patch_size: Annotated[Positive, resume.SHAPE] = 14
     """Pixels of a patch's side; the decoder gets a token for each patch."""
-    num_layers: Positive = 23
+    num_layers: Annotated[Positive, resume.SHAPE] = 23
     """Layers of the encoder. LLaVA goes without the last of CLIP's."""
-    hidden_size: Positive = 1024
+    hidden_size: Annotated[Positive, resume.SHAPE] = 1024
     """Width of the encoder."""
-    num_attention_heads: Positive = 16
+    num_attention_heads: Annotated[Positive, resume.SHAPE] = 16
     """Its heads."""
-    ffn_hidden_size: Positive | None = None
+    ffn_hidden_size: Annotated[
+        Positive | None, resume.same_or(lambda job: job.model.vision and job.model.vision.ffn_size, resume.SHAPE)
+    ] = None
     """Width inside its MLPs; 4 times its own by default."""
-    activation: Literal["quick_gelu", "gelu", "gelu_tanh"] = "quick_gelu"
+    activation: Annotated[Literal["quick_gelu", "gelu", "gelu_tanh"], resume.LOGIC] = "quick_gelu"
     """Its MLPs' activation; `quick_gelu`, x · sigmoid(1.702 x), is CLIP's."""
-    norm_epsilon: PositiveNumber = 1e-5
+    norm_epsilon: Annotated[PositiveNumber, resume.LOGIC] = 1e-5
     """Added to the variance in each of its norms."""
-    images_per_sequence: Positive = 1
+    images_per_sequence: Annotated[Positive, resume.ORDER] = 1
     """Images that a sequence may have. One with fewer takes as long."""
-    freeze: bool = False
+    freeze: Annotated[bool, resume.PARAMETER_GROUPS] = False
     """Leave the encoder as it is, and train what is behind it: the two matrices and the decoder."""
 
     @property

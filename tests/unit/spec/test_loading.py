@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.spec.canonical import config_hash
-from orchestrator.spec.field_names import SHORT, overridden, resolve
+from orchestrator.spec.field_names import overridden, resolve, short_names
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job, load_resolved, load_text
 
@@ -100,7 +100,7 @@ def test_a_value_that_neither_field_of_a_short_name_takes_is_refused_with_both(s
     assert all(path in str(problem.hint) for path in ("model.num_layers", "runtime.layers"))
 
 
-@pytest.mark.parametrize("name", [*SHORT, "lr", "min_lr", "weight_decay", "rope_scaling"])
+@pytest.mark.parametrize("name", [*short_names(), "lr", "min_lr", "weight_decay", "rope_scaling"])
 def test_overrides_and_sweeps_have_the_same_names(name: str) -> None:
     path = resolve(name)
     assert path is not None

@@ -6,9 +6,11 @@ import re
 
 import pytest
 
-from orchestrator.spec.foreign_names import FOREIGN_NAMES
+from orchestrator.spec.document import JOB_SPEC
 from orchestrator.spec.shape import fields_of, sections, shape_at
 from orchestrator.spec.suggestions import alike, closest, edit_distance, suggest
+
+FOREIGN_NAMES = JOB_SPEC.foreign_names
 
 
 @pytest.mark.parametrize("name", FOREIGN_NAMES)
