@@ -165,7 +165,7 @@ def test_nothing_names_a_registry_or_a_path_of_one_machine() -> None:
 READS_RUNS = (
     *("batch", "bench", "cli/runs", "dashboard", "evaluation", "inference", "launch", "results", "review"),
     *("sweeps", "tracking", "tuning", "runtime/callbacks", "runtime/records", "runtime/saving"),
-    *("causes.py", "checkpoints.py", "cli/running.py", "events", "lease.py", "portable.py", "rundir.py"),
+    *("causes.py", "checkpoints.py", "cli/run_start.py", "events", "lease.py", "portable.py", "rundir.py"),
     "spec/loading.py",
 )
 # How often a file of these opens or reads others itself, and why these are no files of a run directory.
@@ -175,7 +175,7 @@ OPENS_OTHERS = {
     "dashboard/assets.py": (1, "files of this package"),
     "launch/code.py": (1, "git's index of the folder that a person works in"),
     "launch/machine.py": (1, "what the driver says in /proc"),
-    "launch/notifications/ways.py": (1, "the null device"),
+    "launch/notifications/channels.py": (1, "the null device"),
     "launch/processes.py": (2, "what the kernel says in /proc"),
     "launch/render.py": (1, "a template of a job's author"),
     "launch/snapshot.py": (1, "the code of the folder that a person works in"),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from orchestrator.backends.effective_job import as_started, on_cpu
-from orchestrator.bench.measuring import Measurement
+from orchestrator.bench.measurement import Measurement
 from orchestrator.errors import UserError
 from orchestrator.planning.hardware import Device, device_named
 from orchestrator.planning.memory import Memory, estimate_memory

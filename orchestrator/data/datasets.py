@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from orchestrator.data.blend_builder import BlendBuilder
-from orchestrator.data.blending import SURPLUS
+from orchestrator.data.blend_samples import SURPLUS
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import has_images, images_prefix
 from orchestrator.data.checks import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from megatron.core.datasets.masked_dataset import MaskedWordPieceDataset
 
-from orchestrator.data.blending import samples_of
+from orchestrator.data.blend_samples import samples_of
 from orchestrator.data.families.chat import ChatDataset
 from orchestrator.data.sample_index import IndexedSource
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.data.blending import SURPLUS, asked_of_sources, blend_counts, larger_surplus
+from orchestrator.data.blend_samples import SURPLUS, asked_of_sources, blend_counts, larger_surplus
 from orchestrator.spec.sections import JobSections
 
 _MOST = 1 << 48

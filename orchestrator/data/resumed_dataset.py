@@ -14,7 +14,7 @@ from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegat
 from megatron.core.datasets.utils import normalize
 from torch.utils.data import Dataset
 
-from orchestrator.data.blending import blend_counts
+from orchestrator.data.blend_samples import blend_counts
 from orchestrator.data.position import DataPosition, SourcePosition
 
 _ROUNDS = 4

@@ -18,9 +18,9 @@ import torch  # isort: skip
 
 from orchestrator.errors import OrchestratorError, is_full_disk
 from orchestrator.exchange.background_process import live_beside
-from orchestrator.exchange.exporting import export, require_whole
 from orchestrator.exchange.families.choice import family_of_folder
-from orchestrator.exchange.importing import import_weights
+from orchestrator.exchange.hf_export import export, require_whole
+from orchestrator.exchange.hf_import import import_weights
 from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
 from orchestrator.exchange.peft import export_adapter
 from orchestrator.exchange.reshaping import contents, reshape

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.shapes import shape_of
+from orchestrator.exchange.stored_weights import StoredWeights
 from orchestrator.exchange.table import Weight
 from orchestrator.spec.model import ModelSpec
 

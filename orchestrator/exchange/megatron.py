@@ -35,10 +35,10 @@ from orchestrator.exchange.megatron_names import (
     wanted_tensors,
 )
 from orchestrator.exchange.megatron_optimizer import given_state, is_resumable, plain_state, taken_state
-from orchestrator.exchange.reading import StoredWeights
-from orchestrator.exchange.renaming import RenamedWeights
+from orchestrator.exchange.renamed_weights import RenamedWeights
 from orchestrator.exchange.reshaping import contents, copy_tensors
 from orchestrator.exchange.staging import drafted, require_free
+from orchestrator.exchange.stored_weights import StoredWeights
 from orchestrator.exchange.table import DECODER
 from orchestrator.exchange.torch_format.names import WHOLE, is_of_ranks
 from orchestrator.exchange.torch_format.weights import RankWeights

@@ -19,12 +19,12 @@ import torch
 
 from orchestrator.errors import UserError
 from orchestrator.exchange.adapters import Adapter, adapter_of
-from orchestrator.exchange.exporting import narrowed, require_stored
 from orchestrator.exchange.families.choice import family_of_job
+from orchestrator.exchange.hf_export import narrowed, require_stored
 from orchestrator.exchange.names import ADAPTER
-from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.shards import Entry, ShardFiles
 from orchestrator.exchange.staging import drafted, require_free, require_room
+from orchestrator.exchange.stored_weights import StoredWeights
 from orchestrator.exchange.table import Family, Weight, stack_of
 from orchestrator.exchange.transforms import TRANSFORMS
 from orchestrator.spec.job import JobSpec

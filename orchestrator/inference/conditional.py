@@ -11,7 +11,7 @@ from orchestrator.inference.cache import Cache, CachedBiasedAttention, Rotation
 from orchestrator.inference.decoder import all_angles, at_positions
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
-from orchestrator.spec.halves import stages_of
+from orchestrator.spec.encoder_decoder import stages_of
 
 
 class Remembered(torch.nn.Module):

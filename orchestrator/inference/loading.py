@@ -18,7 +18,7 @@ from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups
-from orchestrator.runtime.saving.reading import load
+from orchestrator.runtime.saving.checkpoint_reader import load
 from orchestrator.runtime.saving.verification import newest_whole, require_whole, require_whole_at
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.stage_letters import evenly

@@ -18,7 +18,7 @@ from orchestrator.data.families.t5 import decoder_start
 from orchestrator.data.tokenizer_copies import ends_beside
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.inference import scoring, writing
+from orchestrator.inference import scoring, writer
 from orchestrator.inference.conditional import ConditionalPasses
 from orchestrator.inference.decoder import DecoderPasses, Passes
 from orchestrator.inference.decoding import Decoding
@@ -272,10 +272,10 @@ class Model:
             return None
 
     @cached_property
-    def _writer(self) -> writing.Writer:
+    def _writer(self) -> writer.Writer:
         """What text is written with; it changes the network's attention, so only once it is asked for."""
         decoding = Decoding(self.network, self._passes, self.longest)
-        return writing.Writer(self.network, self._passes, decoding, self.longest, self._tokenizer_if_any)
+        return writer.Writer(self.network, self._passes, decoding, self.longest, self._tokenizer_if_any)
 
     @property
     def _family(self) -> ModelFamily:

@@ -22,7 +22,7 @@ from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import create_run
-from orchestrator.launch.stopping import caught_signals, request_stop, sigterm_as_ctrl_c
+from orchestrator.launch.stop_request import caught_signals, request_stop, sigterm_as_ctrl_c
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -23,7 +23,7 @@ from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.render import RUNTIME_MODULE, render
 from orchestrator.launch.start_checks import check_startable
-from orchestrator.launch.stopping import StopSignals, caught_signals, ended_by_force, request_stop, stop_at_once
+from orchestrator.launch.stop_request import StopSignals, caught_signals, ended_by_force, request_stop, stop_at_once
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command

@@ -14,7 +14,7 @@ from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
-from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.given_flags import Gathering
 from orchestrator.migration.ignored_flags import unread_notes
 from orchestrator.migration.launchers import (
     launcher_options,
@@ -34,8 +34,8 @@ from orchestrator.migration.programs import (
     trains,
 )
 from orchestrator.migration.report import Account, Migration
+from orchestrator.migration.shell.command_substitution import follow
 from orchestrator.migration.shell.started_program import Script, Started
-from orchestrator.migration.shell.substituting import follow
 from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables

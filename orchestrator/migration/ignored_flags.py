@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.given_flags import Gathering
 from orchestrator.models.registry import FamilyTable
 from orchestrator.spec.formatting import as_yaml
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
-from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.given_flags import Gathering
 from orchestrator.migration.options import GPUS, NODES, TIME, Options, account, number_of, put, put_name, put_size
 from orchestrator.migration.pbs import read_pbs
 from orchestrator.migration.report import Account, Migration, Source

@@ -9,10 +9,10 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups import TOGETHER
+from orchestrator.migration.flag_writer import FlagWriter, Unsaid
 from orchestrator.migration.ignored_flags import UNREAD
 from orchestrator.migration.table import ROWS, Row
-from orchestrator.migration.writing_flags import FlagWriter, Unsaid
-from orchestrator.spec.halves import HALVES, layers_of, stages_of
+from orchestrator.spec.encoder_decoder import HALVES, layers_of, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.metadata import OURS, REQUIRED, NoMegatronFlag
 from orchestrator.spec.shape import declared_around, leaf_paths

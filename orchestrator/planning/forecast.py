@@ -16,7 +16,7 @@ from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware.choice import device_of
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
-from orchestrator.planning.parameters.trained import trained_in_all
+from orchestrator.planning.parameters.trainable import trained_in_all
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.slow_host import slow_host_seconds

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.data.preparation import Source, survey_job
-from orchestrator.data.tasks.reading import task_problems
+from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, split_shares

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from orchestrator.planning.groups import Crossing, GroupKind, group_kinds
-from orchestrator.spec.halves import HALVES, Half, layers_of_stage, stages_of
+from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of_stage, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.parallelism import ParallelismSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.checkpoints import Commit, find_weights
-from orchestrator.data.tasks.reading import task_problems
+from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, UserError
 from orchestrator.planning.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.figures import memory_size, time_span
@@ -40,7 +40,7 @@ from orchestrator.portable import open_weights
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.formatting import duration
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.starting import in_words, other_network
+from orchestrator.spec.pretrained import in_words, other_network
 
 LARGE_COMMUNICATION = 0.25
 """Share of a step that may go to communication that nothing hides."""

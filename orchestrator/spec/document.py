@@ -36,7 +36,7 @@ class Document(Generic[Root]):
     set_apart: tuple[str, ...] = ("extends",)
     """Keys at the top that are no fields of the root."""
     check: Callable[[Any], list[Problem]] = _no_rules
-    """What is wrong between the fields of one, or of the part that is known (see partial.py)."""
+    """What is wrong between the fields of one, or of the part that is known (see partial_validation.py)."""
 
     @property
     def foreign_names(self) -> Mapping[str, str]:

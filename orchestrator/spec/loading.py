@@ -10,18 +10,18 @@ from typing import Any, Generic, TypeAlias
 from pydantic import ValidationError
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
-from orchestrator.spec.checking import to_plain
-from orchestrator.spec.composing import Composition, apply_override, apply_preset, compose_files, compose_text
+from orchestrator.spec.composition import Composition, apply_override, apply_preset, compose_files, compose_text
 from orchestrator.spec.document import JOB_SPEC, Document, Root
 from orchestrator.spec.job import STORED, JobSpec
-from orchestrator.spec.partial import Examination
+from orchestrator.spec.partial_validation import Examination
 from orchestrator.spec.places import Places
+from orchestrator.spec.plain_data import to_plain
 from orchestrator.spec.shape import JOB, Shape, fields_of
 from orchestrator.spec.tokenizer_type import with_tokenizer_type
 from orchestrator.stored_files import read_json
 
 Check: TypeAlias = Callable[[Any], list[Problem]]
-"""What is wrong with a job, or with the part of one that is known (see partial.py)."""
+"""What is wrong with a job, or with the part of one that is known (see partial_validation.py)."""
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import Problem
-from orchestrator.spec.checking import to_plain
 from orchestrator.spec.field_names import hint, resolve
 from orchestrator.spec.formatting import show
-from orchestrator.spec.partial import Examination, PartialSection
+from orchestrator.spec.partial_validation import Examination, PartialSection
+from orchestrator.spec.plain_data import to_plain
 from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.shape import JOB, sections, shape_at
 from orchestrator.spec.sweep import DistributionSpec, SweepSpec

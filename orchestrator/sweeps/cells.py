@@ -11,13 +11,13 @@ from typing import Any
 from orchestrator.errors import Location, Problem, SpecError
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.spec.base import Section
-from orchestrator.spec.checking import to_plain
-from orchestrator.spec.composing import Composition, apply_preset, merge
+from orchestrator.spec.composition import Composition, apply_preset, merge
 from orchestrator.spec.field_names import short_name
 from orchestrator.spec.formatting import shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_composition
-from orchestrator.spec.partial import Examination, PartialSection
+from orchestrator.spec.partial_validation import Examination, PartialSection
+from orchestrator.spec.plain_data import to_plain
 from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.shape import JOB
 from orchestrator.sweeps.axes import Point, describe, nested, value_at

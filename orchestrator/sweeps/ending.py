@@ -14,10 +14,10 @@ from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.events.ledger import SweepNotified
+from orchestrator.launch.notifications.channels import send
 from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import longest, start_telling
-from orchestrator.launch.notifications.ways import send
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

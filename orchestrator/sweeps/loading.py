@@ -8,13 +8,13 @@ from pathlib import Path
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.spec.base import Section
-from orchestrator.spec.checking import to_plain
-from orchestrator.spec.composing import Composition, apply_override, compose_files, compose_text
+from orchestrator.spec.composition import Composition, apply_override, compose_files, compose_text
 from orchestrator.spec.document import Document
 from orchestrator.spec.field_names import hint, resolve
 from orchestrator.spec.formatting import shorten
-from orchestrator.spec.partial import Examination, PartialSection
+from orchestrator.spec.partial_validation import Examination, PartialSection
 from orchestrator.spec.places import Places
+from orchestrator.spec.plain_data import to_plain
 from orchestrator.spec.sweep import SweepSpec
 from orchestrator.spec.yaml_reader import Written
 from orchestrator.sweeps.axes import Axes, read_axes

@@ -21,7 +21,7 @@ from orchestrator.stored_files import read_object
 from orchestrator.tracking import limits
 from orchestrator.tracking.children import CELL_TAG, PARENT_ID_TAG, adopted_cells, children_of
 from orchestrator.tracking.cursor import FILE_NAME, Cursor
-from orchestrator.tracking.locking import alone
+from orchestrator.tracking.locks import alone
 from orchestrator.tracking.sweep_summary import created, newest_plan, status_of, summary_tags
 from orchestrator.tracking.tags import NOTE_TAG
 

@@ -21,8 +21,8 @@ from orchestrator.tracking.cursor import read_cursor
 from orchestrator.tracking.description import read_target
 from orchestrator.tracking.failures import is_locked, is_unreachable
 from orchestrator.tracking.follower import DRAIN_SECONDS
-from orchestrator.tracking.following import Follower
-from orchestrator.tracking.locking import BusyError
+from orchestrator.tracking.follower_loop import Follower
+from orchestrator.tracking.locks import BusyError
 from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 
 _PATIENCE_SECONDS = 30.0

@@ -26,7 +26,7 @@ from orchestrator.tracking.cursor import Cursor, read_cursor, unsent_bytes, writ
 from orchestrator.tracking.datasets import dataset_inputs
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature, read_target
 from orchestrator.tracking.failures import explain
-from orchestrator.tracking.locking import alone
+from orchestrator.tracking.locks import alone
 from orchestrator.tracking.metrics import Metric, MetricTail
 from orchestrator.tracking.parents import Parent, find_or_create_parent, update_parent
 from orchestrator.tracking.store import connect, find_or_create, milliseconds

@@ -18,7 +18,7 @@ from orchestrator.results.record import metric_values, read_result, result_paths
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.stored_files import count, size_of
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature
-from orchestrator.tracking.locking import alone
+from orchestrator.tracking.locks import alone
 from orchestrator.tracking.metrics import Metric, MetricTail
 from orchestrator.tracking.redaction import Redactor
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import product
 
 from orchestrator.errors import Problem
-from orchestrator.spec.halves import HALVES, layers_of_stage
+from orchestrator.spec.encoder_decoder import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import refusals
 from orchestrator.spec.rules.base import divisors

@@ -17,7 +17,7 @@ from orchestrator.launch.machine import machine_for, versions
 from orchestrator.launch.render import RUNTIME_MODULE
 from orchestrator.launch.runs import create_run, remove_new_run
 from orchestrator.launch.short_job import short_job, short_name
-from orchestrator.launch.stopping import request_stop, stop_at_once
+from orchestrator.launch.stop_request import request_stop, stop_at_once
 from orchestrator.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved

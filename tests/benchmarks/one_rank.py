@@ -28,7 +28,7 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from orchestrator.backends.effective_job import settled
-from orchestrator.bench.measuring import Request, new_run
+from orchestrator.bench.measurement import Request, new_run
 from orchestrator.errors import UserError
 from orchestrator.events.types import StepSkipped
 from orchestrator.planning.estimates import DeviceEstimates, machine_of

@@ -31,7 +31,7 @@ from orchestrator.runtime.network.model import build_chunks, transformer_config,
 from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups
-from orchestrator.runtime.saving import reading
+from orchestrator.runtime.saving import checkpoint_reader
 from orchestrator.spec.loading import load_resolved
 
 
@@ -110,7 +110,7 @@ def main() -> int:
         logits = module(tokens, torch.arange(16).expand_as(tokens), later)
     own_config = transformer_config(job, device, "torch")
     [network] = build_chunks(job, own_config, device, "torch", vocabulary(job), ranks)
-    network.load_state_dict(reading.load({"model": network.sharded_state_dict()}, ours)["model"])
+    network.load_state_dict(checkpoint_reader.load({"model": network.sharded_state_dict()}, ours)["model"])
     with torch.no_grad():
         own = network.eval()(tokens, torch.arange(16).expand_as(tokens), None, runtime_gather_output=True)
     if ranks.is_first:

@@ -110,7 +110,7 @@ def main():
 """
 DIES = """
 import os, sys
-from orchestrator.exchange import exporting, importing
+from orchestrator.exchange import hf_export, hf_import
 calls = []
 def dying(function):
     def wrapped(*arguments):
@@ -120,8 +120,8 @@ def dying(function):
             os._exit(9)
         return function(*arguments)
     return wrapped
-exporting.ShardFiles.write = dying(exporting.ShardFiles.write)
-importing.PublishedWeights.read = dying(importing.PublishedWeights.read)
+hf_export.ShardFiles.write = dying(hf_export.ShardFiles.write)
+hf_import.PublishedWeights.read = dying(hf_import.PublishedWeights.read)
 """
 
 

@@ -32,17 +32,17 @@ BATCH = {"micro_batch_size": 2, "global_batch_size": 2}
 STAND_IN = """
 import json, os, resource, sys, time
 from pathlib import Path
-from orchestrator.exchange import exporting
+from orchestrator.exchange import hf_export
 from orchestrator.exchange.__main__ import main
 home = Path(__file__).parent
-to_config = exporting.to_config
+to_config = hf_export.to_config
 def held(*arguments):
     with open(home / "held", "a") as file:
         file.write(json.dumps({"pid": os.getpid(), "nice": os.nice(0)}) + "\\n")
     while (home / "hold").exists():
         time.sleep(0.02)
     return to_config(*arguments)
-exporting.to_config = held
+hf_export.to_config = held
 if (home / "full").exists():
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 sys.exit(main())

@@ -12,8 +12,8 @@ from support.faults import CommandLine, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.exchange.megatron_arguments import to_model
-from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.shapes import weights_of
+from orchestrator.exchange.stored_weights import StoredWeights
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved

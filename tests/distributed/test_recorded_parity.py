@@ -13,7 +13,7 @@ from support.faults import Ranks
 from support.training import largest_difference, make_run, values
 
 from orchestrator.migration.from_megatron import migrate_script
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_job
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a training of each kind of job")]

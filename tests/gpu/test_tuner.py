@@ -20,9 +20,9 @@ from orchestrator.planning.hardware import device_named
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.runtime import Layers
+from orchestrator.tuning.candidate_trials import Measuring
 from orchestrator.tuning.estimates import Candidate, Planned
 from orchestrator.tuning.layout import on_machines
-from orchestrator.tuning.measuring import Measuring
 from orchestrator.tuning.search import WHOLE, search
 from orchestrator.tuning.space import Space
 from orchestrator.tuning.trial import Trial, trial_job

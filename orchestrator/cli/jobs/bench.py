@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.bench.measuring import Request, bench_job, measure, new_run
+from orchestrator.bench.measurement import Request, bench_job, measure, new_run
 from orchestrator.bench.report import Report, report_of
 from orchestrator.bench.text import (
     after_the_parts,
@@ -22,12 +22,12 @@ from orchestrator.bench.text import (
     parts_table,
 )
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
-from orchestrator.cli.jobs.planned import plan_loaded
+from orchestrator.cli.data_preparation import check_sources, prepare_first
+from orchestrator.cli.jobs.planned_job import plan_loaded
 from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.preparing import check_sources, prepare_first
-from orchestrator.cli.running import RunsDir, aligned, check_installed
+from orchestrator.cli.run_start import RunsDir, aligned, check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.launch.local import Watcher
 from orchestrator.launch.watch import watcher_for

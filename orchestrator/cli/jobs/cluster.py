@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.running import aligned
+from orchestrator.cli.run_start import aligned
 from orchestrator.cluster.discovery import Discovered, Partition, discover
 from orchestrator.cluster.profile_text import default_partition, profile_text
 from orchestrator.cluster.profiles import (

@@ -16,9 +16,9 @@ from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, told_asi
 from orchestrator.errors import Problem, SpecError, UserError, render_problem
 from orchestrator.migration.from_accelerate import is_accelerate, migrate_accelerate
 from orchestrator.migration.from_megatron import is_training, migrate_script, migrate_words
-from orchestrator.migration.overriding import override
+from orchestrator.migration.overrides import override
 from orchestrator.migration.report import HEADINGS, Account, Migration
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names
 from orchestrator.spec.yaml_reader import read_text

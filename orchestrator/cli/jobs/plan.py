@@ -12,7 +12,7 @@ from rich.console import Console
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.jobs.plan_tables import page_tables, tables
-from orchestrator.cli.jobs.planned import ClusterName, GpuName, Judged, Strict, judge_files
+from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, Judged, Strict, judge_files
 from orchestrator.cli.jobs.verdict_lines import verdict_lines
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.planning.drawing import Said, write_drawings, write_page

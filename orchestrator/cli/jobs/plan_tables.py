@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from orchestrator.cli.common import short_count
-from orchestrator.cli.jobs.planned import Judged, cluster_line, describe, forecast_rows
+from orchestrator.cli.jobs.planned_job import Judged, cluster_line, describe, forecast_rows
 from orchestrator.planning.drawing import Rows
 from orchestrator.planning.figures import memory_size, time_span
 from orchestrator.planning.forecast import Forecast

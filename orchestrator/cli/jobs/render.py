@@ -10,12 +10,12 @@ import typer
 
 from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
-from orchestrator.cli.running import RunsDir
+from orchestrator.cli.run_start import RunsDir
 from orchestrator.launch.continuation import find_continuation
 from orchestrator.launch.render import render, render_template
 from orchestrator.launch.runs import next_run_dir
+from orchestrator.migration.flag_writer import Unsaid
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
-from orchestrator.migration.writing_flags import Unsaid
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.base import Section
 from orchestrator.spec.formatting import as_yaml, shorten

@@ -12,13 +12,13 @@ import typer
 
 from orchestrator.backends.layers import layers_there
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
-from orchestrator.cli.jobs.named import GPU_OPTION, Named, load_named
-from orchestrator.cli.jobs.planned import ClusterName, GpuName, profile_named
+from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, profile_named
 from orchestrator.cli.jobs.preflight import tell_of_measurement
+from orchestrator.cli.jobs.target_options import GPU_OPTION, Named, load_named
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.jobs.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_output
-from orchestrator.cli.running import RunsDir, check_installed
+from orchestrator.cli.run_start import RunsDir, check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.imports import staying
 from orchestrator.planning.estimates import machine_of
@@ -33,10 +33,10 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob
+from orchestrator.tuning.candidate_trials import Measuring
 from orchestrator.tuning.estimates import Candidate, Planned, front
 from orchestrator.tuning.gpu_counts import enough, spread
 from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
-from orchestrator.tuning.measuring import Measuring
 from orchestrator.tuning.overlay import MARK, WRITTEN, overlay_text
 from orchestrator.tuning.search import NEARLY, WHOLE, Found, search
 from orchestrator.tuning.space import Space

@@ -11,15 +11,15 @@ import typer
 from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 
-from orchestrator.cli.jobs.planned import WAITING
+from orchestrator.cli.jobs.planned_job import WAITING
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, computing_unit
 from orchestrator.planning.memory import capacity
 from orchestrator.spec.formatting import shorten
 from orchestrator.spec.job import JobSpec
+from orchestrator.tuning.candidate_trials import Ranked
 from orchestrator.tuning.estimates import Candidate, Planned
 from orchestrator.tuning.layout import Layout, Split, settings_of
-from orchestrator.tuning.measuring import Ranked
 from orchestrator.tuning.search import Found
 from orchestrator.tuning.trial import Trial
 

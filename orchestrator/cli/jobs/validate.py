@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.planned import (
+from orchestrator.cli.jobs.planned_job import (
     ClusterName,
     GpuName,
     Judged,

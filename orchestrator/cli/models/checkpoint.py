@@ -11,7 +11,7 @@ from orchestrator.checkpoints import Commit, committed, read_commit, verify
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.models.exchange import export, import_
 from orchestrator.cli.models.reshape import reshape
-from orchestrator.cli.running import RunName, RunsDir, aligned, label
+from orchestrator.cli.run_start import RunName, RunsDir, aligned, label
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.planning.figures import disk_size

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 
+from orchestrator.cli.data_preparation import refuse_killed
 from orchestrator.cli.models import indexing
-from orchestrator.cli.preparing import refuse_killed
 from orchestrator.data.commands import Request, build_app
 from orchestrator.data.request import to_arguments
 from orchestrator.safe_path import module_command

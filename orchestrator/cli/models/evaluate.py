@@ -14,7 +14,7 @@ import typer
 
 from orchestrator.checkpoints import Commit, committed, read_commit
 from orchestrator.cli.common import AsJson, end_with, print_json, warn
-from orchestrator.cli.models.evaluating import Options, asked_of
+from orchestrator.cli.models.evaluation_options import Options, asked_of
 from orchestrator.cli.models.generate import (
     PipelineParallel,
     TensorParallel,
@@ -24,7 +24,7 @@ from orchestrator.cli.models.generate import (
 )
 from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.running import RunsDir, aligned, check_installed
+from orchestrator.cli.run_start import RunsDir, aligned, check_installed
 from orchestrator.cli.runs.sync import send
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import JobError, OrchestratorError, UserError

@@ -10,11 +10,11 @@ import typer
 import yaml
 
 from orchestrator.cli.common import AsJson, print_json, warn
-from orchestrator.cli.models.converting import alone, convert, size_of
+from orchestrator.cli.models.conversion import alone, convert, size_of
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.running import RunsDir, check_installed, label
+from orchestrator.cli.run_start import RunsDir, check_installed, label
 from orchestrator.errors import UserError
 from orchestrator.events.types import Imported
 from orchestrator.exchange.configuration import merged_rates, read_config, to_dtype, to_model

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.running import RunsDir
+from orchestrator.cli.run_start import RunsDir
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.sample_index import IndexAnswer, IndexedSet, IndexedSource, IndexRequest, sample_index_dir
 from orchestrator.errors import JobError, SpecError, UserError

@@ -11,9 +11,9 @@ import yaml
 
 from orchestrator.checkpoints import MEGATRON_TRACKER, committed
 from orchestrator.cli.common import print_json, warn
-from orchestrator.cli.models.converting import alone, convert, size_of
+from orchestrator.cli.models.conversion import alone, convert, size_of
 from orchestrator.cli.models.weights import tell_new_meaning
-from orchestrator.cli.running import check_installed, label
+from orchestrator.cli.run_start import check_installed, label
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.events.types import Imported

@@ -11,10 +11,10 @@ import typer
 
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, Overrides, print_json
-from orchestrator.cli.models.converting import alone, convert
+from orchestrator.cli.models.conversion import alone, convert
 from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.running import RunsDir, aligned, check_installed, label
+from orchestrator.cli.run_start import RunsDir, aligned, check_installed, label
 from orchestrator.data.tokenizer_copies import carried
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import UserError

@@ -21,7 +21,7 @@ from orchestrator.cli.models.generate import (
     run_inference,
 )
 from orchestrator.cli.models.weights import WeightsName, weights_named
-from orchestrator.cli.running import RunsDir, check_installed
+from orchestrator.cli.run_start import RunsDir, check_installed
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.listening import TOKEN_VARIABLE, listen
 from orchestrator.portable import Weights

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.running import RunName, RunsDir, label, reached
+from orchestrator.cli.run_start import RunName, RunsDir, label, reached
 from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
 from orchestrator.events.types import Exited, Withdrawn
@@ -16,7 +16,7 @@ from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes import end_processes
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.states import RunStatus, status_of
-from orchestrator.launch.stopping import ended_by_force, request_stop
+from orchestrator.launch.stop_request import ended_by_force, request_stop
 from orchestrator.launch.submission import SlurmRun
 from orchestrator.rundir import RunDir, default_runs_dir
 from orchestrator.spec.loading import load_resolved

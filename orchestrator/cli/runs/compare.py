@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from orchestrator.cli.common import AsJson, print_json, short_count, warn
-from orchestrator.cli.running import RunsDir, aligned
+from orchestrator.cli.run_start import RunsDir, aligned
 from orchestrator.cli.runs.curves import Curve, draw, letter_in_colour
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.planned import plan_loaded
+from orchestrator.cli.data_preparation import check_sources, prepare_first
+from orchestrator.cli.jobs.planned_job import plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, AllowWarnings, check_start, verdict_on_all
-from orchestrator.cli.preparing import check_sources, prepare_first
-from orchestrator.cli.running import RunsDir, aligned, check_installed
+from orchestrator.cli.run_start import RunsDir, aligned, check_installed
 from orchestrator.errors import UserError
 from orchestrator.launch.drill import Drill, drill, shortened
 from orchestrator.planning.batch import BatchSchedule

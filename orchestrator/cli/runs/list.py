@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.running import RunsDir, ago, aligned, bytes_unsent
+from orchestrator.cli.run_start import RunsDir, ago, aligned, bytes_unsent
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states import RunStatus, last_iteration, readable_statuses

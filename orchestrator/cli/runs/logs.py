@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.running import RunName, RunsDir, label
+from orchestrator.cli.run_start import RunName, RunsDir, label
 from orchestrator.errors import UserError
 from orchestrator.launch.logs import LogFollower
 from orchestrator.launch.runs import find_run

@@ -5,12 +5,12 @@ from __future__ import annotations
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.running import RunName, RunsDir, label
+from orchestrator.cli.run_start import RunName, RunsDir, label
 from orchestrator.errors import UserError
+from orchestrator.launch.notifications.channels import tell
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import LOG_NAME
-from orchestrator.launch.notifications.ways import tell
 from orchestrator.launch.runs import find_run
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved

@@ -12,10 +12,10 @@ import typer
 
 from orchestrator.checkpoints import Commit, latest_valid, verify
 from orchestrator.cli.common import AsJson, Overrides
-from orchestrator.cli.jobs.planned import plan_loaded
+from orchestrator.cli.data_preparation import check_sources
+from orchestrator.cli.jobs.planned_job import plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, AllowWarnings, check_start, verdict_on
-from orchestrator.cli.preparing import check_sources
-from orchestrator.cli.running import (
+from orchestrator.cli.run_start import (
     Detach,
     FromScratch,
     RunName,
@@ -27,13 +27,13 @@ from orchestrator.cli.running import (
     start,
     wait_for_previous,
 )
-from orchestrator.cli.runs.submitting import cluster_of, submit_and_tell
+from orchestrator.cli.runs.submission import cluster_of, submit_and_tell
 from orchestrator.data.position import position_of, seen_again
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.runs import add_generation, find_run, written_with
 from orchestrator.launch.start_checks import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.states import status_of
-from orchestrator.launch.stopping import sigterm_as_ctrl_c
+from orchestrator.launch.stop_request import sigterm_as_ctrl_c
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.progress import stored_progress

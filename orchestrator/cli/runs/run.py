@@ -6,10 +6,10 @@ import typer
 
 from orchestrator.checkpoints import committed, find_weights
 from orchestrator.cli.common import AsJson, JobFiles, Overrides
-from orchestrator.cli.jobs.planned import judge_here, plan_loaded
+from orchestrator.cli.data_preparation import check_sources, prepare_first
+from orchestrator.cli.jobs.planned_job import judge_here, plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, AllowWarnings, check_start
-from orchestrator.cli.preparing import check_sources, prepare_first
-from orchestrator.cli.running import (
+from orchestrator.cli.run_start import (
     Detach,
     FromScratch,
     RunsDir,
@@ -18,13 +18,13 @@ from orchestrator.cli.running import (
     start,
     wait_for_previous,
 )
-from orchestrator.cli.runs.continuing import AllowChanges, New, run_continued, take_changes, tell_completed
-from orchestrator.cli.runs.submitting import describe_active
+from orchestrator.cli.runs.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
+from orchestrator.cli.runs.submission import describe_active
 from orchestrator.launch.continuation import Continuation, has_steps_left
 from orchestrator.launch.runs import attach_or_create, create_run, taken_back
 from orchestrator.launch.start_checks import check_startable, refuse_missing
 from orchestrator.launch.states import status_of
-from orchestrator.launch.stopping import sigterm_as_ctrl_c
+from orchestrator.launch.stop_request import sigterm_as_ctrl_c
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.loading import load_job
 

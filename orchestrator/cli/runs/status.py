@@ -9,7 +9,7 @@ import typer
 from orchestrator.causes import cause_of
 from orchestrator.checkpoints import passed_over
 from orchestrator.cli.common import AsJson, print_json, short_count
-from orchestrator.cli.running import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
+from orchestrator.cli.run_start import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
 from orchestrator.events.types import FirstStep
 from orchestrator.launch.choices import choices_line
 from orchestrator.launch.runs import find_run

@@ -9,13 +9,13 @@ import typer
 
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.named import Named, load_named
-from orchestrator.cli.jobs.planned import Strict, judge_loaded, layout_line
+from orchestrator.cli.data_preparation import check_sources
+from orchestrator.cli.jobs.planned_job import Strict, judge_loaded, layout_line
 from orchestrator.cli.jobs.preflight import ON_A_CLUSTER, AllowWarnings, check_start
-from orchestrator.cli.preparing import check_sources
-from orchestrator.cli.running import FromScratch, RunsDir, label
-from orchestrator.cli.runs.continuing import AllowChanges, New, run_continued, take_changes, tell_completed
-from orchestrator.cli.runs.submitting import (
+from orchestrator.cli.jobs.target_options import Named, load_named
+from orchestrator.cli.run_start import FromScratch, RunsDir, label
+from orchestrator.cli.runs.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
+from orchestrator.cli.runs.submission import (
     ID_OF_THE_DATA_JOB,
     describe_active,
     describe_preparation,

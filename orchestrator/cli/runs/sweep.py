@@ -11,23 +11,12 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, Overrides, print_json
-from orchestrator.cli.jobs.named import Named, known_part_problems
 from orchestrator.cli.jobs.preflight import AllowWarnings
-from orchestrator.cli.running import RunsDir, aligned
-from orchestrator.cli.runs.continuing import AllowChanges, New
+from orchestrator.cli.jobs.target_options import Named, known_part_problems
+from orchestrator.cli.run_start import RunsDir, aligned
+from orchestrator.cli.runs.continuation import AllowChanges, New
 from orchestrator.cli.runs.sweep_preview import show_dry_run
-from orchestrator.cli.runs.sweep_tables import (
-    csv_text,
-    describe_cells,
-    follow,
-    results_table,
-    status_table,
-    summary,
-    what_is_retried,
-    what_matters,
-    why_no_cell,
-)
-from orchestrator.cli.runs.sweeping import (
+from orchestrator.cli.runs.sweep_start import (
     as_record,
     begin,
     cancel_cells,
@@ -44,6 +33,17 @@ from orchestrator.cli.runs.sweeping import (
     take_changes_of,
     warn_of_data,
     warn_of_dropped,
+)
+from orchestrator.cli.runs.sweep_tables import (
+    csv_text,
+    describe_cells,
+    follow,
+    results_table,
+    status_table,
+    summary,
+    what_is_retried,
+    what_matters,
+    why_no_cell,
 )
 from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.cli.running import aligned
+from orchestrator.cli.run_start import aligned
 from orchestrator.review.sweep_analysis import Point, importance
 from orchestrator.rundir import named_in_command
 from orchestrator.spec.field_names import short_name

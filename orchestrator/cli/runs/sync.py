@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.running import RunsDir, label
+from orchestrator.cli.run_start import RunsDir, label
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.rundir import RunDir, default_runs_dir

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from orchestrator.data.checks import BLEND, path_names
 from orchestrator.data.datasets import Datasets, Samples
 from orchestrator.data.tasks.examples import Example, cleaned
-from orchestrator.data.tasks.reading import read_examples
+from orchestrator.data.tasks.files import read_examples
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.spec.task import TaskSpec
 

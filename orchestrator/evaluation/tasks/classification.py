@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.data.tasks.dataset import TaskSamples
-from orchestrator.data.tasks.reading import read_examples
+from orchestrator.data.tasks.files import read_examples
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Found, Setting, Work
 from orchestrator.evaluation.statistics import mean

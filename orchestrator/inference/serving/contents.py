@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.data.chat.images import IMAGE
-from orchestrator.inference.serving.inert import Inert, without_inert
+from orchestrator.inference.serving.ignored_fields import Inert, without_inert
 from orchestrator.spec.generation import unknown_option
 
 _MOST_PARTS = 4096

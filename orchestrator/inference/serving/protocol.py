@@ -15,7 +15,7 @@ from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content
-from orchestrator.inference.serving.inert import Inert, without_inert
+from orchestrator.inference.serving.ignored_fields import Inert, without_inert
 from orchestrator.inference.texts import Continuation, finite
 from orchestrator.spec.base import Section
 from orchestrator.spec.formatting import few, shorten, show

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.events.types import Finished
+from orchestrator.launch.notifications.channels import tell
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
-from orchestrator.launch.notifications.ways import tell
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.migration.gathering import Gathering
-from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import Gathering
 
 
 @dataclass(frozen=True)

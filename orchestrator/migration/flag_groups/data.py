@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS
 from orchestrator.migration.flag_groups.base import Together
-from orchestrator.migration.gathering import MEGATRON, Gathering
-from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import MEGATRON, Gathering
 from orchestrator.spec.data import BlendEntry
 
 BLEND, VALIDATION, TEST, SPLIT = "data.blend", "data.validation", "data.test", "data.split"

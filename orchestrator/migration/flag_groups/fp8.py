@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from orchestrator.migration.flag_groups.base import Together
-from orchestrator.migration.gathering import Gathering
-from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import Gathering
 from orchestrator.spec.fp8 import Fp8Format, Fp8Recipe, Fp8Spec
 
 FP8 = "precision.fp8"

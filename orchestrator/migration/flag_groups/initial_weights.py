@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.migration.flag_groups.base import Together
-from orchestrator.migration.gathering import Gathering
-from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import Gathering
 
 PRETRAINED = "checkpoint.pretrained"
 _FRESH = ("finetune", "no-load-optim", "no-load-rng")

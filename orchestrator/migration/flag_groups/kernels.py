@@ -7,8 +7,8 @@ from __future__ import annotations
 from orchestrator.backends.experts import can_fuse_permutation, can_fuse_router
 from orchestrator.backends.layers import may_have_engine
 from orchestrator.migration.flag_groups.base import Together
-from orchestrator.migration.gathering import Gathering
-from orchestrator.migration.writing_flags import FlagWriter
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import Gathering
 
 
 def read(given: Gathering) -> None:

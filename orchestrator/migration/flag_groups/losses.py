@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.migration.flag_groups.base import Together
-from orchestrator.migration.gathering import MEGATRON, Gathering
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import MEGATRON, Gathering
 from orchestrator.migration.programs import PROGRAMS
-from orchestrator.migration.writing_flags import FlagWriter
 
 PER_TOKEN, BIAS = "batch.calculate_per_token_loss", "model.add_output_bias"
 _FLAG = "calculate-per-token-loss"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from orchestrator.backends.tensor_overlap import wants_overlap
 from orchestrator.migration.flag_groups.base import Together
-from orchestrator.migration.gathering import MEGATRON, Gathering
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import MEGATRON, Gathering
 from orchestrator.migration.report import WRITE_IT
-from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.rules.tensor_overlap import OVERLAP
 from orchestrator.spec.stage_letters import layers_in_letters
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from orchestrator.migration.flag_groups.base import Together
-from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import Gathering
 from orchestrator.migration.programs import TASKS
-from orchestrator.migration.writing_flags import FlagWriter
 
 _FILES: Final = {"train-data": "task.train", "valid-data": "task.validation"}
 _LENGTH: Final = "schedule.train_samples"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.flag_groups.training import as_name
-from orchestrator.migration.gathering import Gathering
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import Gathering
 from orchestrator.migration.report import Source
-from orchestrator.migration.writing_flags import FlagWriter
 
 WANDB, PROJECT, ENTITY = "tracking.wandb", "tracking.wandb.project", "tracking.wandb.entity"
 MODE = "tracking.wandb.mode"

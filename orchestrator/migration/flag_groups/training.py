@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 from orchestrator.migration.flag_groups.base import Together
 from orchestrator.migration.flag_groups.data import BLEND, RANDOM, SPLIT, VALIDATION
-from orchestrator.migration.gathering import Gathering, whole_number
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import Gathering, whole_number
 from orchestrator.migration.report import WRITE_IT
-from orchestrator.migration.writing_flags import FlagWriter
 from orchestrator.spec.ramp import batch_sizes, steps_to, whole_steps_to
 from orchestrator.spec.runtime import RecomputedModule
 

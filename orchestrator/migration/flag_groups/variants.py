@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.migration.flag_groups.base import Together
-from orchestrator.migration.gathering import MEGATRON, Gathering
+from orchestrator.migration.flag_writer import FlagWriter
+from orchestrator.migration.given_flags import MEGATRON, Gathering
 from orchestrator.migration.report import WRITE_IT
-from orchestrator.migration.writing_flags import FlagWriter
 
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
 _MAMBA_LAYERS = ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"]

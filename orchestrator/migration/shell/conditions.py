@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from orchestrator.migration.shell.expanding import fields, text
+from orchestrator.migration.shell.expansion import fields, text
 from orchestrator.migration.shell.syntax import Test, Word
 from orchestrator.migration.shell.values import Value, known
 from orchestrator.migration.shell.variables import Variables

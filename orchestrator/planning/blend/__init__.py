@@ -8,7 +8,7 @@ from functools import lru_cache
 from os.path import normpath
 from typing import NamedTuple
 
-from orchestrator.data.blending import Draws, asked_of_sources, built, length_of, samples_of
+from orchestrator.data.blend_samples import Draws, asked_of_sources, built, length_of, samples_of
 from orchestrator.data.chat.packing import pack, usable
 from orchestrator.data.checks import (
     PARTS,

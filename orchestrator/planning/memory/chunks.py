@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.planning.halves import half_job, halves_of_stage
+from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.memory.experts import backward_of_experts, inputs_of_experts, saved_by_experts
 from orchestrator.planning.memory.fp8 import kept_less
 from orchestrator.planning.memory.hybrid import kept_by_kind
@@ -12,7 +12,7 @@ from orchestrator.planning.memory.layer import LayerSizes, backward_of_layer, la
 from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.planning.parameters import layers_with_experts
 from orchestrator.planning.topology import layers_of_stages
-from orchestrator.spec.halves import HALVES
+from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers

@@ -8,7 +8,7 @@ Layers at the ends that stay in bf16 count as if they were a part of each. Scali
 
 from __future__ import annotations
 
-from orchestrator.planning.halves import half_job, halves_of_stage
+from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.memory.layer import LayerSizes
 from orchestrator.planning.parameters.experts import held_by_rank, layers_parameters
 from orchestrator.planning.parameters.layer import layer_parameters

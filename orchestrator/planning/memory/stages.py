@@ -10,7 +10,7 @@ from operator import mul
 from orchestrator.backends.chunked_loss import tokens_of_chunk
 from orchestrator.backends.fused_kernels import adds_in_products
 from orchestrator.planning import pipeline
-from orchestrator.planning.halves import half_job
+from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
 from orchestrator.planning.memory.experts import gathered_tokens, saved_by_experts
 from orchestrator.planning.memory.fp8 import copies_of_weights
@@ -26,7 +26,7 @@ from orchestrator.planning.memory.non_torch_memory import MIB, Outside, outside_
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
-from orchestrator.planning.parameters.trained import trained_parameters
+from orchestrator.planning.parameters.trainable import trained_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 from orchestrator.spec.stages import layers_of_chunks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.planning.memory.layer import FP32, LayerSizes, norm_statistics
-from orchestrator.spec.halves import Half
+from orchestrator.spec.encoder_decoder import Half
 from orchestrator.spec.job import JobSpec
 
 

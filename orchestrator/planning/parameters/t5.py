@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.planning.parameters.counts import Parameters, RankParameters
 from orchestrator.planning.parameters.layer import layer_parameters, norm_parameters
-from orchestrator.spec.halves import HALVES, Half, layers_of, layers_of_stage, stages_of
+from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of, layers_of_stage, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

@@ -10,7 +10,7 @@ from orchestrator.planning.balance import WORTH
 from orchestrator.planning.figures import time_span
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.suggestions.trying import Trial, tried
+from orchestrator.planning.suggestions.trial import Trial, tried
 from orchestrator.planning.time import StepTime
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

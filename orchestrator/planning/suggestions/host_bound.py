@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.suggestions.trying import Trial, tried
+from orchestrator.planning.suggestions.trial import Trial, tried
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.base import divisors
 

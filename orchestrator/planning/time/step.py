@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from orchestrator.planning.encoder_decoder import halves_of_stage
 from orchestrator.planning.flops import model_flops
-from orchestrator.planning.halves import halves_of_stage
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
-from orchestrator.planning.parameters.trained import trained_parameters
+from orchestrator.planning.parameters.trainable import trained_parameters
 from orchestrator.planning.pipeline import Timeline, timeline
 from orchestrator.planning.time.adapters import MATRICES, adapted
 from orchestrator.planning.time.data_parallel import data_parallel_seconds
@@ -37,7 +37,7 @@ from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.time.t5 import LAUNCHES, half_layer_pass, settings_of_halves
 from orchestrator.planning.time.vision import images_of, trained_layers
 from orchestrator.planning.topology import layers_of_stages
-from orchestrator.spec.halves import HALVES
+from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers

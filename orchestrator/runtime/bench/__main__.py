@@ -7,7 +7,7 @@ import sys
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.__main__ import main
-from orchestrator.runtime.bench.measuring import Benchmark
+from orchestrator.runtime.bench.measurement import Benchmark
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.first_step import FirstStep
 from orchestrator.runtime.callbacks.logging import MetricLogging

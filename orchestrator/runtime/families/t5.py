@@ -28,7 +28,7 @@ from orchestrator.runtime.families.token_losses import token_losses
 from orchestrator.runtime.layers.t5_layers import RelativeBias, bias_self_attention, block_spec
 from orchestrator.runtime.processes.process_groups import Ranks, part_of_pipeline, patience
 from orchestrator.runtime.steps.t5 import SpanCorruption
-from orchestrator.spec.halves import HALVES, Half, layers_of, stages_of
+from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 

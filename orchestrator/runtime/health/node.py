@@ -16,7 +16,7 @@ import torch
 
 from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir
-from orchestrator.runtime.health import bounded
+from orchestrator.runtime.health import time_limit
 from orchestrator.runtime.health.verdict import Facts, Limits
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.values import resolve_environment
@@ -40,10 +40,10 @@ def check_node(run: RunDir, name: str, limits: Limits, seconds: float) -> Facts:
 
     def ask(what: str, function: Callable[[], Any]) -> Any:
         try:
-            return bounded.call(function, max(_LEAST_SECONDS, deadline - time.monotonic()))
+            return time_limit.call(function, max(_LEAST_SECONDS, deadline - time.monotonic()))
         except TimeoutError as error:
             faults.append(f"hangs when {what} is checked ({error})")
-        except bounded.CallFailedError as error:
+        except time_limit.CallFailedError as error:
             faults.append(f"fails when {what} is checked: {error}")
         return None
 
@@ -70,7 +70,7 @@ def read_needs(run: RunDir) -> dict[str, Any]:
         job = load_resolved(run.resolved())
         environment = {name: resolve_environment(value) for name, value in job.launch.env.items()}
     except (OSError, UserError) as error:
-        return {"fault": f"cannot read the run directory: {bounded.one_line(error)}"}
+        return {"fault": f"cannot read the run directory: {time_limit.one_line(error)}"}
     return {"device": job.runtime.device, "gpus": job.processes_per_node, "environment": environment}
 
 
@@ -115,7 +115,7 @@ def gpu_memory() -> list[GpuMemory]:
             ones = torch.ones(256, 256, device=torch.device("cuda", index))
             computed = float((ones @ ones).sum())
         except RuntimeError as error:
-            raise RuntimeError(f"GPU {index}: {bounded.one_line(error)}") from error
+            raise RuntimeError(f"GPU {index}: {time_limit.one_line(error)}") from error
         if computed != 256**3:
             raise RuntimeError(f"GPU {index} computes wrongly")
         found.append(GpuMemory(free, total))

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from orchestrator.runtime.layers.masked_attention import Bias, MaskedAttention
 from orchestrator.runtime.layers.norms import Norm
-from orchestrator.spec.halves import Half
+from orchestrator.spec.encoder_decoder import Half
 from orchestrator.spec.runtime import Layers
 
 with warnings.catch_warnings():

@@ -29,7 +29,7 @@ from orchestrator.runtime.layers.fp8 import fp8_settings
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.rotary import attention_factor
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
-from orchestrator.runtime.network.finalizing import finalize
+from orchestrator.runtime.network.gradient_reduction import finalize
 from orchestrator.runtime.network.initialization import Stream, initialize_weights
 from orchestrator.runtime.network.lora import add_adapters
 from orchestrator.runtime.network.small_gradients import add_together

@@ -44,9 +44,9 @@ from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks, rng_state, set_rng_state
 from orchestrator.runtime.records.records import Records
+from orchestrator.runtime.saving.checkpoint_reader import load, shared
 from orchestrator.runtime.saving.exports import Exports
 from orchestrator.runtime.saving.layouts import layout
-from orchestrator.runtime.saving.reading import load, shared
 from orchestrator.runtime.saving.staging import Removals, draft_of, drafts_beside, put_in_place
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec

@@ -23,11 +23,11 @@ from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.network.lora import is_adapter
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.saving.checkpoint_reader import load, tensors_of
 from orchestrator.runtime.saving.checkpointing import model_key
-from orchestrator.runtime.saving.reading import load, tensors_of
 from orchestrator.runtime.saving.verification import newest_whole, require_whole_at
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.starting import in_words, other_network
+from orchestrator.spec.pretrained import in_words, other_network
 
 _WAY_OUT = "write the model that it was trained with, or let checkpoint.pretrained lead to another one"
 _NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")

@@ -8,7 +8,7 @@ from math import gcd
 from orchestrator.errors import Problem
 from orchestrator.spec.base import Section
 from orchestrator.spec.data import DataSpec
-from orchestrator.spec.halves import HALVES, layers_of, layers_of_stage, stages_of
+from orchestrator.spec.encoder_decoder import HALVES, layers_of, layers_of_stage, stages_of
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.parallelism import ParallelismSpec
 from orchestrator.spec.rules.base import Refusal, Rule, Unavailable, around, divisors_of, multiples_of, quotient

@@ -25,7 +25,7 @@ from orchestrator.cli.main import main
 from orchestrator.cli.runs import cancel
 from orchestrator.cluster import requeueing
 from orchestrator.launch.states import status_of
-from orchestrator.launch.stopping import request_stop
+from orchestrator.launch.stop_request import request_stop
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved

@@ -14,7 +14,7 @@ from support.faults import QUICK_TORCHRUN, Ranks
 from support.shipped import SHIPPED
 
 from orchestrator.bench import text
-from orchestrator.bench.measuring import Measurement, Request, bench_job
+from orchestrator.bench.measurement import Measurement, Request, bench_job
 from orchestrator.bench.report import report_of
 from orchestrator.causes import Exit
 from orchestrator.cli.jobs import this_machine
@@ -22,7 +22,7 @@ from orchestrator.cli.main import main
 from orchestrator.errors import UserError
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.runs import create_run
-from orchestrator.launch.stopping import request_stop
+from orchestrator.launch.stop_request import request_stop
 from orchestrator.lease import Lease
 from orchestrator.planning.hardware import device_named, device_of
 from orchestrator.planning.time import estimate_time

@@ -44,22 +44,22 @@ def tiny(tmp_path: Path) -> Path:
 
 FAILING = """
 import os, signal
-from orchestrator.runtime.bench import measuring
+from orchestrator.runtime.bench import measurement
 from orchestrator.runtime.bench.__main__ import callbacks
 from orchestrator.runtime.__main__ import main
-real, when = measuring.Benchmark.{method}, {number}
+real, when = measurement.Benchmark.{method}, {number}
 def failing(self, session, number):
     if number == when and session.ranks.rank == 1:
         if {dies}:
             os.kill(os.getpid(), signal.SIGKILL)
         raise RuntimeError("CUPTI_ERROR_NOT_COMPATIBLE")
     return real(self, session, number)
-measuring.Benchmark.{method} = failing
+measurement.Benchmark.{method} = failing
 if {stops}:
     def asking(self, session, number):
         session.run.stop_file.write_text("{{}}")
         return real(self, session, number)
-    measuring.Benchmark.{method} = asking
+    measurement.Benchmark.{method} = asking
 raise SystemExit(main(callbacks))
 """
 

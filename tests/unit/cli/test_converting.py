@@ -9,7 +9,7 @@ import pytest
 from support.training import layout, tiny_job
 
 from orchestrator.cli.models import megatron, reshape
-from orchestrator.cli.models.converting import alone
+from orchestrator.cli.models.conversion import alone
 from orchestrator.data.locking import locked
 from orchestrator.errors import SpecError, UserError
 from orchestrator.portable import Weights

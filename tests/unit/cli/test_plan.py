@@ -11,7 +11,7 @@ from rich.console import Console
 from support.shipped import SHIPPED
 
 from orchestrator.cli.jobs.plan_tables import tables
-from orchestrator.cli.jobs.planned import judge_files
+from orchestrator.cli.jobs.planned_job import judge_files
 
 SEED = """\
 name: seed

@@ -22,7 +22,7 @@ from megatron.core.datasets.utils import normalize
 from support.indexed_files import write_indexed
 from support.training import tiny_job
 
-from orchestrator.data.blending import built
+from orchestrator.data.blend_samples import built
 from orchestrator.data.datasets import Datasets, build_datasets
 from orchestrator.data.position import DataPosition, beginning, position_of
 from orchestrator.data.tokenizers import load_tokenizer

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.preparing import refuse_killed
+from orchestrator.cli.data_preparation import refuse_killed
 from orchestrator.data import sources
 from orchestrator.data.request import TrainTokenizerRequest
 from orchestrator.data.tasks.examples import read_lines

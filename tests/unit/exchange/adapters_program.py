@@ -23,7 +23,7 @@ from orchestrator.inference import load
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from orchestrator.checkpoints import committed
-    from orchestrator.exchange.exporting import export
+    from orchestrator.exchange.hf_export import export
     from orchestrator.exchange.peft import export_adapter
     from orchestrator.rundir import RunDir
     from orchestrator.spec.loading import load_resolved

@@ -19,7 +19,7 @@ from orchestrator.exchange.families.llava import LLAVA
 from orchestrator.exchange.names import SINGLE
 from orchestrator.exchange.processor_files import write_processor
 from orchestrator.exchange.processor_values import image_token_note, refuse_other_pixels
-from orchestrator.exchange.published import PublishedWeights
+from orchestrator.exchange.safetensors_reader import PublishedWeights
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec

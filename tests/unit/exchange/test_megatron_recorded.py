@@ -21,9 +21,9 @@ from orchestrator.exchange.megatron_arguments import differences, to_arguments, 
 from orchestrator.exchange.megatron_names import numbered_object, stacked_object, wanted_tensors
 from orchestrator.exchange.megatron_optimizer import is_resumable
 from orchestrator.exchange.megatron_sentences import family_of
-from orchestrator.exchange.reading import StoredWeights
+from orchestrator.exchange.stored_weights import StoredWeights
 from orchestrator.migration.from_megatron import migrate_script
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

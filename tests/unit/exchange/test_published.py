@@ -17,9 +17,9 @@ from orchestrator.errors import UserError
 from orchestrator.exchange.families.bert import BERT
 from orchestrator.exchange.families.llama import LLAMA
 from orchestrator.exchange.families.t5 import T5
-from orchestrator.exchange.importing import _check_copies
+from orchestrator.exchange.hf_import import _check_copies
 from orchestrator.exchange.names import SINGLE
-from orchestrator.exchange.published import PublishedWeights
+from orchestrator.exchange.safetensors_reader import PublishedWeights
 from orchestrator.spec.model import ModelSpec
 
 MODEL = ModelSpec(num_layers=1, hidden_size=4, num_attention_heads=1, seq_length=8, vocab_size=2)

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from orchestrator.exchange.configuration import read_config, to_model
     from orchestrator.exchange.families.choice import family_of_folder
-    from orchestrator.exchange.importing import import_weights
+    from orchestrator.exchange.hf_import import import_weights
     from orchestrator.rundir import RunDir
     from orchestrator.spec.job import JobSpec
     from orchestrator.spec.loading import dump_resolved

@@ -15,7 +15,7 @@ from support.event_log import append_event, lines_of
 from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
 
-from orchestrator.cli import running
+from orchestrator.cli import run_start
 from orchestrator.cli.main import main
 from orchestrator.launch.processes import end_processes
 from orchestrator.launch.restarts import launch_with_restarts
@@ -144,7 +144,7 @@ def orchestrator(
     """orchestrator(*arguments) -> (exit code, standard output, standard error)."""
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(runs_dir))
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(running, "launch_with_restarts", functools.partial(launch_with_restarts, module=fake_runtime))
+    monkeypatch.setattr(run_start, "launch_with_restarts", functools.partial(launch_with_restarts, module=fake_runtime))
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         code = main([str(argument) for argument in arguments])

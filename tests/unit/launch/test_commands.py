@@ -15,7 +15,7 @@ import pytest
 from support.event_log import append_event, lines_of
 from support.gate import Gate
 
-from orchestrator.cli import running
+from orchestrator.cli import run_start
 from orchestrator.cli.models import generate
 from orchestrator.cli.runs import cancel
 from orchestrator.errors import UserError
@@ -105,8 +105,8 @@ def test_reader_that_leaves_does_not_end_the_training(
 ) -> None:
     """As `orchestrator run job.yaml | head -1`."""
     program = (
-        "import functools, sys; from orchestrator.cli import main, running; from orchestrator.launch.restarts import "
-        "launch_with_restarts; running.launch_with_restarts = functools.partial(launch_with_restarts, "
+        "import functools, sys; from orchestrator.cli import main, run_start; from orchestrator.launch.restarts import "
+        "launch_with_restarts; run_start.launch_with_restarts = functools.partial(launch_with_restarts, "
         "module='fake_runtime'); sys.exit(main.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "run", str(job_file)]
@@ -162,12 +162,12 @@ def test_stopped_run_says_where_and_how_to_go_on(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_HOLD", "0:nothing-that-comes")
-    launch_fake = running.launch_with_restarts
+    launch_fake = run_start.launch_with_restarts
 
     def stop_at_once(run: RunDir, job: JobSpec, **options: Any) -> Any:
         return launch_fake(run, job, on_launched=lambda _: run.stop_file.write_text("{}"), **options)
 
-    monkeypatch.setattr(running, "launch_with_restarts", stop_at_once)
+    monkeypatch.setattr(run_start, "launch_with_restarts", stop_at_once)
     code, out, err = orchestrator("run", job_file)
     run = only_run(runs_dir)
     assert code == 1
@@ -350,7 +350,7 @@ def test_background_run_can_be_followed_and_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = make_run(job := make_job(launch__env=gate.after(2)))
-    launch_id = running.start_in_background(run, job, from_scratch=False, module=fake_runtime)
+    launch_id = run_start.start_in_background(run, job, from_scratch=False, module=fake_runtime)
     until(lambda: step_of(run) == 2)
     assert json.loads(orchestrator("status", "tiny", "--json")[1])["state"] == "running"
     code, out, _ = orchestrator("cancel", "tiny")
@@ -360,7 +360,7 @@ def test_background_run_can_be_followed_and_cancelled(
 
     gate.open()
     monkeypatch.setenv("FAKE_STEP_SECONDS", "600")  # in the middle of which nobody stops by himself
-    launch_id = running.start_in_background(run, job, from_scratch=False, module=fake_runtime)
+    launch_id = run_start.start_in_background(run, job, from_scratch=False, module=fake_runtime)
     until(lambda: any(event["event"] == "resumed" for event in lines_of(run)))
     code, out, _ = orchestrator("cancel", "tiny", "--now")
     assert code == 0

@@ -253,10 +253,10 @@ def test_another_preset_is_a_change_of_all_that_it_says(make_job: MakeJob) -> No
 
 TERMINAL = """
 import functools, sys
-from orchestrator.cli import running
+from orchestrator.cli import run_start
 from orchestrator.cli.main import main
 from orchestrator.launch.restarts import launch_with_restarts
-running.launch_with_restarts = functools.partial(launch_with_restarts, module="fake_runtime")
+run_start.launch_with_restarts = functools.partial(launch_with_restarts, module="fake_runtime")
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -20,7 +20,7 @@ from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local import Watcher, launch
 from orchestrator.launch.processes import end_processes, processes_of, ranks_of
 from orchestrator.launch.states import status_of
-from orchestrator.launch.stopping import request_stop
+from orchestrator.launch.stop_request import request_stop
 from orchestrator.launch.watch import LineWatcher
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, read_lines

@@ -13,7 +13,7 @@ import pytest
 from support.fake_slurm import FakeSlurm
 
 from orchestrator.checkpoints import write_commit
-from orchestrator.cli import running
+from orchestrator.cli import run_start
 from orchestrator.launch.runs import all_runs, create_run, find_run
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -78,7 +78,7 @@ def test_a_run_that_is_stopped_before_it_is_launched(
 
 STANDS_STILL = """
 import sys, time
-from orchestrator.cli import running
+from orchestrator.cli import run_start
 from orchestrator.cli.main import main
 from orchestrator.cli.runs import run
 from orchestrator.launch import runs
@@ -184,7 +184,7 @@ def test_a_launcher_in_the_background_that_never_launches(
     launcher = f"import os, sys, time\nPIDS = {str(pids)!r}\nif 'orchestrator.launch' in sys.orig_argv: {fault}\n"
     (tmp_path / "sitecustomize.py").write_text(launcher)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(running, "_SECONDS_TO_START", seconds)
+    monkeypatch.setattr(run_start, "_SECONDS_TO_START", seconds)
     code, _, err = orchestrator("run", job_file, "--detach")
     assert (code, f"could not be started in the background: {said}" in err) == (1, True)
     assert not list(runs_dir.iterdir())
@@ -219,7 +219,7 @@ def test_a_start_in_the_background_that_is_stopped_ends_its_launcher(
             signal.raise_signal(number)
         return None
 
-    monkeypatch.setattr(running, "_launch_id", interrupted)
+    monkeypatch.setattr(run_start, "_launch_id", interrupted)
     code, _, err = orchestrator(*words, "--detach")
     assert (code, "stopped before it started" in err) == (130, is_new)
     assert len(all_runs(runs_dir)) == int(not is_new)

@@ -11,8 +11,8 @@ import pytest
 from support.event_log import append_event, lines_of
 
 import orchestrator as package
-from orchestrator.cli import running
-from orchestrator.cli.runs.submitting import describe_active
+from orchestrator.cli import run_start
+from orchestrator.cli.runs.submission import describe_active
 from orchestrator.cli.runs.sweep_tables import what_is_retried
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.runs import all_runs, find_run
@@ -65,12 +65,12 @@ def test_commands_name_the_folder_of_a_run_that_is_elsewhere(
     texts += [
         overview_of(summarize([run])[0], ()).advice or "",
         notice_of(run, job, launch_id, "failed").facts["advice"],
-        running.unsent_words(run, 12),
+        run_start.unsent_words(run, 12),
     ]
     describe_active(status_of(run), as_json=False)
     texts.append(capfd.readouterr().out)
     with monkeypatch.context() as patched:
-        patched.setattr(running, "start_in_background", lambda *_, **__: launch_id)
+        patched.setattr(run_start, "start_in_background", lambda *_, **__: launch_id)
         texts.append(orchestrator("resume", "tiny", "--detach", *there)[1])
     lease = Lease.acquire(run, launch_id="x")
     texts.append(orchestrator("resume", "tiny", *there)[2])

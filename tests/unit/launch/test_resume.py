@@ -11,7 +11,7 @@ import pytest
 from support.event_log import append_event, lines_of
 from support.gate import Gate
 
-from orchestrator.cli import running
+from orchestrator.cli import run_start
 from orchestrator.launch.processes import ranks_of
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states import status_of
@@ -201,7 +201,7 @@ def test_resume_with_changes_waits_for_the_ranks_of_a_killed_launcher(
             os.kill(rank, signal.SIGCONT)
         return read_holder(run)
 
-    monkeypatch.setattr(running, "read_holder", look)
+    monkeypatch.setattr(run_start, "read_holder", look)
     code, out, err = orchestrator("resume", run.path, "--set=schedule.train_iters=10", "--allow-changes")
     assert (code, err) == (0, "")
     assert "the processes of the last start are still saving and stopping: waiting for them" in out

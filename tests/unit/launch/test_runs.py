@@ -31,7 +31,7 @@ from orchestrator.launch.runs import (
     run_to_continue,
     taken_back,
 )
-from orchestrator.launch.stopping import Terminated, caught_signals, sigterm_as_ctrl_c
+from orchestrator.launch.stop_request import Terminated, caught_signals, sigterm_as_ctrl_c
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.rundir import RunDir, default_runs_dir
 from orchestrator.spec.job import JobSpec

@@ -14,13 +14,13 @@ import pytest
 from support.event_log import lines_of
 from support.ranks import free_port
 
-from orchestrator.cli import running
+from orchestrator.cli import run_start
 from orchestrator.errors import UserError
 from orchestrator.launch.local import Severity, Watcher, launch
 from orchestrator.launch.processes import LAUNCH_VARIABLE
 from orchestrator.launch.render import render
 from orchestrator.launch.runs import all_runs
-from orchestrator.launch.stopping import request_stop
+from orchestrator.launch.stop_request import request_stop
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
@@ -57,7 +57,7 @@ def command_on_the_second(runs_dir: Path, launch_id: str) -> str:
 def test_a_start_in_the_background_says_what_to_start_on_the_others(
     orchestrator: Orchestrator, first_of_two: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
 ) -> None:
-    monkeypatch.setattr(running, "start_in_background", lambda run, job, *, from_scratch: "launched-now")
+    monkeypatch.setattr(run_start, "start_in_background", lambda run, job, *, from_scratch: "launched-now")
     code, out, err = orchestrator("run", first_of_two, "--detach", *(["--json"] if as_json else []))
     assert code == 0
     assert "tensor-parallel groups of 2 span machines of 1 GPU" in err
@@ -70,12 +70,12 @@ def test_a_start_in_the_foreground_says_what_to_start_on_the_others(
     orchestrator: Orchestrator, first_of_two: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
 ) -> None:
     """With --json on standard error, where it can be read before the object at the end."""
-    launch_fake = running.launch_with_restarts
+    launch_fake = run_start.launch_with_restarts
 
     def ended_at_once(run: RunDir, job: JobSpec, **options: Any) -> Any:
         return launch_fake(run, job, on_launched=lambda _: request_stop(run, "the test", at_once=True), **options)
 
-    monkeypatch.setattr(running, "launch_with_restarts", ended_at_once)
+    monkeypatch.setattr(run_start, "launch_with_restarts", ended_at_once)
     code, out, err = orchestrator("run", first_of_two, *(["--json"] if as_json else []))
     assert code == 1
     (run,) = all_runs(runs_dir)

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.report import Migration
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

@@ -6,9 +6,9 @@ import pytest
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.from_accelerate import is_accelerate, migrate_accelerate
-from orchestrator.migration.overriding import override
+from orchestrator.migration.overrides import override
 from orchestrator.migration.report import Migration
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_text
 
 CONFIG = """\

@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.from_megatron import migrate_script, migrate_words
-from orchestrator.migration.overriding import override
+from orchestrator.migration.overrides import override
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.vocabulary import vocabulary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.migration.from_megatron import migrate_script
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_text
 
 FLAGS = (

@@ -17,7 +17,7 @@ from orchestrator.cli.jobs.render import megatron_script
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.report import Migration
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.shape import leaf_paths

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.report import Migration
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 
 FLAGS = (
     "--num-layers 4 --hidden-size 128 --num-attention-heads 4 --seq-length 64 --micro-batch-size 1 "

@@ -15,7 +15,7 @@ from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.report import Migration
 from orchestrator.migration.shell.values import known
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_text
 
 GOLDEN = Path(__file__).parents[2] / "golden"

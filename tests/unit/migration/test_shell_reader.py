@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.pace import at_the_promised_pace
 
 from orchestrator.errors import UserError
-from orchestrator.migration.shell.reading import read_script
+from orchestrator.migration.shell.command_substitution import follow
+from orchestrator.migration.shell.parser import read_script
 from orchestrator.migration.shell.started_program import Script
-from orchestrator.migration.shell.substituting import follow
 from orchestrator.migration.shell.syntax import Literal, ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, known, shown, unknowns
 from orchestrator.migration.shell.variables import Variables

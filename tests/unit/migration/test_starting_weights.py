@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.migration.from_megatron import migrate_script
-from orchestrator.migration.overriding import override
+from orchestrator.migration.overrides import override
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.migration.writing import job_text
+from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_text
 
 Flags = Callable[..., Any]

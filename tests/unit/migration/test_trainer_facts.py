@@ -9,7 +9,7 @@ import pytest
 from unit.migration.conftest import SMALLEST, Migrated
 
 from orchestrator.migration.from_megatron import migrate_words
-from orchestrator.migration.overriding import override
+from orchestrator.migration.overrides import override
 from orchestrator.migration.report import Migration
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.spec.formatting import as_yaml

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.jobs.planned import forecast_rows
+from orchestrator.cli.jobs.planned_job import forecast_rows
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.figures import amount
 from orchestrator.planning.flops import formula, model_flops

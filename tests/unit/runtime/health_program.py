@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrator.runtime.health import meeting, node
+from orchestrator.runtime.health import node, rendezvous
 from orchestrator.runtime.health.__main__ import main
 
 
@@ -33,9 +33,9 @@ def misbehave(fault: str) -> None:
             right = time.time
             time.time = lambda: right() + float(number)
         case "stall":
-            meeting.exchange = lambda *arguments: time.sleep(600)
+            rendezvous.exchange = lambda *arguments: time.sleep(600)
         case "freeze":
-            meeting.exchange = lambda *arguments: (os.kill(os.getppid(), signal.SIGSTOP), time.sleep(600))
+            rendezvous.exchange = lambda *arguments: (os.kill(os.getppid(), signal.SIGSTOP), time.sleep(600))
         case "hang":
             node.folder_faults = lambda *arguments: time.sleep(600)
         case "absent":

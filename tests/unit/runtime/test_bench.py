@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.bench.intervals import IDLE, Span, cut, innermost, partition, union
 from orchestrator.runtime.bench.kernels import kind_of_communication, part_of_kernel, part_of_operation
-from orchestrator.runtime.bench.measuring import PROFILED, Benchmark
+from orchestrator.runtime.bench.measurement import PROFILED, Benchmark
 from orchestrator.runtime.bench.trace import ANNOTATION, END, PASSES, UPDATE, breakdown, read_trace
 
 TIMES = st.integers(0, 40)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from orchestrator.errors import CheckpointError
-from orchestrator.runtime.saving import reading
+from orchestrator.runtime.saving import checkpoint_reader
 
 NO_PICKLE = torch.tensor([1, 2, 3], dtype=torch.uint8)
 
@@ -26,11 +26,11 @@ def test_only_an_engine_that_loads_unpickles_them(
     """One that does not load is None among the modules."""
     modules: dict[str, Any] = sys.modules
     monkeypatch.setitem(modules, "transformer_engine", engine)
-    monkeypatch.setattr(reading, "shared", lambda path: None)
+    monkeypatch.setattr(checkpoint_reader, "shared", lambda path: None)
     found: dict[str, Any] = {"layers._extra_state": NO_PICKLE}
-    monkeypatch.setattr(reading.dist_checkpointing, "load", lambda wanted, path: found)
+    monkeypatch.setattr(checkpoint_reader.dist_checkpointing, "load", lambda wanted, path: found)
     if is_read:
-        assert reading.load({}, tmp_path) == found
+        assert checkpoint_reader.load({}, tmp_path) == found
     else:
         with pytest.raises(CheckpointError):
-            reading.load({}, tmp_path)
+            checkpoint_reader.load({}, tmp_path)

@@ -13,7 +13,7 @@ from orchestrator.errors import UserError
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
 from orchestrator.spec.messages import show
-from orchestrator.spec.partial import Examination
+from orchestrator.spec.partial_validation import Examination
 from orchestrator.spec.rules import check
 from orchestrator.spec.shape import leaf_paths, sections
 from orchestrator.spec.yaml_reader import parse_yaml, resolve_scalar

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.event_log import append_event, append_to_ledger
 
-from orchestrator.cli.runs.interrupting import Interrupts
-from orchestrator.cli.runs.sweeping import cancel_cells
+from orchestrator.cli.runs.interrupts import Interrupts
+from orchestrator.cli.runs.sweep_start import cancel_cells
 from orchestrator.errors import JobError
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir

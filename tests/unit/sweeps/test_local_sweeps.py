@@ -17,7 +17,7 @@ import pytest
 from support.event_log import lines_of
 from support.gate import Gate
 
-from orchestrator.cli.runs import sweeping
+from orchestrator.cli.runs import sweep_start
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, find_sweep
@@ -170,8 +170,8 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
 
 PROGRAM = """if True:
     import functools, sys
-    from orchestrator.cli.runs import sweeping
-    sweeping.local_request = functools.partial(sweeping.local_request, module="sweep_runtime")
+    from orchestrator.cli.runs import sweep_start
+    sweep_start.local_request = functools.partial(sweep_start.local_request, module="sweep_runtime")
     from orchestrator.cli.main import main
     sys.exit(main(sys.argv[1:]))
 """
@@ -210,7 +210,7 @@ def test_ctrl_c_before_the_cells_are_followed_stops_them_too(
         start_driver(sweep, request)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(sweeping, "start_driver", start_and_interrupt)
+    monkeypatch.setattr(sweep_start, "start_driver", start_and_interrupt)
     for way in ("--local", "--detach"):
         code, out, err = orchestrator("sweep", "run", write("grid: {lr: [1e-3, 2e-3]}"), "--local", way)
         assert code == 1

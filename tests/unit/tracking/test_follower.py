@@ -16,7 +16,7 @@ from support.event_log import append_event
 from orchestrator.lease import Lease
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
-from orchestrator.tracking import following
+from orchestrator.tracking import follower_loop
 from orchestrator.tracking.description import Ending
 from orchestrator.tracking.follower import finish_follower, start_follower
 from orchestrator.tracking.metrics import MetricLog
@@ -152,7 +152,7 @@ class _Down:
 def test_a_server_that_is_away_is_asked_ever_less_often_and_seconds_after_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "_LAST_ATTEMPTS", 0)
+    monkeypatch.setattr(follower_loop, "_LAST_ATTEMPTS", 0)
     waits: list[float] = []
 
     class Outage(threading.Event):
@@ -164,7 +164,7 @@ def test_a_server_that_is_away_is_asked_ever_less_often_and_seconds_after_it_is_
             return self.is_set()
 
     said: list[str] = []
-    following._Line(_Down(), said.append).follow(Outage())
+    follower_loop._Line(_Down(), said.append).follow(Outage())
     assert waits[0] < waits[1] < waits[2]
     assert max(waits) <= 10
     assert said == ["not sent: refused; trying again"]
@@ -217,9 +217,9 @@ _UNREADABLE = """
 import os, sys, time
 from pathlib import Path
 from orchestrator.rundir import RunDir
-from orchestrator.tracking import following
+from orchestrator.tracking import follower_loop
 from orchestrator.tracking.description import Ending
-from orchestrator.tracking import following
+from orchestrator.tracking import follower_loop
 from orchestrator.tracking.description import Ending
 
 class Refusing(RunDir):
@@ -235,9 +235,9 @@ class Hanging:
     def bytes_left(self):
         raise OSError(5, "Input/output error")
 
-following.asked_for = lambda run: ["hanging"]
-following.tracker_of = lambda run, name: Hanging()
-following.Follower(Refusing(Path(sys.argv[1])), os.getppid(), 1.0).follow()
+follower_loop.asked_for = lambda run: ["hanging"]
+follower_loop.tracker_of = lambda run, name: Hanging()
+follower_loop.Follower(Refusing(Path(sys.argv[1])), os.getppid(), 1.0).follow()
 """
 
 

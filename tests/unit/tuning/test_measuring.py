@@ -9,9 +9,9 @@ import pytest
 from support.layouts import GIB, Laws
 
 from orchestrator.spec.job import JobSpec
+from orchestrator.tuning.candidate_trials import Measuring
 from orchestrator.tuning.estimates import Candidate
 from orchestrator.tuning.layout import Layout
-from orchestrator.tuning.measuring import Measuring
 from orchestrator.tuning.search import search
 from orchestrator.tuning.space import Space
 from orchestrator.tuning.trial import Trial

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.suggestions.host_bound import ways_to_fill
-from orchestrator.planning.suggestions.trying import tried
+from orchestrator.planning.suggestions.trial import tried
 from orchestrator.spec.loading import load_text
 
 WAITING = """\

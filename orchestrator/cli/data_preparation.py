@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.errors import JobError, UserError
-from orchestrator.launch.stopping import Terminated
+from orchestrator.launch.stop_request import Terminated
 from orchestrator.planning.plan import Plan
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec

@@ -13,12 +13,12 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 from orchestrator.checkpoints import file_record, write_commit
 from orchestrator.errors import UserError
 from orchestrator.exchange.progress import progress
-from orchestrator.exchange.published import PublishedWeights
+from orchestrator.exchange.safetensors_reader import PublishedWeights
 from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.staging import require_room
 from orchestrator.exchange.table import Family, Weight
+from orchestrator.exchange.tensor_writer import Part, write_tensors
 from orchestrator.exchange.transforms import TRANSFORMS
-from orchestrator.exchange.writing import Part, write_tensors
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
 from orchestrator.rundir import sync_file, sync_folder

@@ -14,9 +14,9 @@ import typer
 from orchestrator.backends.layers import WORTH
 from orchestrator.checkpoints import Commit
 from orchestrator.cli.common import short_count
-from orchestrator.cli.jobs.named import GPU_OPTION, Named, gpu_problems, load_named, profile_of
+from orchestrator.cli.jobs.target_options import GPU_OPTION, Named, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey_job
-from orchestrator.data.tasks.reading import task_problems
+from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as

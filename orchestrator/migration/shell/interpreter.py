@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from orchestrator.errors import UserError
-from orchestrator.migration.shell.assigning import ON_VARIABLES, assign, assigned_by, declare, read_given
+from orchestrator.migration.shell.assignment import ON_VARIABLES, assign, assigned_by, declare, read_given
 from orchestrator.migration.shell.conditions import (
     Answer,
     both,
@@ -22,8 +22,8 @@ from orchestrator.migration.shell.conditions import (
     either,
     negation,
 )
-from orchestrator.migration.shell.expanding import calculated, fields, given_text, text
-from orchestrator.migration.shell.reading import DECLARING, read_script
+from orchestrator.migration.shell.expansion import calculated, fields, given_text, text
+from orchestrator.migration.shell.parser import DECLARING, read_script
 from orchestrator.migration.shell.started_program import Started, beside_script, shell_text
 from orchestrator.migration.shell.syntax import (
     AndOr,

@@ -10,9 +10,9 @@ import yaml
 
 from orchestrator.errors import SpecError
 from orchestrator.migration.report import LOUD, WRITE_IT, Migration, Source
-from orchestrator.spec.checking import to_plain
-from orchestrator.spec.composing import apply_override, compose_text
+from orchestrator.spec.composition import apply_override, compose_text
 from orchestrator.spec.field_names import overridden
+from orchestrator.spec.plain_data import to_plain
 from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.shape import shape_at
 from orchestrator.spec.yaml_reader import Written

@@ -11,9 +11,9 @@ from functools import partial
 
 from orchestrator.errors import UserError
 from orchestrator.migration.shell.conditions import Answer
-from orchestrator.migration.shell.expanding import given_text
-from orchestrator.migration.shell.following import Break, Exit, Follower, Return
-from orchestrator.migration.shell.reading import read_script
+from orchestrator.migration.shell.expansion import given_text
+from orchestrator.migration.shell.interpreter import Break, Exit, Follower, Return
+from orchestrator.migration.shell.parser import read_script
 from orchestrator.migration.shell.started_program import Script
 from orchestrator.migration.shell.syntax import Block, Command, Group, Pipeline, ShellSyntaxError, Simple
 from orchestrator.migration.shell.values import Unknown, Value, joined, known

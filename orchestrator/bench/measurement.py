@@ -18,7 +18,7 @@ from orchestrator.spec.loading import dump_resolved
 
 MODULE = "orchestrator.runtime.bench"
 PROFILED = 3
-"""Steps of one profile, as runtime/bench/measuring.py makes it."""
+"""Steps of one profile, as runtime/bench/measurement.py makes it."""
 _PURPOSE = "bench"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.spec.halves import HALVES, Half, layers_of, layers_of_stage
+from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of, layers_of_stage
 from orchestrator.spec.job import JobSpec
 
 

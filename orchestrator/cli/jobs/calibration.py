@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.effective_job import as_started
-from orchestrator.cli.running import label
+from orchestrator.cli.run_start import label
 from orchestrator.errors import JobError, MissingDependency, UserError
 from orchestrator.events.types import Started
 from orchestrator.planning.batch import BatchSchedule

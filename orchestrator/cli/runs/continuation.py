@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from orchestrator.cli.common import warn
-from orchestrator.cli.running import describe_completed, label, wait_for_previous
+from orchestrator.cli.run_start import describe_completed, label, wait_for_previous
 from orchestrator.cli.runs.resume import check_length, describe_changes, samples_again
 from orchestrator.errors import RunIsHeld, SpecChanged, UserError
 from orchestrator.launch.continuation import Continuation, find_continuation

@@ -18,7 +18,7 @@ from orchestrator.backends.libraries import require_libraries
 from orchestrator.causes import Exit, cause_of
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import print_json, stop_printing, warn
-from orchestrator.cli.preparing import prepare_here
+from orchestrator.cli.data_preparation import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local import Severity, Watcher, command_elsewhere, for_the_others

@@ -9,12 +9,12 @@ import typer
 
 from orchestrator.checkpoints import committed
 from orchestrator.cli.common import print_json, warn
-from orchestrator.cli.jobs.named import Named, gpu_problems, profile_of
+from orchestrator.cli.data_preparation import check_data
 from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
-from orchestrator.cli.preparing import check_data
-from orchestrator.cli.running import check_installed
-from orchestrator.cli.runs.continuing import all_changes, choose
-from orchestrator.cli.runs.interrupting import Interrupts
+from orchestrator.cli.jobs.target_options import Named, gpu_problems, profile_of
+from orchestrator.cli.run_start import check_installed
+from orchestrator.cli.runs.continuation import all_changes, choose
+from orchestrator.cli.runs.interrupts import Interrupts
 from orchestrator.cli.runs.sweep_tables import follow, summary, what_is_retried
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
@@ -26,7 +26,7 @@ from orchestrator.exchange.exportability import export_problems
 from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.runs import add_generation
-from orchestrator.launch.stopping import request_stop
+from orchestrator.launch.stop_request import request_stop
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.plan import Plan, make_plan

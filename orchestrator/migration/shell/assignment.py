@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.migration.shell.expanding import calculated, fields, text
+from orchestrator.migration.shell.expansion import calculated, fields, text
 from orchestrator.migration.shell.syntax import Assignment
 from orchestrator.migration.shell.values import Unknown, Value, joined, known, shown
 from orchestrator.migration.shell.variables import Variables

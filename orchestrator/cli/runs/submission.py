@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.common import print_json, warn
-from orchestrator.cli.jobs.planned import making_line
-from orchestrator.cli.running import label
+from orchestrator.cli.jobs.planned_job import making_line
+from orchestrator.cli.run_start import label
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel
 from orchestrator.data.preparation import Source

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from orchestrator.exchange.megatron_names import Sources
-from orchestrator.exchange.reading import Tensors
+from orchestrator.exchange.stored_weights import Tensors
 
 
 class RenamedWeights:

@@ -21,10 +21,10 @@ from orchestrator.exchange.configuration import to_config
 from orchestrator.exchange.families.choice import family_of_job
 from orchestrator.exchange.processor_files import image_token, write_processor
 from orchestrator.exchange.progress import progress
-from orchestrator.exchange.reading import StoredWeights
 from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.shards import Entry, ShardFiles, in_shards
 from orchestrator.exchange.staging import drafted, require_free, require_room
+from orchestrator.exchange.stored_weights import StoredWeights
 from orchestrator.exchange.table import Family, Weight
 from orchestrator.exchange.threads import in_threads
 from orchestrator.exchange.tokenizer_files import SpecialIds, write_tokenizer
