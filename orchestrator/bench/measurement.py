@@ -23,7 +23,7 @@ _PURPOSE = "bench"
 
 
 @dataclass(frozen=True)
-class Request:
+class MeasurementRequest:
     """How to measure."""
 
     warm_up: int
@@ -46,7 +46,7 @@ class Measurement:
     run: RunDir
     job: JobSpec
     """What was run."""
-    request: Request
+    request: MeasurementRequest
     result: dict[str, Any]
     """The measurement, as rank 0 wrote it; without a profile if the ranks did not get that far."""
     failure: str | None = None
@@ -70,12 +70,12 @@ class Measurement:
         return found
 
 
-def bench_job(job: JobSpec, request: Request, vocab_size: int | None) -> JobSpec:
+def bench_job(job: JobSpec, request: MeasurementRequest, vocab_size: int | None) -> JobSpec:
     """The job as it is measured: on random tokens of a vocabulary, or on its own data where `vocab_size` is None."""
     return short_job(job, _PURPOSE, request.all_steps, vocab_size)
 
 
-def new_run(job: JobSpec, request: Request, runs_dir: Path) -> RunDir:
+def new_run(job: JobSpec, request: MeasurementRequest, runs_dir: Path) -> RunDir:
     """A run directory for a measurement."""
     run = create_run(job, dump_resolved(job), runs_dir)
     run.bench.mkdir()
@@ -83,7 +83,7 @@ def new_run(job: JobSpec, request: Request, runs_dir: Path) -> RunDir:
     return run
 
 
-def measure(run: RunDir, job: JobSpec, request: Request, *, watcher: Watcher) -> Measurement:
+def measure(run: RunDir, job: JobSpec, request: MeasurementRequest, *, watcher: Watcher) -> Measurement:
     """Run it to its end.
 
     Raises JobError when it fails before the last of the timed steps, UserError when it cannot be started as asked, and

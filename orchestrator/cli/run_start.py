@@ -99,12 +99,12 @@ def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_jso
     total = last_iteration(job, [] if from_scratch else committed(run))
 
     def watcher() -> Watcher:
-        return _Aside() if as_json else watcher_for(run, total, sys.stdout)
+        return _JsonWatcher() if as_json else watcher_for(run, total, sys.stdout)
 
     return report(run, job, total, launch_with_restarts(run, job, from_scratch=from_scratch, watcher=watcher), as_json)
 
 
-class _Aside(Watcher):
+class _JsonWatcher(Watcher):
     """Under --json: standard output is for the one object at the end, and the other machines are started before."""
 
     def say(self, message: str, severity: Severity | None = None) -> None:

@@ -35,7 +35,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Discovered:
+class DiscoveredCluster:
     """A cluster as its scheduler describes it."""
 
     name: str
@@ -48,14 +48,14 @@ class Discovered:
     """The default of the default account."""
 
 
-def discover() -> Discovered:
+def discover() -> DiscoveredCluster:
     """Ask the cluster that this machine belongs to. Raises SchedulerError, and UserError where there is no SLURM."""
     config = dict(_CONFIG.findall(_output(["scontrol", "show", "config"])))
     partitions = partitions_in(_output(["sinfo", "--noheader", "--exact", f"--format={_SINFO_FIELDS}"]))
     if not partitions:
         raise SchedulerError("this cluster shows no partition that you may use: ask whoever runs it for access")
     has_accounting = config.get("AccountingStorageType") == "accounting_storage/slurmdbd"
-    found = Discovered(
+    found = DiscoveredCluster(
         name=config.get("ClusterName", "cluster"),
         version=config.get("SLURM_VERSION", "of an unknown version"),
         partitions=partitions,
@@ -159,7 +159,7 @@ def seconds_of(text: str) -> int | None:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _with_accounts(found: Discovered) -> Discovered:
+def _with_accounts(found: DiscoveredCluster) -> DiscoveredCluster:
     """With what accounting knows of this person; as it is where accounting does not say."""
     user = getpass.getuser()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.cluster.discovery import Discovered, Partition
+from orchestrator.cluster.discovery import DiscoveredCluster, Partition
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.docstrings import docstrings
 from orchestrator.spec.formatting import as_yaml, duration
@@ -30,7 +30,7 @@ _OPTIONS = {
 """Shown commented out when they are not set, with a value as YAML for each."""
 
 
-def default_partition(found: Discovered) -> Partition:
+def default_partition(found: DiscoveredCluster) -> Partition:
     """Where jobs go by default: the cluster's own default if it has GPUs or nothing has, else where most GPUs are."""
     usable = [partition for partition in found.partitions if partition.is_up] or list(found.partitions)
     own = next((partition for partition in usable if partition.is_default), usable[0])
@@ -38,7 +38,7 @@ def default_partition(found: Discovered) -> Partition:
     return own if own.gpus_per_node or not most.gpus_per_node else most
 
 
-def profile_text(found: Discovered, partition: Partition, name: str) -> str:
+def profile_text(found: DiscoveredCluster, partition: Partition, name: str) -> str:
     """YAML of a profile whose jobs go to that partition."""
     values = _values(found, partition, name)
     lines = [
@@ -53,7 +53,7 @@ def profile_text(found: Discovered, partition: Partition, name: str) -> str:
     return "\n".join([*lines, "", "# What else there is:", *_options(values)]) + "\n"
 
 
-def _values(found: Discovered, partition: Partition, name: str) -> dict[str, str]:
+def _values(found: DiscoveredCluster, partition: Partition, name: str) -> dict[str, str]:
     """Field -> YAML of what is set."""
     gpus = partition.gpus_per_node
     values = {"name": as_yaml(name), "partition": as_yaml(partition.name)}
@@ -72,7 +72,7 @@ def _values(found: Discovered, partition: Partition, name: str) -> dict[str, str
     return values
 
 
-def _partition_lines(found: Discovered) -> list[str]:
+def _partition_lines(found: DiscoveredCluster) -> list[str]:
     lines = ["partitions:  # The most that one job can have of each; what is not known is not checked"]
     for partition in found.partitions:
         notes = [
@@ -94,7 +94,7 @@ def _partition_lines(found: Discovered) -> list[str]:
     return lines
 
 
-def _other_choices(field: str, found: Discovered, partition: Partition) -> str:
+def _other_choices(field: str, found: DiscoveredCluster, partition: Partition) -> str:
     others = {
         "partition": [other.name for other in found.partitions if other.name != partition.name],
         "account": list(found.accounts[1:]),

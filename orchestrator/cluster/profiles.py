@@ -10,7 +10,7 @@ from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.spec.cluster import ClusterSpec, check_cluster
 from orchestrator.spec.document import Document
 from orchestrator.spec.formatting import shorten
-from orchestrator.spec.loading import Loaded, load_document
+from orchestrator.spec.loading import LoadedDocument, load_document
 from orchestrator.spec.suggestions import closest
 
 PROJECT_FOLDER = Path("clusters")
@@ -103,7 +103,7 @@ def find_profile(name: str, start: Path | None = None) -> Path:
     return path
 
 
-def read_profile(path: Path, *, found_by_name: bool = True) -> Loaded[ClusterSpec]:
+def read_profile(path: Path, *, found_by_name: bool = True) -> LoadedDocument[ClusterSpec]:
     """The profile in a file, with its places. Raises SpecError with every problem in it: one that is found by its name
     is called as its file is.
     """

@@ -33,7 +33,7 @@ from orchestrator.dashboard.security import Next, guarded
 from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.errors import UserError
 from orchestrator.review.index import RunIndex
-from orchestrator.review.series_cache import Beside
+from orchestrator.review.series_cache import SeriesCache
 from orchestrator.spec.formatting import few, shorten
 
 _SECONDS_BEFORE_ZIPPING = 2.0
@@ -61,7 +61,7 @@ def create_app(settings: Settings) -> FastAPI:
         index.stop()
 
     app = FastAPI(title="orchestrator dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.state.shared = Shared(settings, index, Beside(index))
+    app.state.shared = Shared(settings, index, SeriesCache(index))
     for module in _PAGES:
         app.include_router(module.router)
 

@@ -10,7 +10,7 @@ from typing import cast
 from fastapi import Request
 
 from orchestrator.review.index import RunIndex
-from orchestrator.review.series_cache import Beside
+from orchestrator.review.series_cache import SeriesCache
 from orchestrator.review.usage import UsageLog
 
 
@@ -33,7 +33,7 @@ class Shared:
 
     settings: Settings
     index: RunIndex
-    beside: Beside
+    beside: SeriesCache
     usage: UsageLog = field(default_factory=UsageLog)
 
 

@@ -124,7 +124,7 @@ def _parts(weights: Sequence[float]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Built:
+class SourceIndex:
     """The index of one source: whole epochs of its documents, cut into samples and shuffled."""
 
     epochs: int
@@ -134,7 +134,7 @@ class Built:
     come again before all were read: epochs but a last one that is hardly needed are shuffled together."""
 
 
-def built(tokens: int, samples: int, seq_length: int) -> Built:
+def built(tokens: int, samples: int, seq_length: int) -> SourceIndex:
     """What GPTDataset builds to give at least `samples` samples of `seq_length` + 1 tokens (the last one is the next
     sample's first) from a source of `tokens` tokens, of which there must be more than `seq_length`.
     """
@@ -143,7 +143,7 @@ def built(tokens: int, samples: int, seq_length: int) -> Built:
     per_epoch = samples_of(tokens, seq_length)
     separate = samples - before_last < int(_SEPARATE_BELOW * per_epoch)
     in_order = per_epoch if epochs == 1 or (epochs == 2 and separate) else None
-    return Built(epochs, samples_of(epochs * tokens, seq_length), in_order)
+    return SourceIndex(epochs, samples_of(epochs * tokens, seq_length), in_order)
 
 
 def samples_of(tokens: int, seq_length: int) -> int:

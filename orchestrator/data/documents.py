@@ -25,7 +25,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Malformed:
+class MalformedRecord:
     """A record that cannot be read: its file, line (or row; None for a whole file) and what is wrong with it."""
 
     path: str
@@ -38,7 +38,7 @@ class Malformed:
         return f"{self.path}: {self.reason}" if self.line is None else f"{self.path}:{self.line}: {self.reason}"
 
 
-def read_documents(block: Block, keys: Sequence[str]) -> Iterator[Document | Malformed]:
+def read_documents(block: Block, keys: Sequence[str]) -> Iterator[Document | MalformedRecord]:
     """Each record of a block, in order. Blank lines are no records; an empty text is one."""
 
     def texts(record: bytes | tuple[object, ...]) -> tuple[str, ...]:
@@ -47,14 +47,14 @@ def read_documents(block: Block, keys: Sequence[str]) -> Iterator[Document | Mal
         return _checked(dict(zip(keys, record, strict=True)), keys)
 
     for _, read in read_records(block, texts):
-        yield read if isinstance(read, Malformed) else Document(read)
+        yield read if isinstance(read, MalformedRecord) else Document(read)
 
 
-def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple[int | None, Parsed | Malformed]]:
+def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple[int | None, Parsed | MalformedRecord]]:
     """The line, or row, of each record of a block, and what `parse` makes of it. What it raises of ValueError, and what
     is neither JSON nor Unicode, or too large for memory, becomes Malformed. So does a file that is no text at all."""
     if block.first == 1 and isinstance(block.content, bytes) and (what := why_no_text(block.content[:HEAD])):
-        yield None, Malformed(block.path, None, *what)
+        yield None, MalformedRecord(block.path, None, *what)
         return
     for line, record in _records(block):
         try:
@@ -73,7 +73,7 @@ def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple
             reason = str(error)
         else:
             continue
-        yield line, Malformed(block.path, line, reason)
+        yield line, MalformedRecord(block.path, line, reason)
 
 
 def _records(block: Block) -> Iterator[tuple[int | None, bytes | tuple[object, ...]]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from orchestrator.data.documents import Document, Malformed, read_documents
+from orchestrator.data.documents import Document, MalformedRecord, read_documents
 from orchestrator.data.sentences import split_sentences
 from orchestrator.data.sources import Chunk
 from orchestrator.data.tokenizers import Tokenizer
@@ -42,7 +42,7 @@ class EncodedChunk:
     """What became of a chunk: one entry per key, and the records that could not be read."""
 
     keys: list[EncodedKey]
-    malformed: list[Malformed] = field(default_factory=list)
+    malformed: list[MalformedRecord] = field(default_factory=list)
 
 
 class ChunkEncoder:
@@ -58,7 +58,7 @@ class ChunkEncoder:
     def __call__(self, chunk: Chunk) -> EncodedChunk:
         """Encode a chunk."""
         texts: list[tuple[str, ...]] = []
-        malformed: list[Malformed] = []
+        malformed: list[MalformedRecord] = []
         for block in chunk.blocks:
             for record in read_documents(block, self._keys):
                 if isinstance(record, Document):

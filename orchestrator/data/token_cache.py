@@ -27,7 +27,7 @@ _LONGEST_WORD = 64
 
 
 @dataclass(frozen=True)
-class Cut:
+class WordSplit:
     """How text is cut into words. Text in which `not_here` is found is left to the library whole."""
 
     words: re.Pattern[str]
@@ -38,7 +38,7 @@ def _pattern(*alternatives: str) -> re.Pattern[str]:
     return re.compile("|".join(alternatives))
 
 
-GPT2_CUT = Cut(
+GPT2_CUT = WordSplit(
     _pattern(
         r"'(?:[stmd]|re|ve|ll)",
         rf" ?[A-Za-z]++{_ASCII_NEXT}",
@@ -53,8 +53,8 @@ GPT2_CUT = Cut(
 """GPT-2's pattern (`encoder.py`, Radford et al., 2019). A word never has a blank after another character."""
 
 
-def _tiktoken_cut(digits: str) -> Cut:
-    return Cut(
+def _tiktoken_cut(digits: str) -> WordSplit:
+    return WordSplit(
         _pattern(
             r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])",
             rf"[{_SIGN}\t\x0b\x0c ]?[A-Za-z]++{_ASCII_NEXT}",
@@ -79,7 +79,7 @@ SPLIT_CUTS = {
 }
 """Patterns of Llama 3 and of Qwen 2, as in their tokenizer.json. A word may end in line ends, not in other blanks."""
 
-BERT_CUT = Cut(re.compile(r"[^ \t\n\r]+"))
+BERT_CUT = WordSplit(re.compile(r"[^ \t\n\r]+"))
 """BERT's words lie between blanks; which other characters are blanks, and what is one word, the library decides."""
 
 
@@ -102,7 +102,7 @@ class WordTable(dict[str, bytes]):
 class WordEncoder:
     """Text to ids as bytes, for one tokenizer. `encode` is the library's way, used for words not met before."""
 
-    def __init__(self, cut: Cut, added_tokens: list[str], encode: Callable[[str], bytes]) -> None:
+    def __init__(self, cut: WordSplit, added_tokens: list[str], encode: Callable[[str], bytes]) -> None:
         self._cut = cut
         self._encode = encode
         self._table = WordTable(encode)
@@ -127,7 +127,7 @@ def word_encoder(description: str, encode: Callable[[str], bytes]) -> WordEncode
     return WordEncoder(cut, [token["content"] for token in tokenizer["added_tokens"]], encode)
 
 
-def _cut_of(tokenizer: dict[str, Any]) -> Cut | None:
+def _cut_of(tokenizer: dict[str, Any]) -> WordSplit | None:
     model, normalizer, steps = tokenizer["model"], tokenizer["normalizer"], tokenizer["pre_tokenizer"] or {}
     if model["type"] == "WordPiece":
         plain = (normalizer or {}).get("type") == "BertNormalizer" and steps.get("type") == "BertPreTokenizer"
@@ -138,10 +138,10 @@ def _cut_of(tokenizer: dict[str, Any]) -> Cut | None:
     if cut is None or normalizer is None:
         return cut
     # ASCII is composed already; for other text NFC is left to the library.
-    return Cut(cut.words, _NOT_ASCII) if normalizer == {"type": "NFC"} else None
+    return WordSplit(cut.words, _NOT_ASCII) if normalizer == {"type": "NFC"} else None
 
 
-def _byte_level_cut(steps: dict[str, Any]) -> Cut | None:
+def _byte_level_cut(steps: dict[str, Any]) -> WordSplit | None:
     """The cut of a ByteLevel step, or of a Split by a known pattern and a ByteLevel step that cuts no further."""
     chain = steps.get("pretokenizers", []) if steps.get("type") == "Sequence" else [steps]
     if not chain or chain[-1].get("type") != "ByteLevel" or chain[-1].get("add_prefix_space", True):

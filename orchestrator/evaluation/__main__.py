@@ -14,15 +14,15 @@ from typing import Any
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.evaluation.base import Setting, Task
+from orchestrator.evaluation.base import Task, TaskContext
 from orchestrator.evaluation.journal import Journal
-from orchestrator.evaluation.rank_calls import Together, follow
-from orchestrator.evaluation.task_batches import Progress, Working
+from orchestrator.evaluation.rank_calls import RankCalls, follow
+from orchestrator.evaluation.task_batches import BatchedNetwork, Progress
 from orchestrator.evaluation.tasks.choice import make_task
 from orchestrator.inference import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.portable import open_weights
-from orchestrator.results.evaluation_request import Asked, checkpoint_digest, load_asked
+from orchestrator.results.evaluation_request import EvaluationRequest, checkpoint_digest, load_asked
 from orchestrator.results.record import Result, journal_path, read_result, result_path, write_result
 from orchestrator.rundir import write_atomically
 from orchestrator.spec.values import resolve_environment
@@ -50,24 +50,26 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     job = open_weights(arguments.weights.absolute()).job
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
-    tasks: list[tuple[Asked, Task]] = []
+    tasks: list[tuple[EvaluationRequest, Task]] = []
     if int(os.environ.get("RANK", "0")) == 0:
         # Before the network is loaded, which may take long: what is wrong with a file is said at once.
-        setting = Setting(job, load_tokenizer(job.data.tokenizer))
+        setting = TaskContext(job, load_tokenizer(job.data.tokenizer))
         tasks = [(asked, make_task(asked, setting)) for asked in load_asked(arguments.asked)]
     with loaded(arguments, _PATIENCE_SECONDS) as model:
         if not model.is_first:
             follow(model)
             return
         paths: list[str] = []
-        with Together(model) as together:
+        with RankCalls(model) as rank_calls:
             for asked, task in tasks:
-                paths.append(str(_measure(asked, task, together, model, arguments)))
+                paths.append(str(_measure(asked, task, rank_calls, model, arguments)))
                 # At once: a task that fails takes nothing away from those before it.
                 write_atomically(arguments.summary, json.dumps(paths))
 
 
-def _measure(asked: Asked, task: Task, together: Together, model: Model, arguments: argparse.Namespace) -> Path:
+def _measure(
+    asked: EvaluationRequest, task: Task, rank_calls: RankCalls, model: Model, arguments: argparse.Namespace
+) -> Path:
     """The path of the task's result, which is there afterwards."""
     key = asked.key(checkpoint_digest(model.commit.files), model.tokenizer.content_hash, task.contents)
     path = result_path(arguments.output, model.commit.iteration, asked.name, key)
@@ -80,7 +82,7 @@ def _measure(asked: Asked, task: Task, together: Together, model: Model, argumen
         return path
     began = time.time()
     batch_tokens = arguments.batch_size * model.job.model.seq_length
-    found = task.measure(Working(together, journal, batch_tokens, _progress(asked.name, arguments.quiet)))
+    found = task.measure(BatchedNetwork(rank_calls, journal, batch_tokens, _progress(asked.name, arguments.quiet)))
     now = time.time()
     result = Result(
         name=asked.name,

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
-from orchestrator.results.evaluation_request import Asked
+from orchestrator.results.evaluation_request import EvaluationRequest
 from orchestrator.results.record import Measure
 from orchestrator.spec.job import JobSpec
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredTokens:
     """Token ids, of which those from `first` on are scored, each given all before it."""
 
     tokens: Sequence[int]
@@ -56,12 +56,12 @@ class Examples(Protocol):
     def __getitem__(self, index: int) -> Mapping[str, Any]: ...
 
 
-class Work(Protocol):
+class TaskNetwork(Protocol):
     """The network under its layout, as rank 0 sees it. What was computed is kept at once, under the name of a part:
     asked again for the same, after the process was killed, it is there.
     """
 
-    def scores(self, part: str, sequences: Sequence[Scored]) -> list[Score]:
+    def scores(self, part: str, sequences: Sequence[ScoredTokens]) -> list[Score]:
         """A score of each sequence."""
 
     def answers(self, part: str, examples: Examples) -> list[Answer]:
@@ -72,7 +72,7 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True)
-class Found:
+class TaskResult:
     """What a task says in the end."""
 
     metrics: Mapping[str, Measure]
@@ -87,12 +87,12 @@ class Task(Protocol):
     libraries: Sequence[str]
     """Packages whose versions a result names."""
 
-    def measure(self, work: Work) -> Found:
+    def measure(self, work: TaskNetwork) -> TaskResult:
         """Ask the network, and make numbers of what it says."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class TaskContext:
     """What tasks are made for."""
 
     job: JobSpec
@@ -104,7 +104,7 @@ class Setting:
         model = self.job.model
         return model.positions if model.position_embedding_type == "learned_absolute" else None
 
-    def prefix(self, asked: Asked) -> list[int]:
+    def prefix(self, asked: EvaluationRequest) -> list[int]:
         """The token that begins every sequence, where this is asked for. Raises UserError when there is none."""
         if not asked.options.get("add_bos"):
             return []

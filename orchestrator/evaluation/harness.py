@@ -27,8 +27,8 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from orchestrator.errors import OrchestratorError, UserError
-from orchestrator.evaluation.base import Found, Prompt, Scored, Setting, Work
-from orchestrator.results.evaluation_request import Asked
+from orchestrator.evaluation.base import Prompt, ScoredTokens, TaskContext, TaskNetwork, TaskResult
+from orchestrator.results.evaluation_request import EvaluationRequest
 from orchestrator.results.record import Measure, key_of
 
 _Answer = TypeVar("_Answer")
@@ -46,7 +46,7 @@ class Harness:
 
     libraries: Sequence[str] = ("lm-eval",)
 
-    def __init__(self, asked: Asked, setting: Setting) -> None:
+    def __init__(self, asked: EvaluationRequest, setting: TaskContext) -> None:
         self._asked, self._setting, self._prefix = asked, setting, setting.prefix(asked)
         logging.getLogger("datasets").setLevel(logging.ERROR)
         with self._explained():
@@ -58,7 +58,7 @@ class Harness:
         tasks: dict[str, Any] = self._loaded["tasks"]
         return tasks
 
-    def measure(self, work: Work) -> Found:
+    def measure(self, work: TaskNetwork) -> TaskResult:
         random.seed(_SEED)
         np.random.seed(_SEED)
         model = Adapter(self._setting, work, self._prefix)
@@ -72,7 +72,7 @@ class Harness:
                 log_samples=False,
             )
         counts = {"documents": sum(count["effective"] for count in found["n-samples"].values())}
-        return Found(_measures(found), counts)
+        return TaskResult(_measures(found), counts)
 
     def _load(self) -> Any:
         options = self._asked.options
@@ -116,7 +116,7 @@ class Adapter(TemplateLM):
 
     backend = "causal"
 
-    def __init__(self, setting: Setting, work: Work, prefix: list[int]) -> None:
+    def __init__(self, setting: TaskContext, work: TaskNetwork, prefix: list[int]) -> None:
         """`prefix`: what begins every text, where one is asked for."""
         super().__init__()
         self._tokenizer, self._work, self._prefix = setting.tokenizer, work, prefix
@@ -179,7 +179,7 @@ class Adapter(TemplateLM):
                     f"{str(said and said[1])[:60]!r}"
                 )
             tokens = [*context, *continuation][-(self.max_length + 1) :]
-            sequences.append(Scored(tokens, len(tokens) - len(continuation)))
+            sequences.append(ScoredTokens(tokens, len(tokens) - len(continuation)))
         digest = key_of([(one.tokens, one.first) for one in sequences])
         return self._asking(lambda: self._work.scores(f"{part}-{digest[:16]}", sequences))
 

@@ -16,7 +16,7 @@ from orchestrator.runtime.steps.task import RightAnswer
 _Arguments = tuple[Any, ...]
 
 
-class Together:
+class RankCalls:
     """Rank 0's hand on all ranks. As a context, it lets the others go at its end, unless a common computation failed:
     then they know, or wait for what does not come until the launcher ends them.
     """
@@ -25,7 +25,7 @@ class Together:
         self._model, self._control = model, Control(model.network.groups.control)
         self._is_whole = True
 
-    def __enter__(self) -> Together:
+    def __enter__(self) -> RankCalls:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.evaluation.base import Answer, Examples, Prompt, Score, Scored
+from orchestrator.evaluation.base import Answer, Examples, Prompt, Score, ScoredTokens
 from orchestrator.evaluation.journal import Journal
-from orchestrator.evaluation.rank_calls import Together
+from orchestrator.evaluation.rank_calls import RankCalls
 
 Progress = Callable[[int, int], None]
 """Hears how many are done, of how many."""
 
 
-class Working:
+class BatchedNetwork:
     """The network for one task. `batch_tokens`: tokens of a batch with its padding; what is longer is one."""
 
-    def __init__(self, together: Together, journal: Journal, batch_tokens: int, progress: Progress) -> None:
-        self._together, self._journal, self._batch_tokens = together, journal, batch_tokens
+    def __init__(self, rank_calls: RankCalls, journal: Journal, batch_tokens: int, progress: Progress) -> None:
+        self._rank_calls, self._journal, self._batch_tokens = rank_calls, journal, batch_tokens
         self._progress = progress
 
-    def scores(self, part: str, sequences: Sequence[Scored]) -> list[Score]:
+    def scores(self, part: str, sequences: Sequence[ScoredTokens]) -> list[Score]:
         """A score of each sequence."""
 
         def batch(places: Sequence[int]) -> list[Any]:
             chosen = [sequences[place] for place in places]
-            return self._together.call("score", [one.tokens for one in chosen], [one.first for one in chosen])
+            return self._rank_calls.call("score", [one.tokens for one in chosen], [one.first for one in chosen])
 
         # The last token is scored and not read.
         lengths = [len(one.tokens) - 1 for one in sequences]
@@ -35,7 +35,7 @@ class Working:
         """The answer to each example."""
 
         def batch(places: Sequence[int]) -> list[Any]:
-            return self._together.call("answer", [examples[place] for place in places])
+            return self._rank_calls.call("answer", [examples[place] for place in places])
 
         lengths = [examples.tokens_each] * len(examples)
         return [Answer(float(loss), bool(right)) for loss, right in self._through(part, lengths, batch)]
@@ -45,7 +45,7 @@ class Working:
 
         def batch(places: Sequence[int]) -> list[Any]:
             chosen = [prompts[place] for place in places]
-            return self._together.call("write", [one.tokens for one in chosen], [one.options for one in chosen])
+            return self._rank_calls.call("write", [one.tokens for one in chosen], [one.options for one in chosen])
 
         lengths = [len(one.tokens) + int(one.options["max_new_tokens"]) for one in prompts]
         return [str(text) for text in self._through(part, lengths, batch)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.exchange.config_keys import check_keys, no_network, short
-from orchestrator.exchange.table import As, Family, only
+from orchestrator.exchange.table import Family, SameAs, only
 from orchestrator.exchange.vision import to_vision, to_vision_config
 from orchestrator.spec.model import ModelSpec
 
@@ -177,7 +177,7 @@ def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
         if name in config:
             return config[name]
     default = family.defaults.get(key)
-    return _said(config, default.key, family) if isinstance(default, As) else default
+    return _said(config, default.key, family) if isinstance(default, SameAs) else default
 
 
 def _lengths(config: Mapping[str, Any], key: str, family: Family) -> dict[str, int]:

@@ -17,7 +17,7 @@ from orchestrator.exchange.safetensors_reader import PublishedWeights
 from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.staging import require_room
 from orchestrator.exchange.table import Family, Weight
-from orchestrator.exchange.tensor_writer import Part, write_tensors
+from orchestrator.exchange.tensor_writer import TensorPart, write_tensors
 from orchestrator.exchange.transforms import TRANSFORMS
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
@@ -95,11 +95,13 @@ def _their_shapes(weights: list[Weight], model: ModelSpec, words: Vocabulary) ->
     return shapes
 
 
-def _parts(published: PublishedWeights, weights: list[Weight], model: ModelSpec, words: Vocabulary) -> tuple[Part, ...]:
+def _parts(
+    published: PublishedWeights, weights: list[Weight], model: ModelSpec, words: Vocabulary
+) -> tuple[TensorPart, ...]:
     """All tensors, each made of what is read when it is written."""
     dtypes = _dtypes(published, weights)
 
-    def part(weight: Weight) -> Part:
+    def part(weight: Weight) -> TensorPart:
         key, dtype = weight.rule.ours, dtypes[weight.rule.ours]
 
         def make() -> torch.Tensor:
@@ -107,7 +109,7 @@ def _parts(published: PublishedWeights, weights: list[Weight], model: ModelSpec,
             tensor = TRANSFORMS[weight.rule.transform].to_ours(theirs, model, words.padded_size)
             return tensor.to(dtype).contiguous()
 
-        return Part(key, weight.place, weight.within, shape_of(key, model, words.padded_size), dtype, make)
+        return TensorPart(key, weight.place, weight.within, shape_of(key, model, words.padded_size), dtype, make)
 
     return tuple(map(part, weights))
 

@@ -59,7 +59,7 @@ _CHECKPOINT_VERSION = 3.0
 
 
 @dataclass(frozen=True)
-class Described:
+class MegatronCheckpoint:
     """What a checkpoint of Megatron-LM says of itself, for the command."""
 
     arguments: dict[str, Any] | None
@@ -101,7 +101,7 @@ def describe(checkpoint: Path) -> dict[str, Any]:
     return asdict(replace(found, torn=next((key for key in found.tensors if _is_torn(stored, key)), None)))
 
 
-def _described_ranks(checkpoint: Path) -> Described:
+def _described_ranks(checkpoint: Path) -> MegatronCheckpoint:
     """Of one in the older format."""
     stored = RankWeights(checkpoint)
     shared, unread = stored.shared(), None
@@ -119,7 +119,7 @@ def _described(
     shared: dict[str, Any],
     optimizer: str | None,
     unread: str | None,
-) -> Described:
+) -> MegatronCheckpoint:
     arguments = shared.get("args")
     plain = None
     if isinstance(arguments, argparse.Namespace):
@@ -130,7 +130,7 @@ def _described(
         raise CheckpointError(f"{checkpoint} has no weights")
     narrow = {torch.bfloat16: "bf16", torch.float16: "fp16"}
     iteration = shared.get("iteration", 0)
-    return Described(
+    return MegatronCheckpoint(
         arguments=plain,
         iteration=iteration if isinstance(iteration, int) else 0,
         consumed_samples=consumed if isinstance(consumed, int) else None,
@@ -170,7 +170,7 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
     optimizer the point of the training that it is of as well. Raises CheckpointError when it cannot be read.
     """
     stored = RankWeights(source, job) if is_of_ranks(source) else StoredWeights(source)
-    found = Described(**describe(source))
+    found = MegatronCheckpoint(**describe(source))
     assert found.rows is not None, "the command has looked"
     is_plain = not job.parallelism.use_distributed_optimizer
     wanted = wanted_tensors(job, found.rows, with_optimizer=with_optimizer and not is_plain)

@@ -53,7 +53,7 @@ _OPTIMIZER = "optimizer."
 
 
 @dataclass(frozen=True)
-class Contents:
+class CheckpointContents:
     """What a checkpoint has. `optimizer`: None where it has no optimizer's state."""
 
     optimizer: str | None
@@ -61,7 +61,7 @@ class Contents:
     vocabulary_rows: int | None
 
 
-def contents(checkpoint: Path) -> Contents:
+def contents(checkpoint: Path) -> CheckpointContents:
     """What matters of a checkpoint before it is reshaped. Raises CheckpointError when it cannot be read."""
     stored = StoredWeights(checkpoint)
     kind = None
@@ -71,7 +71,7 @@ def contents(checkpoint: Path) -> Contents:
         kind = kind if isinstance(kind, str) else "of a kind that is not said"
     table = "embedding.word_embeddings.weight"
     rows = stored.shape(table)[0] if table in stored else None
-    return Contents(kind, len(stored.keys()), rows)
+    return CheckpointContents(kind, len(stored.keys()), rows)
 
 
 def reshape(source: Path, job: JobSpec, target: Path) -> dict[str, Any]:

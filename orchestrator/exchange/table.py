@@ -51,7 +51,7 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class As:
+class SameAs:
     """Where a key of config.json is missing: what another one says."""
 
     key: str
@@ -78,7 +78,7 @@ class Family:
     """Key of config.json -> the only value with which they are; one that is missing there counts as this. Of those that
     are true, false or nothing it only counts whether they are true."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Key of config.json -> what transformers takes where it is missing, or `As` another key."""
+    """Key of config.json -> what transformers takes where it is missing, or `SameAs` another key."""
     activations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Our activation -> its names there; the first is written."""
     activation_key: str = "hidden_act"

@@ -27,7 +27,7 @@ from orchestrator.exchange.threads import in_threads
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """A tensor to come: at a place of the tensor `key` along its first dimensions, which are `within` so large."""
 
     key: str
@@ -52,7 +52,7 @@ class _File:
     """What goes into one file, and what came of it."""
 
     path: Path
-    parts: list[Part] = field(default_factory=list)
+    parts: list[TensorPart] = field(default_factory=list)
     objects: list[str] = field(default_factory=list)
     results: list[WriteResult] = field(default_factory=list)
     record: FileRecord | None = None
@@ -63,7 +63,7 @@ class _File:
 
 
 def write_tensors(
-    folder: Path, parts: Sequence[Part], objects: Sequence[str], threads: int, advance: Callable[[int], None]
+    folder: Path, parts: Sequence[TensorPart], objects: Sequence[str], threads: int, advance: Callable[[int], None]
 ) -> Mapping[str, FileRecord]:
     """Write all parts, and empty objects of these names; the files by name, but `.metadata`. `advance` hears of bytes.
 
@@ -86,7 +86,7 @@ def write_tensors(
 
 
 def _write(file: _File, advance: Callable[[int], None]) -> None:
-    with _Summed(file.path) as stream:
+    with _ChecksummedFile(file.path) as stream:
         for part in file.parts:
             tensor = part.make()
             assert (tuple(tensor.shape), tensor.dtype) == (part.shape, part.dtype), part.key
@@ -98,7 +98,7 @@ def _write(file: _File, advance: Callable[[int], None]) -> None:
         file.record = FileRecord(stream.bytes, stream.crc)
 
 
-def _save(value: Any, index: MetadataIndex, stream: _Summed, file: _File) -> None:
+def _save(value: Any, index: MetadataIndex, stream: _ChecksummedFile, file: _File) -> None:
     start = stream.bytes
     torch.save(value, cast(IO[bytes], stream))  # of a file it uses write and flush
     stream.check()
@@ -106,7 +106,7 @@ def _save(value: Any, index: MetadataIndex, stream: _Summed, file: _File) -> Non
     file.results.append(WriteResult(index, length, _StorageInfo(file.path.name, start, length)))
 
 
-class _Summed(io.RawIOBase):
+class _ChecksummedFile(io.RawIOBase):
     """A file with the CRC-32 of what was written to it.
 
     What the disk refuses is raised by `check` and `finish`: on its way through torch it would become another error.

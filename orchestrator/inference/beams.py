@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from orchestrator.inference.decoder import Passes
+from orchestrator.inference.decoder import ModelRunner
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.inference.sampling import Choice
@@ -92,7 +92,7 @@ class Search:
 @torch.no_grad()
 def search(
     network: Network,
-    passes: Passes,
+    passes: ModelRunner,
     requests: Sequence[Request],
     ends: Sequence[int],
     longest: int | None,
@@ -104,7 +104,7 @@ def search(
     beams, count = options[0].num_beams, max(row.max_new_tokens for row in options)
     starts = [len(passes.begins(request.tokens)) for request in requests]
     searches = [Search(row, ends) for row in options]
-    logits = passes.start(requests, max(starts) + count)
+    logits = passes.prefill(requests, max(starts) + count)
     first = network.tensor([number for number in range(len(requests)) for _ in range(beams)])
     passes.take(first)
     if logits is not None:
@@ -135,7 +135,7 @@ def search(
         choice.take(rows)
         choice.note(chosen)
         totals = network.tensor([[beam.total for beam in search.beams] for search in searches], torch.float32)
-        logits = passes.go_on(chosen, positions)
+        logits = passes.decode_step(chosen, positions)
         positions = positions + 1
         if longest is not None:  # searches that are done go on with the others
             positions = positions.clamp(max=longest - 1)

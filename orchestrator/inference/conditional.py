@@ -14,7 +14,7 @@ from orchestrator.inference.requests import Request
 from orchestrator.spec.encoder_decoder import stages_of
 
 
-class Remembered(torch.nn.Module):
+class CachedOutput(torch.nn.Module):
     """A layer whose output for one input is kept, once it is asked for: keys and values of what the encoder gave."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
@@ -42,7 +42,7 @@ class Remembered(torch.nn.Module):
         return self._output
 
 
-class ConditionalPasses:
+class EncoderDecoderRunner:
     """Passes of a T5's stage; see `decoder.Passes`. A prompt is what the encoder reads."""
 
     is_captured = False
@@ -53,12 +53,12 @@ class ConditionalPasses:
         self._encoder_stages = stages_of("encoder", network.job.parallelism)
         self._first_decoder = stages_of("decoder", network.job.parallelism)[0]
         self._attentions: list[CachedBiasedAttention] = []
-        self._contexts: list[Remembered] = []
+        self._contexts: list[CachedOutput] = []
         for number, layer in enumerate(self._module.decoder.layers if self._module.decoder is not None else ()):
             attention = CachedBiasedAttention(layer.self_attention.core_attention, number)
             layer.self_attention.core_attention = attention
             self._attentions.append(attention)
-            layer.cross_attention.linear_kv = Remembered(layer.cross_attention.linear_kv)
+            layer.cross_attention.linear_kv = CachedOutput(layer.cross_attention.linear_kv)
             self._contexts.append(layer.cross_attention.linear_kv)
         self._cache = Cache(0)
         self._angles: Rotation | None = None
@@ -75,7 +75,7 @@ class ConditionalPasses:
         return [self._start]
 
     @torch.no_grad()
-    def start(self, requests: Sequence[Request], columns: int) -> torch.Tensor | None:
+    def prefill(self, requests: Sequence[Request], columns: int) -> torch.Tensor | None:
         """See Passes."""
         self._cache = Cache(columns)
         self._angles = all_angles(self._module, self._cache.columns)
@@ -85,10 +85,10 @@ class ConditionalPasses:
             context.forget()
         self._encoded, self._hidden_keys = self._encode([request.tokens for request in requests])
         begin = self._network.tensor([self._start] * len(requests))
-        return self.go_on(begin, torch.zeros_like(begin))
+        return self.decode_step(begin, torch.zeros_like(begin))
 
     @torch.no_grad()
-    def go_on(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
+    def decode_step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
         """See Passes. All rows are at the same position."""
         rotation = None if self._angles is None else at_positions(self._angles, positions[:, None])
         self._cache.begin(positions, rotation)

@@ -16,21 +16,21 @@ _KEPT_COLUMNS = 1024
 """A cache of so many columns is used again for rows of any length: that none is made anew is worth its memory."""
 
 
-class Passes(Protocol):
+class ModelRunner(Protocol):
     """What the loops over tokens know of a network. Logits are [b, v] in fp32, on the ranks of the last stage."""
 
     is_captured: bool
-    """Whether `go_on` can be captured as a CUDA graph."""
+    """Whether `decode_step` can be captured as a CUDA graph."""
 
     def begins(self, prompt: list[int]) -> list[int]:
         """What stands before the first new token of a row."""
         ...
 
-    def start(self, requests: Sequence[Request], columns: int) -> torch.Tensor | None:
+    def prefill(self, requests: Sequence[Request], columns: int) -> torch.Tensor | None:
         """Logits after each prompt; `columns` is the length of the longest row that will come of it."""
         ...
 
-    def go_on(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
+    def decode_step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
         """Logits after one more token of each row, [b], at its position, [b]."""
         ...
 
@@ -44,7 +44,7 @@ class Passes(Protocol):
         ...
 
 
-class DecoderPasses:
+class DecoderRunner:
     """Passes of a GPT's stage."""
 
     def __init__(self, network: Network) -> None:
@@ -60,7 +60,7 @@ class DecoderPasses:
         return prompt
 
     @torch.no_grad()
-    def start(self, requests: Sequence[Request], columns: int) -> torch.Tensor | None:
+    def prefill(self, requests: Sequence[Request], columns: int) -> torch.Tensor | None:
         """See Passes. A cache that is long enough is used again, so that its memory stays where it is."""
         if not columns <= self._cache.columns <= max(_KEPT_COLUMNS, 4 * columns):
             self._cache, self._caches = Cache(columns), self._caches + 1
@@ -75,7 +75,7 @@ class DecoderPasses:
         return self._pass(tokens, positions, lengths - 1, images)
 
     @torch.no_grad()
-    def go_on(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
+    def decode_step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | None:
         """See Passes."""
         self._cache.begin(positions, self._rotation(positions[:, None]))
         return self._pass(tokens[:, None], positions[:, None], None, {})

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from orchestrator.inference.decoder import Passes
-from orchestrator.inference.graphs import Repeated
+from orchestrator.inference.decoder import ModelRunner
+from orchestrator.inference.graphs import GraphedStep
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.inference.sampling import Choice
@@ -29,11 +29,11 @@ class Step:
 class Decoding:
     """Decodes one batch after the other. What is captured for one serves the next of the same size."""
 
-    def __init__(self, network: Network, passes: Passes, longest: int | None) -> None:
+    def __init__(self, network: Network, passes: ModelRunner, longest: int | None) -> None:
         """`longest`: positions that there are; None for any number."""
         self._network, self._passes = network, passes
         self._longest = longest
-        self._captured: tuple[object, _Rows, Repeated] | None = None
+        self._captured: tuple[object, _BatchState, GraphedStep] | None = None
 
     @torch.no_grad()
     def steps(self, requests: Sequence[Request], ends: Sequence[int]) -> Iterator[Step]:
@@ -48,25 +48,25 @@ class Decoding:
         columns = max(starts) + count
         if self._longest is not None:
             columns = min(columns, self._longest)
-        logits = self._passes.start(requests, columns)
+        logits = self._passes.prefill(requests, columns)
         occurred = [self._passes.begins(request.text) for request in requests]
-        state = _Rows(self._network, occurred, starts, [request.options for request in requests], ends)
+        state = _BatchState(self._network, occurred, starts, [request.options for request in requests], ends)
         ahead = 1 if self._network.device.is_cuda else 0
-        pending: deque[_Fetched] = deque()
+        pending: deque[_StepResult] = deque()
         self._choose(state, logits)
-        pending.append(_Fetched(state, self._network.device.is_cuda))
-        go_on = None
+        pending.append(_StepResult(state, self._network.device.is_cuda))
+        decode_step = None
         for _ in range(count - 1):
             if len(pending) > ahead:
                 yield pending.popleft().step()
-            if go_on is None:
-                state, go_on = self._prepared(state)
-            go_on()
-            pending.append(_Fetched(state, self._network.device.is_cuda))
+            if decode_step is None:
+                state, decode_step = self._prepared(state)
+            decode_step()
+            pending.append(_StepResult(state, self._network.device.is_cuda))
         for fetched in pending:
             yield fetched.step()
 
-    def _prepared(self, state: _Rows) -> tuple[_Rows, Any]:
+    def _prepared(self, state: _BatchState) -> tuple[_BatchState, Any]:
         """The memory that steps work on, and the step: those of the batch before where they fit."""
 
         def plain() -> None:
@@ -76,20 +76,20 @@ class Decoding:
             return state, plain
         key = (state.choice.kind, self._passes.memory)
         if self._captured is None or self._captured[0] != key:
-            self._captured = (key, state, Repeated(plain, captures=self._network.device.is_cuda))
+            self._captured = (key, state, GraphedStep(plain, captures=self._network.device.is_cuda))
         _, known, step = self._captured
         if known is not state:
             known.become(state)
         return known, step
 
-    def _advance(self, state: _Rows) -> None:
-        logits = self._passes.go_on(state.tokens, state.positions)
+    def _advance(self, state: _BatchState) -> None:
+        logits = self._passes.decode_step(state.tokens, state.positions)
         state.positions += 1
         if self._longest is not None:
             state.positions.clamp_(max=self._longest - 1)
         self._choose(state, logits)
 
-    def _choose(self, state: _Rows, logits: torch.Tensor | None) -> None:
+    def _choose(self, state: _BatchState, logits: torch.Tensor | None) -> None:
         """Every rank gets the choice of one: that ranks agree must not hang on how each of them rounds."""
         if logits is not None:
             tokens, measured = state.choice(logits)
@@ -101,7 +101,7 @@ class Decoding:
         state.choice.note(state.tokens)
 
 
-class _Rows:
+class _BatchState:
     """Where every row of a batch is: tensors [b] that each step writes."""
 
     def __init__(
@@ -118,7 +118,7 @@ class _Rows:
         """Of `tokens`, which the next pass takes."""
         self.choice = Choice(options, prompts, network.vocab_size, ends, network.device.torch_device)
 
-    def become(self, other: _Rows) -> None:
+    def become(self, other: _BatchState) -> None:
         """Take over what another of the same kind holds, in place."""
         for mine, theirs in (
             (self.tokens, other.tokens),
@@ -129,10 +129,10 @@ class _Rows:
         self.choice.become(other.choice)
 
 
-class _Fetched:
+class _StepResult:
     """One step's result on its way to the host."""
 
-    def __init__(self, state: _Rows, is_cuda: bool) -> None:
+    def __init__(self, state: _BatchState, is_cuda: bool) -> None:
         self._measures = state.choice.measures
         self._tokens = self._copy(state.tokens, is_cuda)
         self._measured = self._copy(state.measured, is_cuda) if self._measures else None

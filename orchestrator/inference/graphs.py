@@ -11,7 +11,7 @@ _WARM_UPS = 3
 """Steps that run as they are: libraries allocate and compile in the first ones, which no graph can hold."""
 
 
-class Repeated:
+class GraphedStep:
     """Calls a step that reads and writes the same memory every time.
 
     With `captures` it does so as a graph from the fourth call on; it must then not wait for the GPU, nor talk to other

@@ -19,15 +19,15 @@ from orchestrator.data.tokenizer_copies import ends_beside
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference import scoring, writer
-from orchestrator.inference.conditional import ConditionalPasses
-from orchestrator.inference.decoder import DecoderPasses, Passes
+from orchestrator.inference.conditional import EncoderDecoderRunner
+from orchestrator.inference.decoder import DecoderRunner, ModelRunner
 from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
 from orchestrator.inference.lengths import refusal
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import MOST_TOKENS, Request, token_ids
-from orchestrator.inference.texts import Continuation, Piece
+from orchestrator.inference.texts import Continuation, TextDelta
 from orchestrator.models.registry import FAMILIES, ModelFamily
 from orchestrator.planning.replica import at_layout
 from orchestrator.portable import open_weights
@@ -151,7 +151,7 @@ class Model:
         images: Sequence[Sequence[Image]] | None = None,
         ends: Sequence[int] | None = None,
         batch_size: int = 32,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[TextDelta]:
         """`generate` token by token, as they come: of each prompt pieces of text, the last with the whole.
 
         Every process must take all of them, or stop after the same one. Beam search has one piece, at its end.
@@ -167,7 +167,7 @@ class Model:
         batch_size: int,
         *,
         shows: bool,
-    ) -> Iterator[Piece]:
+    ) -> Iterator[TextDelta]:
         if batch_size < 1:
             raise UserError(f"batch_size {batch_size}: one prompt at least is worked on at a time")
         requests = self.requests(prompts, options, images)
@@ -177,7 +177,7 @@ class Model:
         for first in range(0, len(requests), batch_size):
             yield from self._writer.write(requests[first : first + batch_size], used, shows=shows)
 
-    def write(self, requests: Sequence[Request]) -> Iterator[Piece]:
+    def write(self, requests: Sequence[Request]) -> Iterator[TextDelta]:
         """`stream` for one batch of what `requests` has checked, on another process perhaps."""
         return self._writer.write(requests, self.ends, shows=True)
 
@@ -282,19 +282,19 @@ class Model:
         return self.job.model.family
 
     @cached_property
-    def _passes(self) -> Passes:
+    def _passes(self) -> ModelRunner:
         if self._family.no_generation is not None:
             able = " and ".join(family.name for family in FAMILIES.values() if family.no_generation is None)
             raise UserError(f"a {self._family.name} writes no text: generation is there for architectures {able}")
         if not self._family.is_encoder_decoder:
-            return DecoderPasses(self.network)
+            return DecoderRunner(self.network)
         start = decoder_start(self.tokenizer)
         if start >= self.vocab_size:
             raise UserError(
                 f"the decoder begins with the tokenizer's token {start}, and the vocabulary has "
                 f"{self.vocab_size}: it is not this model's tokenizer"
             )
-        return ConditionalPasses(self.network, start)
+        return EncoderDecoderRunner(self.network, start)
 
     def logits(
         self,
@@ -322,7 +322,7 @@ class Model:
                 raise UserError("a T5 needs as many lists of encoder_tokens as of tokens")
             self._check_lists(encoder_tokens, least=1)
             self._check_lists(tokens, least=1)
-            assert isinstance(self._passes, ConditionalPasses)
+            assert isinstance(self._passes, EncoderDecoderRunner)
             return scoring.whole(self.network, self._passes.logits(_lists(encoder_tokens), _lists(tokens)), tokens)
         if encoder_tokens is not None:
             raise UserError(f"a {self._family.name} has no encoder: leave encoder_tokens out")

@@ -41,7 +41,7 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextDelta:
     """What one more token has added to a text."""
 
     number: int
@@ -56,7 +56,7 @@ class Piece:
 
 
 @dataclass
-class Follower:
+class IncrementalDetokenizer:
     """Follows one continuation. Without a tokenizer there is no text, and no stop string."""
 
     number: int
@@ -83,7 +83,7 @@ class Follower:
             if not text.endswith(_UNFINISHED):
                 self._base, self._base_text = context, text
 
-    def add(self, token: int, log_probability: float) -> Piece:
+    def add(self, token: int, log_probability: float) -> TextDelta:
         """One more token."""
         if token in self.ends and not self.options.ignore_end:
             return self._piece(None, log_probability, "end")
@@ -120,18 +120,18 @@ class Follower:
         """What was shown holds no part of a stop string."""
         return max(self._shown - len(stop), 0)
 
-    def _piece(self, token: int | None, log_probability: float, finish: Finish | None) -> Piece:
+    def _piece(self, token: int | None, log_probability: float, finish: Finish | None) -> TextDelta:
         if finish is None:
             until = len(self._decoded) - self._kept_back()
             text, self._shown = self._decoded[self._shown : until], max(self._shown, until)
-            return Piece(self.number, text, token, log_probability, None)
+            return TextDelta(self.number, text, token, log_probability, None)
         if finish != "stop":
             self._decode(all_of_it=True)
             if (at := self._stop_at()) is not None:
                 self._decoded, finish = self._decoded[:at], "stop"
         measured = self.measured if self.options.log_probabilities else None
         whole = Continuation(self.prompt, self.tokens, self._decoded, finish, measured)
-        return Piece(self.number, self._decoded[self._shown :], token, log_probability, whole)
+        return TextDelta(self.number, self._decoded[self._shown :], token, log_probability, whole)
 
     def _kept_back(self) -> int:
         """Characters at the end that may be the beginning of a stop string."""

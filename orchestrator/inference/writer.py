@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.inference.beams import search
-from orchestrator.inference.decoder import Passes
+from orchestrator.inference.decoder import ModelRunner
 from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
-from orchestrator.inference.texts import Continuation, Follower, Piece
+from orchestrator.inference.texts import Continuation, IncrementalDetokenizer, TextDelta
 
 
 @dataclass(frozen=True)
@@ -19,19 +19,19 @@ class Writer:
     """Writes texts with a network."""
 
     network: Network
-    passes: Passes
+    passes: ModelRunner
     decoding: Decoding
     longest: int | None
     """Positions that the network has; None for any number."""
     tokenizer: Tokenizer | None
 
-    def write(self, requests: Sequence[Request], ends: Sequence[int], *, shows: bool) -> Iterator[Piece]:
+    def write(self, requests: Sequence[Request], ends: Sequence[int], *, shows: bool) -> Iterator[TextDelta]:
         """The pieces of all requests, those with as many beams together. `shows`: pieces carry text."""
         for beams in sorted({request.options.num_beams for request in requests}):
             together = [request for request in requests if request.options.num_beams == beams]
             yield from self._sampled(together, ends, shows) if beams == 1 else self._searched(together, ends)
 
-    def _sampled(self, requests: Sequence[Request], ends: Sequence[int], shows: bool) -> Iterator[Piece]:
+    def _sampled(self, requests: Sequence[Request], ends: Sequence[int], shows: bool) -> Iterator[TextDelta]:
         followers = [self._follower(request, ends, shows) for request in requests]
         open_ = set(range(len(requests)))
         for step in self.decoding.steps(requests, ends):
@@ -43,11 +43,11 @@ class Writer:
             if not open_:
                 return
 
-    def _searched(self, requests: Sequence[Request], ends: Sequence[int]) -> Iterator[Piece]:
+    def _searched(self, requests: Sequence[Request], ends: Sequence[int]) -> Iterator[TextDelta]:
         found = search(self.network, self.passes, requests, ends, self.longest)
         for request, best in zip(requests, found, strict=True):
             done = self._told(request, best.tokens, best.log_probabilities, ends)
-            yield Piece(request.number, done.text, None, 0.0, replace(done, score=best.score))
+            yield TextDelta(request.number, done.text, None, 0.0, replace(done, score=best.score))
 
     def _told(self, request: Request, tokens: list[int], measured: list[float], ends: Sequence[int]) -> Continuation:
         """Tokens that are all known as a continuation; a stop string cuts their text."""
@@ -59,6 +59,8 @@ class Writer:
                 return piece.done
         raise AssertionError("a hypothesis has ended, or is as long as it may be")
 
-    def _follower(self, request: Request, ends: Sequence[int], shows: bool) -> Follower:
+    def _follower(self, request: Request, ends: Sequence[int], shows: bool) -> IncrementalDetokenizer:
         context = self.passes.begins(request.tokens)
-        return Follower(request.number, request.tokens, request.options, ends, self.tokenizer, shows, context)
+        return IncrementalDetokenizer(
+            request.number, request.tokens, request.options, ends, self.tokenizer, shows, context
+        )

@@ -41,27 +41,27 @@ _CAUSES = {
 
 
 @dataclass(frozen=True)
-class SchedulersWord:
+class SchedulerReport:
     """What the scheduler knows of jobs; `trouble` in one line when it could not be asked."""
 
     jobs: Mapping[str, JobState]
     trouble: str | None = None
 
 
-def ask_the_scheduler(job_ids: Iterable[str]) -> SchedulersWord:
+def ask_the_scheduler(job_ids: Iterable[str]) -> SchedulerReport:
     """What the scheduler says of these jobs; nothing is asked for none of them."""
     wanted = list(job_ids)
     if not wanted:
-        return SchedulersWord({})
+        return SchedulerReport({})
     troubles: list[str] = []
     try:
-        return SchedulersWord(job_states(wanted, troubles.append), troubles[0] if troubles else None)
+        return SchedulerReport(job_states(wanted, troubles.append), troubles[0] if troubles else None)
     except OrchestratorError as error:
-        return SchedulersWord({}, str(error))
+        return SchedulerReport({}, str(error))
 
 
 def state_on_cluster(
-    run: RunDir, job: SlurmRun, holder: Holder | None, word: SchedulersWord
+    run: RunDir, job: SlurmRun, holder: Holder | None, word: SchedulerReport
 ) -> tuple[State, Exit | None, str | None]:
     """State, end and what else there is to say of a run whose latest start was a job."""
     if job.withdrawn:
@@ -87,7 +87,7 @@ def state_on_cluster(
     return state_after(end.cause), end, None
 
 
-def _end_without_data(run: RunDir, job: SlurmRun, word: SchedulersWord) -> Exit | None:
+def _end_without_data(run: RunDir, job: SlurmRun, word: SchedulerReport) -> Exit | None:
     """The end of a job that never started because its data could not be made."""
     if job.data is None or job.launches:
         return None

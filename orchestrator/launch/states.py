@@ -14,7 +14,7 @@ from orchestrator.checkpoints import Commit, committed
 from orchestrator.errors import UserError
 from orchestrator.events.log import EventLog, Launch
 from orchestrator.events.types import Launched
-from orchestrator.launch.cluster_states import SchedulersWord, ask_the_scheduler, state_on_cluster
+from orchestrator.launch.cluster_states import SchedulerReport, ask_the_scheduler, state_on_cluster
 from orchestrator.launch.state_words import (
     SECONDS_TO_TAKE_THE_LEASE,
     State,
@@ -188,7 +188,7 @@ def _trouble(run: RunDir) -> Exception | None:
     """What is wrong where files of a run cannot be read, or make no sense; nobody else is asked about it."""
     try:
         events = run.events()
-        _status(run, events, latest_job(events), SchedulersWord({}))
+        _status(run, events, latest_job(events), SchedulerReport({}))
     except DAMAGE as error:
         return error
     return None
@@ -203,7 +203,7 @@ def _since_then(run: RunDir, events: EventLog, job: SlurmRun) -> tuple[EventLog,
     return (newer, found) if found is not None and found.job_id == job.job_id else (events, job)
 
 
-def _status(run: RunDir, events: EventLog, job: SlurmRun | None, words: SchedulersWord) -> RunStatus:
+def _status(run: RunDir, events: EventLog, job: SlurmRun | None, words: SchedulerReport) -> RunStatus:
     launch = events.last_launch
     holder = read_holder(run)
     if job is None:
@@ -218,7 +218,10 @@ def _status(run: RunDir, events: EventLog, job: SlurmRun | None, words: Schedule
     try:
         measured = last_metrics(run)
     except OSError as error:
-        measured, reason = Latest(None, {}, {}), reason or f"{run.metrics_file.name} is not read: {error.strerror}"
+        measured, reason = (
+            LatestMetrics(None, {}, {}),
+            reason or f"{run.metrics_file.name} is not read: {error.strerror}",
+        )
     return RunStatus(
         run=run,
         state=state,
@@ -276,7 +279,7 @@ def _launcher_is_gone(launch: Launch, holder: Holder | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Latest:
+class LatestMetrics:
     """The end of a run's measurements, as `RunStatus` has them."""
 
     iteration: int | None
@@ -284,7 +287,7 @@ class Latest:
     spreads: dict[str, float]
 
 
-def last_metrics(run: RunDir) -> Latest:
+def last_metrics(run: RunDir) -> LatestMetrics:
     """The last iteration measured, and what is told of every key, from the end of metrics.jsonl."""
     try:
         with run.open(run.metrics_file) as file:
@@ -294,7 +297,7 @@ def last_metrics(run: RunDir) -> Latest:
                 evaluated = next((piece for piece in pieces if _EVALUATED in piece), b"")
                 lines[:0] = [line for line in evaluated.splitlines() if _EVALUATED in line]
     except FileNotFoundError:
-        return Latest(None, {}, {})
+        return LatestMetrics(None, {}, {})
     found: list[tuple[int, dict[str, float]]] = []
     values: dict[str, float] = {}
     for step in map(step_of, lines):
@@ -304,7 +307,7 @@ def last_metrics(run: RunDir) -> Latest:
     speeds = speeds_of(found)
     usually = {key: median for key, each in speeds.items() if (median := usual(each)) is not None}
     spreads = {key: apart for key, each in speeds.items() if (apart := spread(each)) is not None}
-    return Latest(found[-1][0] if found else None, values | usually, spreads)
+    return LatestMetrics(found[-1][0] if found else None, values | usually, spreads)
 
 
 def _pieces_from_the_end(file: BinaryIO) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from orchestrator.backends.connections import CONNECTIONS, chosen_connections
-from orchestrator.migration.report import Account, Migration, Outcome, Source
+from orchestrator.migration.report import FlagOutcome, Migration, Outcome, Source
 from orchestrator.migration.shell.values import Unknown, Value, known, shown
 
 OWNED = re.compile(
@@ -41,13 +41,13 @@ def read_environment(migration: Migration, environment: Iterable[tuple[str, Valu
     for name, value in environment:
         if name in _NOT_CARRIED:
             outcome, reason = _NOT_CARRIED[name]
-            migration.accounts.append(Account(outcome, f"export {name}={shown(value)}", None, None, reason))
+            migration.accounts.append(FlagOutcome(outcome, f"export {name}={shown(value)}", None, None, reason))
             continue
         if OWNED.fullmatch(name) or (name in by_itself and by_itself[name] == known(value)):
             continue
         if name == CONNECTIONS and known(value) == "1":
             reason = "a launch chooses: copies to the host's memory hold up what is computed behind them in one queue"
-            migration.accounts.append(Account("no_effect", f"export {name}={shown(value)}", None, None, reason))
+            migration.accounts.append(FlagOutcome("no_effect", f"export {name}={shown(value)}", None, None, reason))
             continue
         if name in read and not _FOR_PROGRAMS.fullmatch(name):
             continue
@@ -56,14 +56,16 @@ def read_environment(migration: Migration, environment: Iterable[tuple[str, Valu
         if (_SECRET.fullmatch(name) or is_address) and value:
             kept[name] = f"${{env:{name}}}"
             reason = "a secret is not written down: it is read where the job starts"
-            migration.accounts.append(Account("carried", f"export {name}", f"launch.env.{name}", kept[name], reason))
+            migration.accounts.append(
+                FlagOutcome("carried", f"export {name}", f"launch.env.{name}", kept[name], reason)
+            )
             continue
         text = _referring(value)
         if text is None:
-            migration.accounts.append(Account("not_known", account, "launch.env", None, "write it into launch.env"))
+            migration.accounts.append(FlagOutcome("not_known", account, "launch.env", None, "write it into launch.env"))
             continue
         kept[name] = text
-        migration.accounts.append(Account("carried", account, f"launch.env.{name}", text))
+        migration.accounts.append(FlagOutcome("carried", account, f"launch.env.{name}", text))
     if kept:
         migration.values["launch.env"] = kept
         migration.sources["launch.env"] = Source("exported by the script")

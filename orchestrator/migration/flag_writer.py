@@ -10,7 +10,7 @@ from orchestrator.spec.job import JobSpec
 
 
 @dataclass(frozen=True)
-class Unsaid:
+class UnwrittenField:
     """A field that the flags do not say, or say as another one."""
 
     path: str
@@ -25,9 +25,9 @@ class FlagWriter:
     job: JobSpec
     groups: dict[str, list[list[str]]] = field(default_factory=dict)
     """Name of a group -> flags, each with its words."""
-    unsaid: list[Unsaid] = field(default_factory=list)
+    unsaid: list[UnwrittenField] = field(default_factory=list)
     """What Megatron-LM is not told."""
-    otherwise: list[Unsaid] = field(default_factory=list)
+    otherwise: list[UnwrittenField] = field(default_factory=list)
     """What it is told in other words: read back, it is the other field."""
 
     def value(self, path: str) -> Any:
@@ -53,8 +53,8 @@ class FlagWriter:
 
     def unsaid_value(self, path: str, reason: str) -> None:
         """Say that a field has no flag, or not with this value."""
-        self.unsaid.append(Unsaid(path, self.value(path), reason))
+        self.unsaid.append(UnwrittenField(path, self.value(path), reason))
 
     def say_otherwise(self, path: str, reason: str) -> None:
         """Say that a field is written as another one."""
-        self.otherwise.append(Unsaid(path, self.value(path), reason))
+        self.otherwise.append(UnwrittenField(path, self.value(path), reason))

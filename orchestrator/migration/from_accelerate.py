@@ -8,8 +8,8 @@ from typing import Any
 from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups.training import name_of_file
-from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
-from orchestrator.spec.yaml_reader import Written, parse_yaml
+from orchestrator.migration.report import WRITE_IT, FlagOutcome, Migration, Outcome, Source
+from orchestrator.spec.yaml_reader import LocatedValue, parse_yaml
 
 _SECTION = "megatron_lm_config"
 _REQUIRED = {
@@ -133,7 +133,7 @@ def migrate_accelerate(text: str, source: str, preset: str | None = None) -> Mig
     return migration
 
 
-def _plain(written: Written | None) -> Any:
+def _plain(written: LocatedValue | None) -> Any:
     content = written.content if written is not None else None
     if isinstance(content, dict):
         return {key: _plain(value) for key, value in content.items()}
@@ -143,24 +143,24 @@ def _plain(written: Written | None) -> Any:
 def _read_key(migration: Migration, key: str, value: Any) -> None:
     shown = f"{key.removeprefix(f'{_SECTION}.')}: {value}"
     if key in _NO_EFFECT:
-        migration.accounts.append(Account("no_effect", shown, reason=_NO_EFFECT[key]))
+        migration.accounts.append(FlagOutcome("no_effect", shown, reason=_NO_EFFECT[key]))
         return
     if key not in _KEYS:
-        empty = Account("no_effect", shown, reason="it asks for nothing")
-        migration.accounts.append(empty if value in _EMPTY else Account("no_counterpart", shown))
+        empty = FlagOutcome("no_effect", shown, reason="it asks for nothing")
+        migration.accounts.append(empty if value in _EMPTY else FlagOutcome("no_counterpart", shown))
         return
     path, read = _KEYS[key]
     try:
         meant = read(value)
     except ValueError as error:
         outcome: Outcome = "not_supported" if path == "precision.dtype" else "not_known"
-        migration.accounts.append(Account(outcome, shown, path, reason=str(error)))
+        migration.accounts.append(FlagOutcome(outcome, shown, path, reason=str(error)))
         migration.missing[path] = f"{shown} ({error})"
         migration.values[path] = WRITE_IT
         migration.sources[path] = Source(f"write it: {shown}")
         return
     is_default = meant == default_of(path)
-    migration.accounts.append(Account("default" if is_default else "carried", shown, path, meant))
+    migration.accounts.append(FlagOutcome("default" if is_default else "carried", shown, path, meant))
     if not is_default:
         migration.values[path] = meant
         migration.sources[path] = Source(shown)

@@ -14,7 +14,7 @@ from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
-from orchestrator.migration.given_flags import Gathering
+from orchestrator.migration.given_flags import GivenFlags
 from orchestrator.migration.ignored_flags import unread_notes
 from orchestrator.migration.launchers import (
     launcher_options,
@@ -33,9 +33,9 @@ from orchestrator.migration.programs import (
     training_command,
     trains,
 )
-from orchestrator.migration.report import Account, Migration
+from orchestrator.migration.report import FlagOutcome, Migration
 from orchestrator.migration.shell.command_substitution import follow
-from orchestrator.migration.shell.started_program import Script, Started
+from orchestrator.migration.shell.started_program import Script, StartedCommand
 from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
@@ -133,7 +133,7 @@ def _variables(arguments: Sequence[str], given: dict[str, str], scheduler: dict[
     return Variables(given=named, values=values, arguments=positional)
 
 
-def _chosen(script: Script, source: str, which: int | None) -> Started:
+def _chosen(script: Script, source: str, which: int | None) -> StartedCommand:
     run = [command for command in script.commands if not _is_printed(command)]
     found = run or script.commands or _flags_in_variables(script)
     if found and all(shown(command.words[0]).startswith("--") for command in found):
@@ -152,13 +152,13 @@ def _chosen(script: Script, source: str, which: int | None) -> Started:
     return found[(which or 1) - 1]
 
 
-def _is_printed(started: Started) -> bool:
+def _is_printed(started: StartedCommand) -> bool:
     """Whether the command is only shown (`echo $CMD`), as scripts do before they start it."""
     command = _wanted(started.words)
     return command is not None and any(known(word) in ("echo", "printf") for word in command.launcher)
 
 
-def _flags_in_variables(script: Script) -> list[Started]:
+def _flags_in_variables(script: Script) -> list[StartedCommand]:
     """One command of all flags that variables hold, where a file sets them and starts nothing."""
     words: list[Value] = []
     holders: list[str] = []
@@ -173,7 +173,7 @@ def _flags_in_variables(script: Script) -> list[Started]:
     if not trains(words):
         return []
     script.notes.append(f"the file starts nothing: its flags are those of {', '.join(holders)}")
-    return [Started(1, tuple(words), {}, frozenset())]
+    return [StartedCommand(1, tuple(words), {}, frozenset())]
 
 
 def _split(value: Value) -> list[Value]:
@@ -203,7 +203,7 @@ def migrate_command(
     left_out = [_left_out(line, name, source) for name in without]
     valued = [flag for name, flag in line.flags.items() if flag.words and _WORDS.get(name) == 0]
     flags, replaced = _renamed({name: flag for name, flag in line.flags.items() if flag not in valued})
-    gathering = Gathering(flags, migration, family)
+    gathering = GivenFlags(flags, migration, family)
     if family.model is not None and family.model.name != default_of("model.architecture"):
         gathering.default("model.architecture", family.model.name, f"a {family.name}, by {command.family_told_by}")
     for row in ROWS:
@@ -217,14 +217,14 @@ def migrate_command(
     order = {flag.shown: number for number, flag in enumerate(flags.values())}
     migration.accounts.sort(key=lambda account: order.get(account.flag, len(order)))
     migration.accounts += [
-        Account("no_counterpart", flag.shown, reason="it takes no value, and Megatron-LM refuses one: leave it out")
+        FlagOutcome("no_counterpart", flag.shown, reason="it takes no value, and Megatron-LM refuses one: leave it out")
         for flag in valued
     ]
-    migration.accounts += [Account("no_effect", flag.shown, reason="--without leaves it out") for flag in left_out]
+    migration.accounts += [FlagOutcome("no_effect", flag.shown, reason="--without leaves it out") for flag in left_out]
     migration.notes += [f"{flag.shown} is left out on purpose (--without)" for flag in left_out]
     again = "it is given again later, and the last one counts"
-    migration.accounts += [Account("no_effect", flag.shown, reason=again) for flag in line.repeated]
-    migration.accounts += [Account("no_effect", flag.shown, reason="another flag says it") for flag in replaced]
+    migration.accounts += [FlagOutcome("no_effect", flag.shown, reason=again) for flag in line.repeated]
+    migration.accounts += [FlagOutcome("no_effect", flag.shown, reason="another flag says it") for flag in replaced]
     for stray in line.strays:
         _read_stray(migration, stray)
     read_launch(migration, started_by)
@@ -271,7 +271,7 @@ def _renamed(given: dict[str, Flag]) -> tuple[dict[str, Flag], list[Flag]]:
     return flags, replaced
 
 
-def _read_row(given: Gathering, row: Row) -> None:
+def _read_row(given: GivenFlags, row: Row) -> None:
     if not given.has(row.flag):
         is_said = any(other.path == row.path and given.has(other.flag) for other in ROWS)
         if row.default not in (OURS, REQUIRED) and not is_said:
@@ -295,7 +295,7 @@ def _read_row(given: Gathering, row: Row) -> None:
     given.carry(row.flag, row.path, value)
 
 
-def _read_value(given: Gathering, row: Row, text: str) -> Any:
+def _read_value(given: GivenFlags, row: Row, text: str) -> Any:
     if row.choices is None:
         return row.kind.read(text)
     path, legal = row.choices[0], row.choices[1][given.get(row.choices[0])]
@@ -308,7 +308,7 @@ def _read_value(given: Gathering, row: Row, text: str) -> Any:
     return value
 
 
-def _read_unsupported(given: Gathering, name: str) -> None:
+def _read_unsupported(given: GivenFlags, name: str) -> None:
     flag = given.flags[name]
     family = family_of_flag(name)
     if family is not None and name in given.family.flags:
@@ -355,6 +355,6 @@ def _read_stray(migration: Migration, word: Value) -> None:
         reason = f"{missing[0].why}: it may hold flags"
         if missing[0].variable is not None:
             reason += f": --set-var {missing[0].variable}=VALUE"
-        migration.accounts.append(Account("not_known", shown(word), reason=reason))
+        migration.accounts.append(FlagOutcome("not_known", shown(word), reason=reason))
     else:
-        migration.accounts.append(Account("no_counterpart", shown(word) or "''", reason="it belongs to no flag"))
+        migration.accounts.append(FlagOutcome("no_counterpart", shown(word) or "''", reason="it belongs to no flag"))

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.migration.defaults import default_of, is_about_speed, is_free_text, is_optional
 from orchestrator.migration.flags import Flag
 from orchestrator.migration.programs import Family
-from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
+from orchestrator.migration.report import WRITE_IT, FlagOutcome, Migration, Outcome, Source
 from orchestrator.migration.shell.values import known, shown
 
 MEGATRON = "Megatron-LM's default"
@@ -26,7 +26,7 @@ def _no_value(flag: Flag) -> str:
     return f"{words!r} is no value of it" if flag.words else "it has no value"
 
 
-class Gathering:
+class GivenFlags:
     """Flags that are given, and what has been made of them so far."""
 
     def __init__(self, flags: dict[str, Flag], migration: Migration, family: Family) -> None:
@@ -87,7 +87,7 @@ class Gathering:
     ) -> None:
         """Account for a flag."""
         self.settled.add(name)
-        self.migration.accounts.append(Account(outcome, self.flags[name].shown, path, value, reason))
+        self.migration.accounts.append(FlagOutcome(outcome, self.flags[name].shown, path, value, reason))
 
     def no_effect(self, names: str | Sequence[str], reason: str) -> None:
         """Flags that change nothing here; those that are not given are passed over."""

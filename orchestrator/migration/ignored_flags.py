@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.migration.given_flags import Gathering
+from orchestrator.migration.given_flags import GivenFlags
 from orchestrator.models.registry import FamilyTable
 from orchestrator.spec.formatting import as_yaml
 
@@ -17,7 +17,7 @@ RELEASE = "core_v0.16.1"
 
 
 @dataclass(frozen=True)
-class Unread:
+class IgnoredFlag:
     """A flag that a trainer does not read."""
 
     flag: str
@@ -30,7 +30,7 @@ class Unread:
     like: str | None = None
     """A field that says the same where its value is this one's."""
 
-    def differs(self, given: Gathering) -> bool:
+    def differs(self, given: GivenFlags) -> bool:
         """Whether a migrated job has something else than the trainer."""
         section = given.get(self.path.rpartition(".")[0]) if self.path.count(".") > 1 else None
         value = section.get(self.path.rpartition(".")[2]) if isinstance(section, dict) else given.get(self.path)
@@ -44,14 +44,18 @@ class Unread:
         )
 
 
-_INTERPOLATION = Unread("rotary-seq-len-interpolation-factor", "model.rope_scaling", "no scaling", None)
-UNREAD = FamilyTable[tuple[Unread, ...]](
-    gpt=(Unread("rope-scaling-factor", "model.rope_scaling.factor", "the factor 8", 8.0), _INTERPOLATION),
+_INTERPOLATION = IgnoredFlag("rotary-seq-len-interpolation-factor", "model.rope_scaling", "no scaling", None)
+UNREAD = FamilyTable[tuple[IgnoredFlag, ...]](
+    gpt=(IgnoredFlag("rope-scaling-factor", "model.rope_scaling.factor", "the factor 8", 8.0), _INTERPOLATION),
     mamba=(_INTERPOLATION,),
-    bert=(Unread("position-embedding-type", "model.position_embedding_type", "learned positions", "learned_absolute"),),
+    bert=(
+        IgnoredFlag(
+            "position-embedding-type", "model.position_embedding_type", "learned positions", "learned_absolute"
+        ),
+    ),
     t5=(
-        Unread("rotary-base", "model.rotary_base", "the base 10000", 10000),
-        Unread(
+        IgnoredFlag("rotary-base", "model.rotary_base", "the base 10000", 10000),
+        IgnoredFlag(
             "decoder-num-layers",
             "model.decoder_num_layers",
             "a decoder as deep as the encoder",
@@ -62,7 +66,7 @@ UNREAD = FamilyTable[tuple[Unread, ...]](
 )
 
 
-def unread_notes(given: Gathering) -> list[str]:
+def unread_notes(given: GivenFlags) -> list[str]:
     """What to say about the flags of a script that became fields of the job."""
     fields = {account.flag for account in given.migration.accounts if account.outcome in ("carried", "default")}
     return [

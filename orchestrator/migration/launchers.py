@@ -9,10 +9,10 @@ from pathlib import PurePath
 
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
-from orchestrator.migration.given_flags import Gathering
+from orchestrator.migration.given_flags import GivenFlags
 from orchestrator.migration.options import GPUS, NODES, TIME, Options, account, number_of, put, put_name, put_size
 from orchestrator.migration.pbs import read_pbs
-from orchestrator.migration.report import Account, Migration, Source
+from orchestrator.migration.report import FlagOutcome, Migration, Source
 from orchestrator.migration.shell.values import Value, known, shown
 
 _SIZES = {"nproc-per-node": GPUS, "nnodes": NODES, "num-gpus": GPUS, "num-nodes": NODES}
@@ -247,7 +247,7 @@ def _read_slurm(migration: Migration, options: Options, sizes: dict[str, int]) -
             f"sbatch refuses the script at {shown(options.unread[0])}, which is no option, and nothing from there on "
             "is read: take it out, and migrate again"
         )
-        migration.accounts.append(Account("no_counterpart", written, None, None, reason))
+        migration.accounts.append(FlagOutcome("no_counterpart", written, None, None, reason))
 
 
 def _seconds(text: str) -> int | None:
@@ -265,7 +265,7 @@ def _seconds(text: str) -> int | None:
     return ((int(match["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds or None
 
 
-def note_processes(gathering: Gathering) -> None:
+def note_processes(gathering: GivenFlags) -> None:
     """Say so where nothing tells how many processes there are."""
     migration = gathering.migration
     if NODES not in migration.values and GPUS not in migration.values:

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups.training import as_name
 from orchestrator.migration.flags import Flag
-from orchestrator.migration.report import WRITE_IT, Account, Migration, Outcome, Source
+from orchestrator.migration.report import WRITE_IT, FlagOutcome, Migration, Outcome, Source
 from orchestrator.migration.shell.values import Value, known
 
 NODES, GPUS, TIME = "launch.nodes", "launch.gpus_per_node", "launch.time"
@@ -43,7 +43,7 @@ def account(
     value: Any = None,
 ) -> None:
     """Account for an option."""
-    migration.accounts.append(Account(outcome, f"{options.program} {flag.shown}", path, value, reason))
+    migration.accounts.append(FlagOutcome(outcome, f"{options.program} {flag.shown}", path, value, reason))
 
 
 def put_size(

@@ -15,7 +15,7 @@ from orchestrator.spec.field_names import overridden
 from orchestrator.spec.plain_data import to_plain
 from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.shape import shape_at
-from orchestrator.spec.yaml_reader import Written
+from orchestrator.spec.yaml_reader import LocatedValue
 
 PRESET, RANDOM, TOKENIZER = "model.preset", "data.random_tokens", "data.tokenizer.type"
 _ALTERNATIVES: tuple[tuple[str, ...], ...] = (
@@ -116,7 +116,7 @@ def _supply_alternatives(migration: Migration, path: str, value: Any) -> None:
             migration.drop(other)
 
 
-def _plain(written: Written) -> Any:
+def _plain(written: LocatedValue) -> Any:
     content = written.content
     if isinstance(content, dict):
         return {key: _plain(value) for key, value in content.items()}

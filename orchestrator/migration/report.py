@@ -25,7 +25,7 @@ WRITE_IT = TO_BE_WRITTEN
 
 
 @dataclass(frozen=True)
-class Account:
+class FlagOutcome:
     """What became of one flag, or of one key."""
 
     outcome: Outcome
@@ -55,7 +55,7 @@ class Migration:
     values: dict[str, Any] = field(default_factory=dict)
     """By dotted path."""
     sources: dict[str, Source] = field(default_factory=dict)
-    accounts: list[Account] = field(default_factory=list)
+    accounts: list[FlagOutcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What was assumed."""
     missing: dict[str, str] = field(default_factory=dict)
@@ -78,6 +78,6 @@ class Migration:
         """Whether the job is all that was migrated: nothing has to be written, and it trains nothing else."""
         return not self.missing and not self.of("changes_training")
 
-    def of(self, outcome: Outcome) -> list[Account]:
+    def of(self, outcome: Outcome) -> list[FlagOutcome]:
         """The accounts with an outcome, in the order of the source."""
         return [account for account in self.accounts if account.outcome == outcome]

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups import TOGETHER
-from orchestrator.migration.flag_writer import FlagWriter, Unsaid
+from orchestrator.migration.flag_writer import FlagWriter, UnwrittenField
 from orchestrator.migration.ignored_flags import UNREAD
 from orchestrator.migration.table import ROWS, Row
 from orchestrator.spec.encoder_decoder import HALVES, layers_of, stages_of
@@ -47,9 +47,9 @@ class MegatronCommand:
     environment: tuple[tuple[str, str], ...]
     groups: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
     """(name, flags with their words)."""
-    unsaid: tuple[Unsaid, ...]
+    unsaid: tuple[UnwrittenField, ...]
     """Fields that no flag says."""
-    otherwise: tuple[Unsaid, ...]
+    otherwise: tuple[UnwrittenField, ...]
     """Fields that are said as another one: `migrate` reads them as that one."""
 
     @property

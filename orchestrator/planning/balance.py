@@ -26,7 +26,7 @@ WORTH = 0.01
 """Share of a step that stages of another length are to save before they are named or taken: less is no matter."""
 
 
-class Uneven(NamedTuple):
+class LayerSplit(NamedTuple):
     """A split, as one field of `parallelism` says it; the other is None."""
 
     last: int | None = None
@@ -48,16 +48,16 @@ class Uneven(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Balanced:
+class BalancedSplit:
     """A split that takes less time than the even one."""
 
-    split: Uneven
+    split: LayerSplit
     step_seconds: float
 
 
 def balanced(
     job: JobSpec, step_seconds: Callable[[JobSpec], float], fits: Callable[[JobSpec], bool]
-) -> Balanced | None:
+) -> BalancedSplit | None:
     """The fastest split that is legal and fits, of those whose last stage has fewer layers, and where images are
     encoded of those whose first one has; None where it saves next to nothing over the even one, or the job says how its
     layers are dealt out.
@@ -71,16 +71,16 @@ def balanced(
     for end in ends:
         best, better = _fastest(job, splits_for_images(job, found, end), best, step_seconds, fits)
         found = better or found
-    return None if found is None or best > (1 - WORTH) * even else Balanced(found, best)
+    return None if found is None or best > (1 - WORTH) * even else BalancedSplit(found, best)
 
 
 def _fastest(
     job: JobSpec,
-    tried: Iterable[Uneven],
+    tried: Iterable[LayerSplit],
     best: float,
     step_seconds: Callable[[JobSpec], float],
     fits: Callable[[JobSpec], bool],
-) -> tuple[float, Uneven | None]:
+) -> tuple[float, LayerSplit | None]:
     """Of splits of which each takes a layer more from the same stage, with its seconds; None where none takes less than
     `best`.
     """
@@ -97,7 +97,7 @@ def _fastest(
     return best, found
 
 
-def splits(job: JobSpec) -> Iterator[Uneven]:
+def splits(job: JobSpec) -> Iterator[LayerSplit]:
     """Splits whose last stage has a layer less than in an even one, two less, and so on. The others take them from the
     back: the first holds the most activations.
     """
@@ -109,7 +109,7 @@ def splits(job: JobSpec) -> Iterator[Uneven]:
         yield _split(model.num_layers, stages, degrees.num_model_chunks, last)
 
 
-def splits_for_images(job: JobSpec, found: Uneven | None, end: Literal[0, -1]) -> Iterator[Uneven]:
+def splits_for_images(job: JobSpec, found: LayerSplit | None, end: Literal[0, -1]) -> Iterator[LayerSplit]:
     """Those whose first or last stage (`end`) has a layer less than it has in the split that was `found`, two less, and
     so on. The other of the two keeps what it has there, unless there are no more stages.
     """
@@ -128,10 +128,10 @@ def is_written(degrees: ParallelismSpec) -> bool:
     return any(getattr(degrees, name) not in (None, False) for name in _SPLIT)
 
 
-def _split(layers: int, stages: int, chunks: int, last: int) -> Uneven:
+def _split(layers: int, stages: int, chunks: int, last: int) -> LayerSplit:
     others = stages - 1
     if (layers - last) % (others * chunks) == 0 and last % chunks == 0:
-        return Uneven(last=last)
+        return LayerSplit(last=last)
     return _in_letters([*_shared_out(layers - last, others), last], chunks)
 
 
@@ -141,11 +141,11 @@ def _shared_out(layers: int, stages: int) -> list[int]:
     return [least + (stage >= stages - more) for stage in range(stages)]
 
 
-def _in_letters(held: list[int], chunks: int) -> Uneven:
+def _in_letters(held: list[int], chunks: int) -> LayerSplit:
     """Stages of so many layers."""
     # In the order in which a micro-batch passes them; the shortest chunks of a stage are its last.
     lengths = [count // chunks + (chunk < count % chunks) for chunk in range(chunks) for count in held]
-    return Uneven(letters=_letters(lengths))
+    return LayerSplit(letters=_letters(lengths))
 
 
 def _letters(lengths: list[int]) -> str:

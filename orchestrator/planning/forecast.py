@@ -9,7 +9,7 @@ from orchestrator.backends.effective_job import settled
 from orchestrator.backends.layers import layers_of, saved_by_torch
 from orchestrator.backends.machine import Estimates, Fit, Machine
 from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
-from orchestrator.planning.balance import Balanced, balanced
+from orchestrator.planning.balance import BalancedSplit, balanced
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import evaluations
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
@@ -52,7 +52,7 @@ class Forecast:
     """Of a step where the host is half as fast as planned; None where it was measured, and on the CPU."""
     saved_by_torch: float
     """The share of a step that torch's layers would save, where the host holds up Transformer Engine's."""
-    balanced: Balanced | None
+    balanced: BalancedSplit | None
     """How else the layers could be dealt out to the stages of a pipeline, where that is faster and fits."""
     in_fp8: bool
     """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
@@ -177,7 +177,7 @@ def planned_timeline(plan: Plan, taken: Forecast) -> Timeline:
     return step_timeline(taken.job, plan.vocabulary.padded_size, taken.layers, taken.device)
 
 
-def _balanced(job: JobSpec, layers: Layers, machine: Machine, estimates: Estimates, own: Fit) -> Balanced | None:
+def _balanced(job: JobSpec, layers: Layers, machine: Machine, estimates: Estimates, own: Fit) -> BalancedSplit | None:
     """`own`: how the job as it is fits."""
 
     def fits(job: JobSpec) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Crossing:
+class GroupPlacement:
     """How the groups of one kind lie on the nodes."""
 
     kind: str
@@ -70,11 +70,13 @@ class GroupKind:
             for first in range(start, start + self.width):
                 yield range(first, first + self.size * self.stride, self.stride)
 
-    def crossing(self) -> Crossing:
+    def crossing(self) -> GroupPlacement:
         """How its groups lie on the nodes."""
         per_node = self.processes_per_node
         nodes = [self._nodes(group, per_node) for group in self]
-        return Crossing(self.name, self.size, self.count, sum(number > 1 for number in nodes), min(nodes), max(nodes))
+        return GroupPlacement(
+            self.name, self.size, self.count, sum(number > 1 for number in nodes), min(nodes), max(nodes)
+        )
 
     def _nodes(self, group: range, per_node: int) -> int:
         if self.stride >= per_node:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from orchestrator.planning.groups import Crossing, GroupKind, group_kinds
+from orchestrator.planning.groups import GroupKind, GroupPlacement, group_kinds
 from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of_stage, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -126,7 +126,7 @@ def topology(job: JobSpec) -> Topology:
     )
 
 
-def crossing(layout: Topology) -> dict[str, Crossing]:
+def crossing(layout: Topology) -> dict[str, GroupPlacement]:
     """How the groups of each kind lie on the nodes, without those kinds whose groups have one rank."""
     return {name: kind.crossing() for name, kind in layout.groups.items() if kind.size > 1}
 

@@ -22,7 +22,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """One task. `where`: the file or folder, or what `lm-eval` knows the task by."""
 
     kind: Kind
@@ -38,14 +38,14 @@ class Asked:
         return key_of(_MEANING, self.kind, self.options, read, contents, checkpoint, tokenizer)
 
 
-def dump_asked(tasks: Sequence[Asked]) -> str:
+def dump_asked(tasks: Sequence[EvaluationRequest]) -> str:
     """The tasks as JSON."""
     return json.dumps([asdict(task) for task in tasks])
 
 
-def load_asked(text: str) -> list[Asked]:
+def load_asked(text: str) -> list[EvaluationRequest]:
     """What `dump_asked` wrote."""
-    return [Asked(**record) for record in json.loads(text)]
+    return [EvaluationRequest(**record) for record in json.loads(text)]
 
 
 def checkpoint_digest(files: Mapping[str, Any]) -> str:

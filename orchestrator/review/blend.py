@@ -145,26 +145,26 @@ def consumed(run: RunDir, periods: Sequence[Period], events: EventLog) -> tuple[
     return (last.iteration, last.samples) if last is not None else (0, 0)
 
 
-class Given(NamedTuple):
+class SourceCounts(NamedTuple):
     """What a source gave: samples, and their tokens."""
 
     samples: int = 0
     tokens: int = 0
 
 
-def given(periods: Sequence[Period], samples: int) -> dict[str, Given]:
+def given(periods: Sequence[Period], samples: int) -> dict[str, SourceCounts]:
     """What each source gave of the first `samples` samples of a run, by path; that of a path that a blend has twice is
     together.
     """
-    found: dict[str, Given] = {}
+    found: dict[str, SourceCounts] = {}
     for number, period in enumerate(periods):
         blend = period.job.data.blend or []
         end = min(samples, periods[number + 1].samples) if number + 1 < len(periods) else samples
         counts = _between(blend, period.samples - period.blend_since, end - period.blend_since)
         for entry, count in zip(blend, counts, strict=True):
-            before = found.get(entry.path, Given())
+            before = found.get(entry.path, SourceCounts())
             tokens = count * period.job.model.seq_length
-            found[entry.path] = Given(before.samples + count, before.tokens + tokens)
+            found[entry.path] = SourceCounts(before.samples + count, before.tokens + tokens)
     return found
 
 
@@ -268,7 +268,13 @@ def _samples_at_end(periods: Sequence[Period]) -> int:
 
 
 def _use(
-    job: JobSpec, name: str, entry: BlendEntry, share: float, plan: SourcePlan | None, so_far: Given, at_end: Given
+    job: JobSpec,
+    name: str,
+    entry: BlendEntry,
+    share: float,
+    plan: SourcePlan | None,
+    so_far: SourceCounts,
+    at_end: SourceCounts,
 ) -> SourceUse:
     use = SourceUse(
         name=name,
@@ -296,7 +302,7 @@ def _use(
     )
 
 
-def _epochs(job: JobSpec, plan: SourcePlan, read: Given) -> float | None:
+def _epochs(job: JobSpec, plan: SourcePlan, read: SourceCounts) -> float | None:
     """How many epochs of a source the samples read make up."""
     if job.model.reads_sentences:
         return None
@@ -305,6 +311,6 @@ def _epochs(job: JobSpec, plan: SourcePlan, read: Given) -> float | None:
     return read.tokens / plan.tokens_held if plan.tokens_held else None
 
 
-def _gone(name: str, path: str, read: Given) -> SourceUse:
+def _gone(name: str, path: str, read: SourceCounts) -> SourceUse:
     """A source that only an earlier spec of the run had."""
     return SourceUse(name, path, read.samples, read.tokens, note="a resume took it out of the blend")

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
+class Cache(Generic[Value]):
     """Values by what they were made of: those that were asked for last, whose weights together are at most `most`.
     Safe for use by several threads.
     """

@@ -160,7 +160,7 @@ def curves_of(
     undone: bool = False,
 ) -> tuple[Curve, ...]:
     """The curves of one run in a chart, apart from the measurements that they were made of."""
-    way = _Way(x, smoothing, within, chart.scale, perplexity and chart.name == "loss")
+    way = _CurveOptions(x, smoothing, within, chart.scale, perplexity and chart.name == "loss")
     return tuple(way.curve(key, series, with_undone=undone) for key in keys_of(chart, series))
 
 
@@ -232,7 +232,7 @@ def _belongs(chart: Chart, key: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _CurveOptions:
     """How a curve is drawn."""
 
     x: XAxis

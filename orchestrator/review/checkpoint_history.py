@@ -22,7 +22,7 @@ _MOST_FILES = 4000
 
 
 @dataclass
-class Saved:
+class CheckpointEntry:
     """A checkpoint. `time`: when it was saved last, in seconds since the epoch; `condition`: `whole`, its files are
     there with their sizes; `removed`: it was there, and made room for newer ones. `note` says what is wrong.
     """
@@ -39,27 +39,27 @@ class Saved:
     evaluations: list[Result] = field(default_factory=list)
 
 
-def checkpoints_of(run: RunDir, events: Iterable[Event]) -> list[Saved]:
+def checkpoints_of(run: RunDir, events: Iterable[Event]) -> list[CheckpointEntry]:
     """Every checkpoint that a run has, or spoke of, the newest first."""
-    found: dict[int, Saved] = {}
+    found: dict[int, CheckpointEntry] = {}
     for event in events:
         _take_in(found, event)
     left = _MOST_FILES
     for iteration, folder in reversed(readable(run.checkpoint_dirs)[0] or []):
-        saved = found.setdefault(iteration, Saved(iteration))
+        saved = found.setdefault(iteration, CheckpointEntry(iteration))
         left = _look_at(saved, folder, left)
     for layout in _EXPORTS:
         for iteration, _ in readable(partial(run.export_dirs, layout))[0] or []:
-            found.setdefault(iteration, Saved(iteration)).exports.append(layout)
+            found.setdefault(iteration, CheckpointEntry(iteration)).exports.append(layout)
     for result in readable(lambda: results_of(run))[0] or []:
-        found.setdefault(result.iteration, Saved(result.iteration)).evaluations.append(result)
+        found.setdefault(result.iteration, CheckpointEntry(result.iteration)).evaluations.append(result)
     return [found[iteration] for iteration in sorted(found, reverse=True)]
 
 
-def _take_in(found: dict[int, Saved], event: Event) -> None:
+def _take_in(found: dict[int, CheckpointEntry], event: Event) -> None:
     if not isinstance(event, CheckpointSaved | CheckpointFailed) or event.iteration is None:
         return
-    saved = found.setdefault(event.iteration, Saved(event.iteration))
+    saved = found.setdefault(event.iteration, CheckpointEntry(event.iteration))
     saved.time = event.time
     if isinstance(event, CheckpointSaved):
         saved.condition, saved.note = "removed", None
@@ -68,7 +68,7 @@ def _take_in(found: dict[int, Saved], event: Event) -> None:
         saved.condition, saved.note = "failed", event.message or ""
 
 
-def _look_at(saved: Saved, folder: Path, left: int) -> int:
+def _look_at(saved: CheckpointEntry, folder: Path, left: int) -> int:
     """What is on the disk goes before what was said; how many files may still be looked at."""
     saved.path = folder
     commit, _ = readable(lambda: read_commit(folder))
@@ -86,7 +86,7 @@ def _look_at(saved: Saved, folder: Path, left: int) -> int:
     return left - len(commit.files)
 
 
-def _describe(saved: Saved, commit: Commit) -> None:
+def _describe(saved: CheckpointEntry, commit: Commit) -> None:
     saved.condition, saved.note = "whole", None
     saved.bytes, saved.samples = commit.bytes, commit.consumed_samples
     if saved.time is None:
@@ -94,6 +94,6 @@ def _describe(saved: Saved, commit: Commit) -> None:
         saved.time = found.st_mtime if found is not None else None
 
 
-def measured_in(checkpoints: Sequence[Saved]) -> list[Result]:
+def measured_in(checkpoints: Sequence[CheckpointEntry]) -> list[Result]:
     """All evaluations, the newest checkpoint's first."""
     return [result for saved in checkpoints for result in sorted(saved.evaluations, key=lambda each: each.name)]

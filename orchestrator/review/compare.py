@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
-from orchestrator.review.redaction import Discretion
+from orchestrator.review.redaction import Redaction
 from orchestrator.review.series import Column, Series
 from orchestrator.review.summary import RunSummary
 from orchestrator.spec.field_names import short_name
@@ -133,7 +133,7 @@ def differences(specs: Sequence[Mapping[str, str]]) -> list[Difference]:
     known = [spec for spec in specs if spec]
     paths = dict.fromkeys(path for spec in known for path in spec)
     differing = [path for path in paths if len({spec.get(path) for spec in known}) > 1]
-    discretion = Discretion(known)
+    discretion = Redaction(known)
 
     def said(path: str, value: str | None) -> str | None:
         return None if value is None else discretion.field(path, value)

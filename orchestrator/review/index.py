@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Behind:
+class Staleness:
     """What is known is not up to date. `since`: seconds since the epoch; `problem`: why, in one line."""
 
     since: float
@@ -65,7 +65,7 @@ class RunIndex:
         self.runs_dir = runs_dir
         self.is_complete = False
         """Whether every run was read once."""
-        self.behind: Behind | None = None
+        self.behind: Staleness | None = None
         """Why the last look at the folder failed; None where it did not."""
         self._looked = time.time()
         self._problems: dict[str, str | None] = {}
@@ -182,7 +182,7 @@ class RunIndex:
     def _go_on_looking(self) -> None:
         while not self._stopping.is_set():
             problem = self._try(self.look)
-            self.behind = Behind(self._looked, problem) if problem is not None else None
+            self.behind = Staleness(self._looked, problem) if problem is not None else None
             if problem is None:
                 self._looked = time.time()
             self._has_begun.set()  # where nothing can be read, pages say so

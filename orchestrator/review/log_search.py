@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.review.logs import LINE_BYTES, LONGEST_LINE, PAGE_BYTES, Line, LogFile, on_screen, sent_text, shown
-from orchestrator.review.page_size import Room
+from orchestrator.review.page_size import PageBudget
 from orchestrator.safe_path import module_command
 from orchestrator.stored_files import open_stored
 
@@ -30,7 +30,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SearchPattern:
     """What is looked for: a text, upper and lower case alike, or an expression."""
 
     text: str
@@ -48,7 +48,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Place:
+class SearchPosition:
     """Where a search goes on: in which log, at which byte, and the number of the line that begins there."""
 
     log: str
@@ -57,15 +57,17 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResults:
     """Lines with the names of their logs. `rest`: where to go on, None at the end. `problem`: why it ended early."""
 
     lines: tuple[tuple[str, Line], ...]
-    rest: Place | None
+    rest: SearchPosition | None
     problem: str | None = None
 
 
-def search(logs: Sequence[LogFile], wanted: Wanted, start: Place | None = None, most: int = MOST_FOUND) -> Found:
+def search(
+    logs: Sequence[LogFile], wanted: SearchPattern, start: SearchPosition | None = None, most: int = MOST_FOUND
+) -> SearchResults:
     """The first lines of logs that have what is wanted, from `start` on, as many as a page has room for, and as far as
     it gets in some seconds.
 
@@ -91,31 +93,31 @@ def search(logs: Sequence[LogFile], wanted: Wanted, start: Place | None = None, 
     return _found(said)
 
 
-def _found(said: bytes) -> Found:
+def _found(said: bytes) -> SearchResults:
     records: list[dict[str, Any]] = [json.loads(line) for line in said.split(b"\n")[:-1]]
     lines = tuple((str(each["log"]), Line(int(each["line"]), str(each["text"]))) for each in records if "line" in each)
     ends = [record for record in records if "rest" in record]
     if not ends:
-        return Found(lines, None, "the search took too long for this expression and was ended")
+        return SearchResults(lines, None, "the search took too long for this expression and was ended")
     rest = ends[0]["rest"]
-    return Found(lines, Place(*rest) if rest is not None else None)
+    return SearchResults(lines, SearchPosition(*rest) if rest is not None else None)
 
 
-def _search_files(request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> Place | None:
+def _search_files(request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> SearchPosition | None:
     """Search, and say what is found; where it goes on, None where nothing is left."""
-    wanted = Wanted(request["text"], request["is_regex"])
+    wanted = SearchPattern(request["text"], request["is_regex"])
     matches = wanted.matcher()
     deadline = time.monotonic() + _SECONDS
-    left, room = int(request["most"]), Room(PAGE_BYTES, at_least=1)
+    left, room = int(request["most"]), PageBudget(PAGE_BYTES, at_least=1)
     begin, number = int(request["begin"]), int(request["number"])
     for name, path, run_dir in request["logs"]:
         for block in _blocks(Path(path), Path(run_dir), begin, number):
             if time.monotonic() > deadline:
-                return Place(name, block.begin, block.number)
+                return SearchPosition(name, block.begin, block.number)
             for place in _hits(block, wanted, matches):
                 text = shown(block.lines[place])
                 if left == 0 or not room.takes(sent_text(name, text), LINE_BYTES):
-                    return Place(name, block.begin + block.byte_of(place), block.number + place)
+                    return SearchPosition(name, block.begin + block.byte_of(place), block.number + place)
                 left -= 1
                 say({"log": name, "line": block.number + place, "text": text})
         begin, number = 0, 1
@@ -155,7 +157,7 @@ def _blocks(path: Path, run_dir: Path, begin: int, number: int) -> Iterator[_Blo
         return
 
 
-def _hits(block: _Block, wanted: Wanted, matches: Callable[[str], object]) -> Iterator[int]:
+def _hits(block: _Block, wanted: SearchPattern, matches: Callable[[str], object]) -> Iterator[int]:
     """The places of the lines that have what is wanted, in that part of them that is shown."""
     text = on_screen(block.content)
     if not wanted.is_regex and wanted.text.casefold() not in text.casefold():

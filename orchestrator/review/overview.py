@@ -25,7 +25,7 @@ _SENT_TO_MLFLOW = "tracking.mlflow"
 
 
 @dataclass(frozen=True)
-class Relative:
+class RelatedRun:
     """Another run. `name` and `run_id` say where its page is; None where it does not lie in this folder."""
 
     text: str
@@ -51,8 +51,8 @@ class Overview:
     world_size: int | None
     parameters: int | None
     parameters_of_rank_0: int | None
-    parent: Relative | None
-    children: tuple[Relative, ...]
+    parent: RelatedRun | None
+    children: tuple[RelatedRun, ...]
     skipped_steps: int
     mlflow: str | None
     """The address of its page in MLflow."""
@@ -121,29 +121,29 @@ def _holder(run: RunDir) -> str | None:
     return holder.describe() if holder is not None and holder.live else None
 
 
-def _parent(run: RunDir, events: EventLog, summary: RunSummary) -> Relative | None:
+def _parent(run: RunDir, events: EventLog, summary: RunSummary) -> RelatedRun | None:
     """The run that the weights came from, as its first start said; before that, what the spec says."""
     if (event := events.last(Pretrained)) is not None:
         at = f"iteration {event.from_iteration}"
         if event.from_run:
             return _relative(run.path.parent.parent, event.from_run, f"{event.from_run}, {at}")
-        return Relative(f"{event.checkpoint}, {at}")
+        return RelatedRun(f"{event.checkpoint}, {at}")
     written = summary.spec.get(PRETRAINED)
-    return None if written in (None, "null") else Relative(str(written))
+    return None if written in (None, "null") else RelatedRun(str(written))
 
 
-def _relative(runs_dir: Path, key: str, text: str) -> Relative:
+def _relative(runs_dir: Path, key: str, text: str) -> RelatedRun:
     """A run by `name/run_id`, with a link where it lies beside this one."""
     name, _, run_id = key.partition("/")
     if name in ("", ".", "..") or run_id in ("", ".", "..") or "/" in run_id:
-        return Relative(text)
+        return RelatedRun(text)
     there = (runs_dir / name / run_id / "resolved.json").exists()
-    return Relative(text, name, run_id) if there else Relative(text)
+    return RelatedRun(text, name, run_id) if there else RelatedRun(text)
 
 
-def _children(run: RunDir, others: Iterable[RunSummary]) -> Iterable[Relative]:
+def _children(run: RunDir, others: Iterable[RunSummary]) -> Iterable[RelatedRun]:
     """Runs that began with the weights of this one."""
     key = f"{run.name}/{run.run_id}"
     for other in others:
         if other.from_run == key and other.run.path != run.path:
-            yield Relative(f"{other.key}, from iteration {other.from_iteration}", other.run.name, other.run.run_id)
+            yield RelatedRun(f"{other.key}, from iteration {other.from_iteration}", other.run.name, other.run.run_id)

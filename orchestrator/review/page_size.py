@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Room:
+class PageBudget:
     """The bytes that are left for the rows of a page; the first `at_least` rows are taken whatever their size."""
 
     bytes: int
@@ -27,7 +27,7 @@ class Room:
 
 def fitting(items: Iterable[T], text: Callable[[T], str], room: int, beside: int, at_least: int = 0) -> list[T]:
     """The first rows whose texts, each with `beside` bytes of markup, fit into `room` bytes; `at_least` as many."""
-    left = Room(room, at_least)
+    left = PageBudget(room, at_least)
     return list(takewhile(lambda item: left.takes(text(item), beside), items))
 
 

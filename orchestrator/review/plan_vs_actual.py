@@ -31,7 +31,7 @@ _MOST_PASSES = 20_000
 
 
 @dataclass(frozen=True)
-class Planned:
+class RunPlan:
     """The plan of a run. `device_from`: who said which GPU it is."""
 
     plan: Plan
@@ -61,7 +61,7 @@ class Row:
         return self.measured / self.planned
 
 
-def planned_of(run: RunDir) -> Planned:
+def planned_of(run: RunDir) -> RunPlan:
     """The plan of a run's newest spec on the device that it started on, else the one that the spec or its cluster
     names. Plans of the runs that were asked for last are kept. Raises UserError where none can be made.
     """
@@ -72,7 +72,7 @@ def planned_of(run: RunDir) -> Planned:
     return _planned(run.resolved(), _version(run.resolved()), tuple(chosen.items()))
 
 
-def rows_of(planned: Planned, series: Series, events: EventLog) -> list[Row]:
+def rows_of(planned: RunPlan, series: Series, events: EventLog) -> list[Row]:
     """The table of planned and measured."""
     plan, taken = planned.plan, planned.forecast
     started, saved = events.last(Started), events.last(CheckpointSaved)
@@ -132,7 +132,7 @@ def references_of(chart: str, run: RunDir) -> list[Reference]:
     return found[chart]
 
 
-def timeline_of(planned: Planned) -> Timeline | None:
+def timeline_of(planned: RunPlan) -> Timeline | None:
     """When each stage does which pass of a step; None where it has too many to be drawn."""
     job = planned.plan.job
     chunks = job.parallelism.num_model_chunks
@@ -148,7 +148,7 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=_KEPT_PLANS)
-def _planned(path: Path, version: tuple[int, int], choices: tuple[tuple[str, Any], ...]) -> Planned:
+def _planned(path: Path, version: tuple[int, int], choices: tuple[tuple[str, Any], ...]) -> RunPlan:
     """The plan of a spec; `version` changes with the file. `choices`: what its last start said, by name."""
     chosen = dict(choices)
     job = load_resolved(path)
@@ -157,7 +157,7 @@ def _planned(path: Path, version: tuple[int, int], choices: tuple[tuple[str, Any
     job, said = _on(as_started(job, chosen), str(chosen.get("device")), str(chosen.get("layers")))
     plan = make_plan(job)
     taken = forecast(plan, profile)
-    return Planned(plan, taken, said or taken.device_from)
+    return RunPlan(plan, taken, said or taken.device_from)
 
 
 def _on(job: JobSpec, device: str, layers: str) -> tuple[JobSpec, str | None]:

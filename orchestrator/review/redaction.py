@@ -20,7 +20,7 @@ _SHORTEST = 6
 """A value with fewer characters means something else in most places of a text."""
 
 
-class Discretion:
+class Redaction:
     """Takes out of texts what the specs of some runs keep secret: values of ${env:NAME}, where this process has them,
     values of variables that are called like secrets, and credentials in addresses.
     """

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from orchestrator.review.axes import XAxis
-from orchestrator.review.cache import Kept
+from orchestrator.review.cache import Cache
 from orchestrator.review.charts import Chart, Curve, Range, curves_of
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
@@ -24,14 +24,14 @@ _MOST_TIMES = 256
 _SECONDS_OF_TIME_SPENT = 30
 
 
-class Beside:
+class SeriesCache:
     """Curves and figures of runs, which take long to read. Safe for use by several threads."""
 
     def __init__(self, index: RunIndex) -> None:
         self._index = index
-        self._curves: Kept[Mapping[str, tuple[Curve, ...]]] = Kept(_MOST_POINTS)
-        self._facts: Kept[Facts] = Kept(_MOST_BYTES)
-        self._spent: Kept[Goodput] = Kept(_MOST_TIMES)
+        self._curves: Cache[Mapping[str, tuple[Curve, ...]]] = Cache(_MOST_POINTS)
+        self._facts: Cache[Facts] = Cache(_MOST_BYTES)
+        self._spent: Cache[Goodput] = Cache(_MOST_TIMES)
         self._finding = threading.Lock()
 
     def curves(

@@ -10,7 +10,7 @@ from typing import Literal
 
 from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
-from orchestrator.review.redaction import Discretion
+from orchestrator.review.redaction import Redaction
 from orchestrator.rundir import RunDir
 from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.loading import load_resolved
@@ -32,7 +32,7 @@ class Difference:
     kind: Kind
     reason: str
 
-    def said(self, discretion: Discretion) -> Difference:
+    def said(self, discretion: Redaction) -> Difference:
         """The same without secrets."""
         old, new = (discretion.field(self.path, value) for value in (self.old, self.new))
         return replace(self, old=old, new=new, reason=discretion.text(self.reason))

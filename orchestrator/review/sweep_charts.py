@@ -41,7 +41,7 @@ _DIGITS = 7
 
 
 @dataclass(frozen=True)
-class Look:
+class CellStyle:
     """How some cells are drawn in every chart of a sweep: what a legend calls them, and a line of plotly."""
 
     name: str
@@ -49,15 +49,17 @@ class Look:
     cells: Sequence[Cell]
 
 
-def looks_of(view: SweepView) -> list[Look]:
+def looks_of(view: SweepView) -> list[CellStyle]:
     """A look for each of few cells; of many one for each group of those that have a value, by their place."""
     if len(view.cells) <= _FEW_CELLS:
         return [
-            Look(name_of(cell), {**line_of(number), "width": 1.5 if number else 3.0}, [cell])
+            CellStyle(name_of(cell), {**line_of(number), "width": 1.5 if number else 3.0}, [cell])
             for number, cell in enumerate(view.cells)
         ]
     groups = zip(_GROUPS, _groups(view.measured), strict=False)
-    return [Look(name, {"color": c, "dash": dash, "width": width}, part) for (c, dash, width), (name, part) in groups]
+    return [
+        CellStyle(name, {"color": c, "dash": dash, "width": width}, part) for (c, dash, width), (name, part) in groups
+    ]
 
 
 def name_of(cell: Cell) -> str:
@@ -65,7 +67,7 @@ def name_of(cell: Cell) -> str:
     return _short(cell.entry.name, _LONGEST_NAME)
 
 
-def _is_in(look: Look, cell: Cell) -> bool:
+def _is_in(look: CellStyle, cell: Cell) -> bool:
     return any(each is cell for each in look.cells)
 
 
@@ -77,7 +79,9 @@ def loss_curves(view: SweepView, figure: Figure, cells: Mapping[str, Cell]) -> F
         cell = cells.get(trace["name"])
         if cell is None or not looks:
             continue
-        look = next((each for each in looks if _is_in(each, cell)), None) or Look("without a value", _OTHERS, [cell])
+        look = next((each for each in looks if _is_in(each, cell)), None) or CellStyle(
+            "without a value", _OTHERS, [cell]
+        )
         said = f"{name_of(cell)}<br>step %{{x}}: %{{y:.6g}}<extra></extra>"
         trace |= {"line": dict(look.line), "marker": {"color": look.line["color"]}, "hovertemplate": said}
         trace |= {"name": look.name, "legendgroup": look.name, "showlegend": look.name not in named}

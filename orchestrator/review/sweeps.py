@@ -18,7 +18,7 @@ from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_analysis import Importance, Point, axes_of, importance
 from orchestrator.stored_files import is_name
-from orchestrator.sweeps.ledger import FOLDER, Entry, Planned, Submission, SweepDir
+from orchestrator.sweeps.ledger import FOLDER, Entry, Submission, SweepDir, SweepPlan
 from orchestrator.sweeps.states import UNDER_WAY, State, cell_state
 
 
@@ -206,7 +206,7 @@ def _cell(
     return Cell(entry, state, run, run.values.get(metric), left)
 
 
-def _reasons(planned: Planned) -> tuple[Reason, ...]:
+def _reasons(planned: SweepPlan) -> tuple[Reason, ...]:
     """The pruned points, those with the same reason together, the most frequent first."""
     names: dict[str, list[str]] = {}
     for point in planned.pruned:

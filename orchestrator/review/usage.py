@@ -47,7 +47,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Taken:
+class RunUsage:
     """What one run took."""
 
     launches: tuple[Launch, ...] = ()
@@ -106,7 +106,7 @@ class Usage:
 
 def taken(
     events: EventLog, gpus: int, *, is_active: bool, sign: float | None = None, is_on_cpu: bool | None = None
-) -> Taken:
+) -> RunUsage:
     """What an event log says was taken. `gpus`, `is_on_cpu` where a start did not say what it had; `sign`: when the run
     was last heard of elsewhere. Events may be missing or torn, and clocks may go back: nothing is negative, no two
     launches overlap.
@@ -156,7 +156,7 @@ class _Account:
             case Exited() if event.launch_id == self._launch_id:
                 self._end(self._now)
 
-    def close(self, is_active: bool, sign: float | None) -> Taken:
+    def close(self, is_active: bool, sign: float | None) -> RunUsage:
         if self._open is not None and is_active:
             self._launches.append(self._open)
         else:
@@ -165,7 +165,7 @@ class _Account:
             cluster, begin = self._waiting
             if is_active:
                 self._waits.append(Wait(cluster, begin, None))
-        return Taken(tuple(self._launches), tuple(self._waits))
+        return RunUsage(tuple(self._launches), tuple(self._waits))
 
     def _end(self, moment: float) -> None:
         if self._open is not None:
@@ -182,15 +182,15 @@ class UsageLog:
     """What runs took, kept in memory: a log is read again only when it grew."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[object, Taken]] = {}
+        self._known: dict[Path, tuple[object, RunUsage]] = {}
 
-    def of(self, runs: Iterable[RunSummary]) -> list[tuple[RunSummary, Taken]]:
+    def of(self, runs: Iterable[RunSummary]) -> list[tuple[RunSummary, RunUsage]]:
         """What each run took; nothing for one whose log cannot be read. Runs that are not asked for are forgotten."""
         found = [(run, *self._of(run)) for run in runs]
         self._known = {run.run.path: (signature, its) for run, signature, its in found}
         return [(run, its) for run, _, its in found]
 
-    def _of(self, run: RunSummary) -> tuple[object, Taken]:
+    def _of(self, run: RunSummary) -> tuple[object, RunUsage]:
         signature = (_changed(run.run.events_file), run.is_active, run.state)
         known = self._known.get(run.run.path)
         if known is not None and known[0] == signature:
@@ -202,11 +202,11 @@ class UsageLog:
                 run.run.events(), gpus_of(run), is_active=run.is_active, sign=sign or None, is_on_cpu=is_on_cpu
             )
         except (OSError, ArithmeticError, LookupError, TypeError, ValueError):
-            found = Taken()
+            found = RunUsage()
         return signature, found
 
 
-def usage(runs: Sequence[tuple[RunSummary, Taken]], since: float | None, until: float) -> Usage:
+def usage(runs: Sequence[tuple[RunSummary, RunUsage]], since: float | None, until: float) -> Usage:
     """What runs took in a period. The GPU-hours of users, of projects and of days add up to the same."""
     begin = -math.inf if since is None else since
     days: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -276,9 +276,9 @@ def days_figure(found: Usage) -> Figure:
 
 
 def _shares(
-    runs: Sequence[tuple[RunSummary, Taken]], name_of: Callable[[RunSummary], str], begin: float, until: float
+    runs: Sequence[tuple[RunSummary, RunUsage]], name_of: Callable[[RunSummary], str], begin: float, until: float
 ) -> tuple[Share, ...]:
-    groups: defaultdict[str, list[tuple[RunSummary, Taken]]] = defaultdict(list)
+    groups: defaultdict[str, list[tuple[RunSummary, RunUsage]]] = defaultdict(list)
     for run, its in runs:
         if any(_is_in(launch, begin, until) for launch in its.launches):
             groups[name_of(run)].append((run, its))
@@ -298,7 +298,7 @@ def _shares(
     return tuple(sorted(found, key=lambda share: (-share.gpu_hours, share.name)))
 
 
-def _goodput(members: Sequence[tuple[RunSummary, Taken]], until: float) -> float | None:
+def _goodput(members: Sequence[tuple[RunSummary, RunUsage]], until: float) -> float | None:
     known = [
         (run.goodput, math.fsum(_hours(launch, -math.inf, until) for launch in its.launches))
         for run, its in members
@@ -308,7 +308,7 @@ def _goodput(members: Sequence[tuple[RunSummary, Taken]], until: float) -> float
     return math.fsum(fraction * hours for fraction, hours in known) / hours if hours > 0 else None
 
 
-def _queues(runs: Sequence[tuple[RunSummary, Taken]], begin: float, until: float) -> tuple[Queue, ...]:
+def _queues(runs: Sequence[tuple[RunSummary, RunUsage]], begin: float, until: float) -> tuple[Queue, ...]:
     ended: defaultdict[str, list[float]] = defaultdict(list)
     waiting: Counter[str] = Counter()
     for run, its in runs:

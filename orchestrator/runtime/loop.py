@@ -38,15 +38,15 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
         session.progress()
         with collected_by_hand():
             record, loss = train_step(session)
-        session.settle()
-        session.offer(record, loss)
+        session.wait_for_all_reduce()
+        session.begin_all_reduce(record, loss)
         give_up_when_diverged(session, record)
         for callback in callbacks:
             callback.on_step(session)
         if session.writing_ended:
             session.writing_ended = False
             session.checkpointer.finalize()
-    session.settle()
+    session.wait_for_all_reduce()
     if session.finished:
         for callback in callbacks:
             callback.on_end(session)
@@ -135,7 +135,7 @@ def give_up_when_diverged(session: Session, record: StepRecord) -> None:
     session.event(StepSkipped(iteration=record.iteration, reason=record.skip_reason))
     bad = session.state.consecutive_bad_steps
     if bad >= session.job.runtime.max_bad_steps:
-        session.settle()
+        session.wait_for_all_reduce()
         raise DivergenceError(
             f"{bad} steps in a row had a loss or gradient that is NaN or infinite (the last one: {record.iteration})"
         )

@@ -81,7 +81,7 @@ class Session:
     loss_listeners: Sequence[Callable[[Session, StepRecord, Losses], None]] = ()
     mark: Callable[[str], None] = lambda moment: None
     """Told of the moments of a step: `passes`, before the first forward pass, and `update`, before the optimizer."""
-    _unsettled: StepRecord | None = None
+    _pending_record: StepRecord | None = None
 
     @property
     def finished(self) -> bool:
@@ -115,10 +115,10 @@ class Session:
         sampler = MicroBatchSampler(self.schedule, consumed, total, self.ranks.dp)
         self.batches = self.stream(self.train_data, sampler)
 
-    def offer(self, record: StepRecord, loss: torch.Tensor | None) -> None:
-        """Say this rank's part of what all ranks agree on about a step; `settle` hears the answer."""
-        self._unsettled = record
-        self.control.offer(
+    def begin_all_reduce(self, record: StepRecord, loss: torch.Tensor | None) -> None:
+        """Say this rank's part of what all ranks agree on about a step; `wait_for_all_reduce` gives the answer."""
+        self._pending_record = record
+        self.control.begin_all_reduce(
             record.iteration,
             stop=self.stop.is_set(),
             loss=loss if self.ranks.reports_loss else None,
@@ -129,7 +129,7 @@ class Session:
 
     def begin_save(self) -> None:
         """Start a checkpoint of the state as it is now; `checkpointer.in_progress` says whether that was possible."""
-        self.settle()
+        self.wait_for_all_reduce()
         self.progress()
         for chunk in self.chunks:
             if chunk.ddp_config.overlap_param_gather:
@@ -139,12 +139,12 @@ class Session:
         # What was agreed on was about the save before this one, or asked for this one.
         self.writing_ended = self.wants_save = self.save_due = False
 
-    def settle(self) -> None:
+    def wait_for_all_reduce(self) -> None:
         """Take what all ranks agreed on about the last step offered, and report its loss."""
-        agreed = self.control.take()
+        agreed = self.control.wait()
         if agreed is None:
             return
-        record, self._unsettled = self._unsettled, None
+        record, self._pending_record = self._pending_record, None
         assert record is not None
         self.stopping = self.stopping or agreed.stop
         self.save_due = agreed.save

@@ -20,7 +20,7 @@ from orchestrator.spec.formatting import dotted, shorten, show
 from orchestrator.spec.presets import preset_names, preset_text
 from orchestrator.spec.shape import Shape, shape_at
 from orchestrator.spec.suggestions import closest
-from orchestrator.spec.yaml_reader import BROKEN, MAX_DEPTH, Written, parse_yaml, read_text
+from orchestrator.spec.yaml_reader import MAX_DEPTH, UNREADABLE, LocatedValue, parse_yaml, read_text
 
 MAX_EXTENDS = 16
 _LIST_ENTRY = re.compile(r"\s*([\w.]+)\[\d+\]")
@@ -31,17 +31,17 @@ _SET_APART = ("extends", "base", "sweep")
 class Composition:
     """What was written, merged, and what was wrong on the way."""
 
-    root: Written
+    root: LocatedValue
     document: Document[Any] = JOB_SPEC
     problems: list[Problem] = field(default_factory=list)
     incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
     """Places below which more would have been written, had a source been readable."""
     texts: list[tuple[str, str]] = field(default_factory=list)
     """(source, text) of everything that a person wrote, in the order of merging."""
-    sweep: Written | None = None
+    sweep: LocatedValue | None = None
     """What a file says of a sweep, which is no part of a job."""
 
-    def add(self, written: Written | None) -> None:
+    def add(self, written: LocatedValue | None) -> None:
         """Merge a source over what there is."""
         if written is None:
             self.incomplete.append(())
@@ -56,7 +56,7 @@ class Composition:
 
 def compose_files(paths: Sequence[Path], document: Document[Any] = JOB_SPEC) -> Composition:
     """Files in order, each over what it extends."""
-    composition = Composition(Written({}, Location(str(paths[0]) if paths else "job")), document)
+    composition = Composition(LocatedValue({}, Location(str(paths[0]) if paths else "job")), document)
     for path in paths:
         _add_file(composition, Path(path), [], None)
     return composition
@@ -64,19 +64,19 @@ def compose_files(paths: Sequence[Path], document: Document[Any] = JOB_SPEC) -> 
 
 def compose_text(text: str, source: str, document: Document[Any] = JOB_SPEC) -> Composition:
     """One text that is not in a file; what it extends is found from the working directory."""
-    composition = Composition(Written({}, Location(source)), document)
+    composition = Composition(LocatedValue({}, Location(source)), document)
     _add_text(composition, text, Path(source), [])
     return composition
 
 
-def merge(under: Written, over: Written) -> Written:
+def merge(under: LocatedValue, over: LocatedValue) -> LocatedValue:
     """`over` on top of `under`."""
     if not isinstance(under.content, dict) or not isinstance(over.content, dict):
         return over
     content = dict(under.content)
     for key, value in over.content.items():
         content[key] = merge(content[key], value) if key in content else value
-    return Written(content, over.location)
+    return LocatedValue(content, over.location)
 
 
 def _add_file(
@@ -110,8 +110,8 @@ def _add_text(composition: Composition, text: str, path: Path, chain: list[Path]
         content = dict(root.content)
         extends, base, sweep = (content.pop(key, None) if key in apart else None for key in _SET_APART)
         if base is not None and sweep is None:  # a file that holds nothing but a sweep, and names its job
-            sweep, content = Written(content, base.location), {}
-        root = Written(content, root.location)
+            sweep, content = LocatedValue(content, base.location), {}
+        root = LocatedValue(content, root.location)
         for key, other in (("extends", extends), ("base", base)):
             if other is not None:
                 _extend(composition, key, other, path, chain)
@@ -121,10 +121,10 @@ def _add_text(composition: Composition, text: str, path: Path, chain: list[Path]
     composition.add(root)
 
 
-def _top_level(composition: Composition, root: Written, text: str) -> Written | None:
+def _top_level(composition: Composition, root: LocatedValue, text: str) -> LocatedValue | None:
     if isinstance(root.content, dict):
         return root
-    if root.content is BROKEN:
+    if root.content is UNREADABLE:
         return None
     place, document = root.location, composition.document
     if root.content is None:
@@ -138,9 +138,9 @@ def _top_level(composition: Composition, root: Written, text: str) -> Written | 
     return None
 
 
-def _extend(composition: Composition, key: str, extends: Written, path: Path, chain: list[Path]) -> None:
+def _extend(composition: Composition, key: str, extends: LocatedValue, path: Path, chain: list[Path]) -> None:
     value = extends.text if extends.text is not None else extends.content
-    if extends.content is None or extends.content is BROKEN:
+    if extends.content is None or extends.content is UNREADABLE:
         return
     if not isinstance(value, str) or not value or "\0" in value:
         composition.refuse(Problem("expects the path of one file", (key,), location=extends.location))
@@ -179,29 +179,31 @@ def apply_override(composition: Composition, override: str) -> None:
     composition.problems.extend(problems)
     composition.texts.append((place.source, ""))
     for part in reversed(path):
-        value = Written({part: value}, place)
+        value = LocatedValue({part: value}, place)
     composition.add(value)
 
 
-def _override_value(path: tuple[str, ...], text: str, place: Location, root: Shape) -> tuple[Written, list[Problem]]:
+def _override_value(
+    path: tuple[str, ...], text: str, place: Location, root: Shape
+) -> tuple[LocatedValue, list[Problem]]:
     shape = shape_at(path, root)
     if shape is not None and shape.kind == "text" and text and text[0] not in "\"'" and text not in ("null", "~"):
-        return Written(text, place, text), []
+        return LocatedValue(text, place, text), []
     parsed = parse_yaml(text, place.source)
     problems = [Problem(problem.message, (dotted(path),), problem.hint, place) for problem in parsed.problems]
     value = parsed.root
     if value is None or parsed.incomplete:
-        value = Written(BROKEN, place)
+        value = LocatedValue(UNREADABLE, place)
     return _all_at(value, place), problems
 
 
-def _all_at(written: Written, place: Location) -> Written:
+def _all_at(written: LocatedValue, place: Location) -> LocatedValue:
     content = written.content
     if isinstance(content, dict):
         content = {key: _all_at(value, place) for key, value in content.items()}
     elif isinstance(content, list):
         content = [_all_at(item, place) for item in content]
-    return Written(content, place, written.text, written.size)
+    return LocatedValue(content, place, written.text, written.size)
 
 
 def apply_preset(composition: Composition) -> None:
@@ -217,13 +219,13 @@ def apply_preset(composition: Composition) -> None:
     names = preset_names()
     if not isinstance(name, str) or name not in names:
         composition.incomplete.append(("model",))
-        if preset.content is not BROKEN:
+        if preset.content is not UNREADABLE:
             composition.problems.append(_unknown_preset(name, names, preset.location))
         return
     under = parse_yaml(preset_text(name), f"preset {name}").root
     assert under is not None, "a shipped preset is legal YAML"
     content = {**content, "model": merge(under, model)}
-    composition.root = Written(content, composition.root.location)
+    composition.root = LocatedValue(content, composition.root.location)
 
 
 def _unknown_preset(name: object, names: list[str], place: Location) -> Problem:

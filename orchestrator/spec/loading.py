@@ -25,7 +25,7 @@ Check: TypeAlias = Callable[[Any], list[Problem]]
 
 
 @dataclass(frozen=True)
-class Loaded(Generic[Root]):
+class LoadedDocument(Generic[Root]):
     """What a document of any kind says, and where it came from."""
 
     value: Root
@@ -82,24 +82,24 @@ def load_composition(composition: Composition, also: Check | None = None) -> Loa
     return LoadedJob(loaded.value, loaded.places, loaded.text)
 
 
-def load_document(path: Path, document: Document[Root]) -> Loaded[Root]:
+def load_document(path: Path, document: Document[Root]) -> LoadedDocument[Root]:
     """What is written in a YAML file of any kind. Raises SpecError with every problem, in the order of their places."""
     return _finish(compose_files([path], document), document)
 
 
-def load_document_text(text: str, source: str, document: Document[Root]) -> Loaded[Root]:
+def load_document_text(text: str, source: str, document: Document[Root]) -> LoadedDocument[Root]:
     """The same for YAML text that is not in a file; `source` is what messages call it."""
     return _finish(compose_text(text, source, document), document)
 
 
-def _finish(composition: Composition, document: Document[Root], also: Check | None = None) -> Loaded[Root]:
+def _finish(composition: Composition, document: Document[Root], also: Check | None = None) -> LoadedDocument[Root]:
     places = Places(composition.root, [source for source, _ in composition.texts])
     plain = to_plain(composition.root, document.shape, document)
     found = None
     if not composition.problems and not plain.problems:
         value, found = _build(document, plain.data)
         if value is not None:
-            return Loaded(value, places, _text(composition.texts))
+            return LoadedDocument(value, places, _text(composition.texts))
     examination = Examination(plain.unavailable, composition.incomplete + plain.incomplete, root=document.shape)
     view = examination.examine(document.root, plain.data)
     if found is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import Location, Problem
 from orchestrator.spec.formatting import show
-from orchestrator.spec.yaml_reader import Written
+from orchestrator.spec.yaml_reader import LocatedValue
 
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")
 
@@ -16,7 +16,7 @@ _PART = re.compile(r"[^.\[\]]+|\[\d+\]")
 class Places:
     """The places of a composed job."""
 
-    root: Written
+    root: LocatedValue
     sources: list[str]
     """Everything that a person wrote, in the order of merging."""
 
@@ -51,7 +51,7 @@ class Places:
 
         return sorted(dict.fromkeys(problems), key=key)
 
-    def _find(self, path: str) -> Written | None:
+    def _find(self, path: str) -> LocatedValue | None:
         written = self.root
         for part in _PART.findall(path):
             content = written.content

@@ -11,7 +11,7 @@ from orchestrator.spec.document import JOB_SPEC, Document
 from orchestrator.spec.formatting import dotted
 from orchestrator.spec.shape import Shape, fields_of, sections
 from orchestrator.spec.suggestions import suggest
-from orchestrator.spec.yaml_reader import BROKEN, Written
+from orchestrator.spec.yaml_reader import UNREADABLE, LocatedValue
 
 Path = tuple[str | int, ...]
 
@@ -20,7 +20,7 @@ MAX_SUGGESTIONS = 100
 
 
 @dataclass
-class Plain:
+class PlainData:
     """A tree of written values as plain data."""
 
     document: Document[Any] = JOB_SPEC
@@ -34,9 +34,9 @@ class Plain:
     """Dotted paths that an unknown key may have meant."""
 
 
-def to_plain(root: Written, shape: Shape, document: Document[Any] = JOB_SPEC) -> Plain:
+def to_plain(root: LocatedValue, shape: Shape, document: Document[Any] = JOB_SPEC) -> PlainData:
     """The plain data of all that is written; messages speak of it as of that kind of document."""
-    plain = Plain(document)
+    plain = PlainData(document)
     data = _convert(root, shape, (), plain)
     if isinstance(data, dict):
         plain.data = data
@@ -58,7 +58,7 @@ def _is_written(data: Any, path: tuple[str, ...]) -> bool:
     return True
 
 
-def _convert(written: Written, shape: Shape | None, path: Path, plain: Plain) -> Any:
+def _convert(written: LocatedValue, shape: Shape | None, path: Path, plain: PlainData) -> Any:
     content = written.content
     if isinstance(content, dict):
         if shape is not None and shape.kind == "section" and shape.section is not None:
@@ -72,7 +72,7 @@ def _convert(written: Written, shape: Shape | None, path: Path, plain: Plain) ->
     return content
 
 
-def _section(content: dict[str, Written], legal: dict[str, Shape], path: Path, plain: Plain) -> dict[str, Any]:
+def _section(content: dict[str, LocatedValue], legal: dict[str, Shape], path: Path, plain: PlainData) -> dict[str, Any]:
     known = {key: value for key, value in content.items() if key in legal}
     for key, value in content.items():
         if key not in legal:
@@ -84,7 +84,7 @@ def _section(content: dict[str, Written], legal: dict[str, Shape], path: Path, p
     }
 
 
-def _entries(content: dict[str, Written], items: Shape | None, path: Path, plain: Plain) -> dict[str, Any]:
+def _entries(content: dict[str, LocatedValue], items: Shape | None, path: Path, plain: PlainData) -> dict[str, Any]:
     return {
         key: _convert(value, items, (*path, key), plain)
         for key, value in content.items()
@@ -92,14 +92,14 @@ def _entries(content: dict[str, Written], items: Shape | None, path: Path, plain
     }
 
 
-def _has_value(value: Written, path: Path, plain: Plain) -> bool:
-    if value.content is BROKEN:
+def _has_value(value: LocatedValue, path: Path, plain: PlainData) -> bool:
+    if value.content is UNREADABLE:
         plain.unavailable.add(dotted(path))
         return False
     return value.content is not None
 
 
-def _unknown(key: str, place: Location, legal: list[str], path: Path, plain: Plain) -> None:
+def _unknown(key: str, place: Location, legal: list[str], path: Path, plain: PlainData) -> None:
     hint = None
     if len(plain.problems) < MAX_SUGGESTIONS:
         hint, meant = suggest(key, tuple(str(part) for part in path), legal, plain.document)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.spec.yaml_reader import BROKEN, Written
+from orchestrator.spec.yaml_reader import UNREADABLE, LocatedValue
 
 TYPES_BY_PATH = (
     "huggingface (tokenizer.json or its folder), sentencepiece (.model), wordpiece (vocab.txt) or gpt2_bpe (vocab.json)"
@@ -44,27 +44,27 @@ def _is_of_tokenizers(path: Path) -> bool:
         return False
 
 
-def with_tokenizer_type(root: Written) -> Written:
+def with_tokenizer_type(root: LocatedValue) -> LocatedValue:
     """A job with `data.tokenizer.type` at the place of its path, where only a path is written that tells it."""
     data = _entry(root, "data")
     tokenizer = _entry(data, "tokenizer")
     path, kind = _entry(tokenizer, "path"), _entry(tokenizer, "type")
-    if path is None or (kind is not None and kind.content is not None) or path.content is BROKEN:
+    if path is None or (kind is not None and kind.content is not None) or path.content is UNREADABLE:
         return root
     text = path.text if path.text is not None else path.content
     found = type_of_path(text) if isinstance(text, str) and "\0" not in text else None
     if found is None:
         return root
-    told = Written(found, path.location)
+    told = LocatedValue(found, path.location)
     return _with(root, "data", _with(data, "tokenizer", _with(tokenizer, "type", told)))
 
 
-def _entry(written: Written | None, key: str) -> Written | None:
+def _entry(written: LocatedValue | None, key: str) -> LocatedValue | None:
     content = written.content if written is not None else None
     return content.get(key) if isinstance(content, dict) else None
 
 
-def _with(written: Written | None, key: str, value: Written) -> Written:
+def _with(written: LocatedValue | None, key: str, value: LocatedValue) -> LocatedValue:
     assert written is not None
     assert isinstance(written.content, dict), "it holds the path of the tokenizer"
     return replace(written, content={**written.content, key: value})

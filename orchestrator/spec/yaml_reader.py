@@ -40,18 +40,18 @@ _TEXT_TAGS = frozenset(("!", "tag:yaml.org,2002:str"))
 Scalar: TypeAlias = str | int | float | bool | None
 
 
-class Broken:
+class UnreadableValue:
     """Stands for a value that could not be read; the problem has been reported."""
 
 
-BROKEN = Broken()
+UNREADABLE = UnreadableValue()
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class LocatedValue:
     """A value and where it was written."""
 
-    content: dict[str, Written] | list[Written] | Scalar | Broken
+    content: dict[str, LocatedValue] | list[LocatedValue] | Scalar | UnreadableValue
     location: Location
     """Of the key for an entry of a mapping, else of the value."""
     text: str | None = None
@@ -59,9 +59,9 @@ class Written:
     size: int = 1
     """Values in it, itself included."""
 
-    def at(self, location: Location) -> Written:
+    def at(self, location: Location) -> LocatedValue:
         """The same value at another place."""
-        return Written(self.content, location, self.text, self.size)
+        return LocatedValue(self.content, location, self.text, self.size)
 
 
 def read_text(path: Path, noun: str = "job spec") -> str | Problem:
@@ -97,7 +97,7 @@ def read_text(path: Path, noun: str = "job spec") -> str | Problem:
 class Parsed:
     """What a YAML text holds."""
 
-    root: Written | None
+    root: LocatedValue | None
     """None when the text cannot be read any further than a problem."""
     problems: list[Problem]
     incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
@@ -150,7 +150,7 @@ class _Reader:
     def __post_init__(self) -> None:
         self.lines = _LINE_BREAK.split(self.text)
         self._next: Callable[[], Any]
-        self._anchors: dict[str, Written | None] = {}
+        self._anchors: dict[str, LocatedValue | None] = {}
         self._values = 0
 
     def location(self, line: int, column: int) -> Location:
@@ -158,7 +158,7 @@ class _Reader:
         excerpt = self.lines[line] if line < len(self.lines) else ""
         return Location(self.source, line + 1, column + 1, excerpt)
 
-    def document(self) -> Written:
+    def document(self) -> LocatedValue:
         """The value of the only document. Raises yaml.YAMLError for a text that is not YAML."""
         loader = _Loader(self.text)
         self._next = loader.get_event
@@ -167,11 +167,11 @@ class _Reader:
         finally:
             loader.dispose()
 
-    def _document(self) -> Written:
+    def _document(self) -> LocatedValue:
         self._next()  # the start of the stream
         event = self._next()
         if isinstance(event, yaml.StreamEndEvent):
-            return Written(None, Location(self.source))
+            return LocatedValue(None, Location(self.source))
         root = self._value(self._next(), (), 0)
         self._next()  # the end of the document
         event = self._next()
@@ -194,7 +194,7 @@ class _Reader:
         if self._values > MAX_VALUES:
             raise _StopReading(self._described(f"holds more than {MAX_VALUES:,} values, aliases included", (), event))
 
-    def _value(self, event: Any, path: tuple[str | int, ...], depth: int) -> Written:
+    def _value(self, event: Any, path: tuple[str | int, ...], depth: int) -> LocatedValue:
         if depth > MAX_DEPTH:
             raise _StopReading(self._described(f"nested more than {MAX_DEPTH} levels deep", (), event))
         if isinstance(event, yaml.AliasEvent):
@@ -212,14 +212,14 @@ class _Reader:
             self._anchors[event.anchor] = value
         return value
 
-    def _alias(self, event: Any, path: tuple[str | int, ...]) -> Written:
+    def _alias(self, event: Any, path: tuple[str | int, ...]) -> LocatedValue:
         if event.anchor not in self._anchors:
             self._problem(f"*{event.anchor} refers to an anchor that is not defined before it", path, event)
-            return Written(BROKEN, self._place(event))
+            return LocatedValue(UNREADABLE, self._place(event))
         target = self._anchors[event.anchor]
         if target is None:
             self._problem(f"*{event.anchor} refers to itself", path, event)
-            return Written(BROKEN, self._place(event))
+            return LocatedValue(UNREADABLE, self._place(event))
         self._count(target.size, event)
         return target.at(self._place(event))
 
@@ -230,26 +230,26 @@ class _Reader:
         self._problem(f"the tag {tag} is not accepted", path, event, "write the plain value, without a tag")
         return False
 
-    def _scalar(self, event: Any, path: tuple[str | int, ...]) -> Written:
+    def _scalar(self, event: Any, path: tuple[str | int, ...]) -> LocatedValue:
         place = self._place(event)
         if not self._tag_is_legal(event, path):
-            return Written(BROKEN, place)
+            return LocatedValue(UNREADABLE, place)
         if event.style or event.tag is not None:
-            return Written(event.value, place)
-        return Written(resolve_scalar(event.value), place, event.value)
+            return LocatedValue(event.value, place)
+        return LocatedValue(resolve_scalar(event.value), place, event.value)
 
-    def _sequence(self, start: Any, path: tuple[str | int, ...], depth: int) -> Written:
+    def _sequence(self, start: Any, path: tuple[str | int, ...], depth: int) -> LocatedValue:
         legal = self._tag_is_legal(start, path)
-        items: list[Written] = []
+        items: list[LocatedValue] = []
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             items.append(self._value(event, (*path, len(items)), depth + 1))
         place = self._place(start)
-        readable = legal and all(item.content is not BROKEN for item in items)
-        return Written(items if readable else BROKEN, place, size=1 + sum(item.size for item in items))
+        readable = legal and all(item.content is not UNREADABLE for item in items)
+        return LocatedValue(items if readable else UNREADABLE, place, size=1 + sum(item.size for item in items))
 
-    def _mapping(self, start: Any, path: tuple[str | int, ...], depth: int) -> Written:
+    def _mapping(self, start: Any, path: tuple[str | int, ...], depth: int) -> LocatedValue:
         legal = self._tag_is_legal(start, path)
-        entries: dict[str, Written] = {}
+        entries: dict[str, LocatedValue] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key = self._key(event, path, depth)
             value_path = path if key is None else (*path, key)
@@ -262,12 +262,14 @@ class _Reader:
                 first = entries[key].location
                 message = f"is written twice: here and in line {first.line}"
                 self.problems.append(Problem(message, (dotted(value_path),), location=place))
-                entries[key] = Written(BROKEN, first)
+                entries[key] = LocatedValue(UNREADABLE, first)
             else:
                 entries[key] = value.at(place)
         readable = legal and (bool(entries) or path not in self.incomplete)
         place = self._place(start)
-        return Written(entries if readable else BROKEN, place, size=1 + sum(value.size for value in entries.values()))
+        return LocatedValue(
+            entries if readable else UNREADABLE, place, size=1 + sum(value.size for value in entries.values())
+        )
 
     def _key(self, event: Any, path: tuple[str | int, ...], depth: int) -> str | None:
         if isinstance(event, yaml.ScalarEvent) and event.tag in (None, *_TEXT_TAGS):

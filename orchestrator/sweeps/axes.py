@@ -17,7 +17,7 @@ from orchestrator.spec.plain_data import to_plain
 from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.shape import JOB, sections, shape_at
 from orchestrator.spec.sweep import DistributionSpec, SweepSpec
-from orchestrator.spec.yaml_reader import Written
+from orchestrator.spec.yaml_reader import LocatedValue
 
 MAX_POINTS = 100_000
 """Combinations before filters: more is a slip, and would take minutes to look through."""
@@ -34,7 +34,7 @@ class Setting:
     """One value of one field. `value`: as the schema reads it."""
 
     path: str
-    written: Written
+    written: LocatedValue
     value: Any
 
 
@@ -63,7 +63,7 @@ class Axes:
             yield point
 
 
-def read_axes(written: dict[str, Written], spec: SweepSpec) -> Axes:
+def read_axes(written: dict[str, LocatedValue], spec: SweepSpec) -> Axes:
     """The axes of a `sweep:` section whose structure is right."""
     reader = _Reader([])
     parts: list[list[Point]] = []
@@ -88,11 +88,11 @@ def read_axes(written: dict[str, Written], spec: SweepSpec) -> Axes:
     return axes
 
 
-def _entries(section: Written | None) -> Iterable[tuple[str, Written]]:
+def _entries(section: LocatedValue | None) -> Iterable[tuple[str, LocatedValue]]:
     return section.content.items() if section is not None and isinstance(section.content, dict) else ()
 
 
-def _items(values: Written | None) -> list[Written]:
+def _items(values: LocatedValue | None) -> list[LocatedValue]:
     return values.content if values is not None and isinstance(values.content, list) else []
 
 
@@ -113,7 +113,7 @@ def _overlaps(parts: list[list[Point]]) -> Iterator[Problem]:
 class _Reader:
     problems: list[Problem]
 
-    def column(self, name: str, values: Written) -> list[Point]:
+    def column(self, name: str, values: LocatedValue) -> list[Point]:
         """One field with a list of values."""
         path = self.path(name, values, _items(values))
         if path is None:
@@ -122,7 +122,7 @@ class _Reader:
             self.problems.append(Problem("expects a list of values", (name,), location=values.location))
         return [point for item in _items(values) if (point := self.value(path, item)) is not None]
 
-    def point(self, item: Written) -> Point:
+    def point(self, item: LocatedValue) -> Point:
         """One mapping of fields to values."""
         point: Point = {}
         for name, value in _entries(item):
@@ -134,7 +134,7 @@ class _Reader:
             point |= settings
         return point
 
-    def side_by_side(self, section: Written | None) -> list[list[Point]]:
+    def side_by_side(self, section: LocatedValue | None) -> list[list[Point]]:
         """The rows of `zip`, as one part."""
         columns = [(name, values) for name, values in _entries(section)]
         if not columns:
@@ -147,7 +147,7 @@ class _Reader:
             return []
         return [self.rows([self.column(name, values) for name, values in columns])]
 
-    def draws(self, section: Written, spec: SweepSpec) -> list[Point]:
+    def draws(self, section: LocatedValue, spec: SweepSpec) -> list[Point]:
         """What is drawn at random, as one part. A value depends on the seed, its field and its number only."""
         assert spec.random is not None
         assert isinstance(section.content, dict)
@@ -178,7 +178,7 @@ class _Reader:
             {path: setting for point in row for path, setting in point.items()} for row in zip(*columns, strict=False)
         ]
 
-    def path(self, name: str, written: Written, values: Sequence[Written]) -> str | None:
+    def path(self, name: str, written: LocatedValue, values: Sequence[LocatedValue]) -> str | None:
         path = resolve(name, [value.content for value in values])
         if path is None:
             self.problems.append(Problem("there is no such field in a job spec", (name,), hint(name), written.location))
@@ -187,18 +187,18 @@ class _Reader:
             return None
         return path
 
-    def value(self, path: str, written: Written) -> Point | None:
+    def value(self, path: str, written: LocatedValue) -> Point | None:
         """A value for a field, or for several that are in one section; None when there is something wrong with it."""
         shape = shape_at(tuple(path.split(".")))
         if shape is not None and shape.kind == "section" and isinstance(written.content, dict) and written.content:
             inner = self.point(
-                Written({f"{path}.{key}": item for key, item in written.content.items()}, written.location)
+                LocatedValue({f"{path}.{key}": item for key, item in written.content.items()}, written.location)
             )
             return inner if len(inner) >= len(written.content) else None
         setting = self.setting(path, written)
         return {path: setting} if setting is not None else None
 
-    def setting(self, path: str, written: Written) -> Setting | None:
+    def setting(self, path: str, written: LocatedValue) -> Setting | None:
         """The value for the field, checked by the schema on its own."""
         plain = to_plain(nested({path: written}), JOB)
         place, data = _section_of(path), plain.data
@@ -228,10 +228,10 @@ def _inside(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
-def _number(source: random.Random, distribution: DistributionSpec, written: Written) -> Written:
+def _number(source: random.Random, distribution: DistributionSpec, written: LocatedValue) -> LocatedValue:
     if distribution.integers is not None:
         whole = source.randint(*distribution.integers)
-        return Written(whole, written.location, str(whole))
+        return LocatedValue(whole, written.location, str(whole))
     if distribution.loguniform is not None:
         low, high = distribution.loguniform
         number = math.exp(source.uniform(math.log(low), math.log(high)))
@@ -240,22 +240,22 @@ def _number(source: random.Random, distribution: DistributionSpec, written: Writ
         low, high = distribution.uniform
         number = source.uniform(low, high)
     number = min(max(float(f"{number:.4g}"), low), high)  # four digits say enough, and can be read
-    return Written(number, written.location, repr(number))
+    return LocatedValue(number, written.location, repr(number))
 
 
-def nested(values: dict[str, Written]) -> Written:
+def nested(values: dict[str, LocatedValue]) -> LocatedValue:
     """Values by dotted path as one tree."""
-    root: dict[str, Written] = {}
+    root: dict[str, LocatedValue] = {}
     place = next(iter(values.values())).location
     for path, written in values.items():
         *parents, key = path.split(".")
         folder = root
         for parent in parents:
-            inner = folder.setdefault(parent, Written({}, written.location)).content
+            inner = folder.setdefault(parent, LocatedValue({}, written.location)).content
             assert isinstance(inner, dict)
             folder = inner
         folder[key] = written
-    return Written(root, place)
+    return LocatedValue(root, place)
 
 
 def value_at(view: PartialSection | Any, path: str) -> Any:

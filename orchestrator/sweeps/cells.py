@@ -87,7 +87,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Pruned:
+class PrunedCell:
     """A point that cannot run, and why."""
 
     name: str
@@ -107,7 +107,7 @@ class Cells:
     """What a sweep comes to."""
 
     cells: list[Cell] = field(default_factory=list)
-    pruned: list[Pruned] = field(default_factory=list)
+    pruned: list[PrunedCell] = field(default_factory=list)
     filtered: int = 0
     """Points that do not meet the conditions."""
     repeated: int = 0
@@ -125,7 +125,7 @@ def expand(base: Composition, points: Iterable[Point], conditions: Sequence[Plac
         cell = expansion.cell(point)
         if cell is None:
             found.filtered += 1
-        elif isinstance(cell, Pruned):
+        elif isinstance(cell, PrunedCell):
             found.pruned.append(cell)
         elif cell.id in seen:
             found.repeated += 1
@@ -148,7 +148,7 @@ class _Expansion:
         self._known = known_part(base)[0]
         self._conditions = conditions
 
-    def cell(self, point: Point) -> Cell | Pruned | None:
+    def cell(self, point: Point) -> Cell | PrunedCell | None:
         """The cell of a point, or why it cannot run; None when it does not meet the conditions."""
         values = {path: describe(setting) for path, setting in point.items()}
         name = ",".join(f"{short_name(path)}={shorten(value, 40)}" for path, value in values.items())
@@ -164,13 +164,15 @@ class _Expansion:
         except SpecError as error:
             if any(problem.paths[:1] == ("sweep.when",) for problem in error.problems):
                 raise
-            return Pruned(name, values, error.problems)
+            return PrunedCell(name, values, error.problems)
         try:
             problems = self._check(plan)
         except SpecError as error:
             places = loaded.places
             raise SpecError(places.ordered([places.placed(problem) for problem in error.problems])) from error
-        return Pruned(name, values, list(problems)) if problems else Cell(loaded.job.config_hash, name, values, loaded)
+        return (
+            PrunedCell(name, values, list(problems)) if problems else Cell(loaded.job.config_hash, name, values, loaded)
+        )
 
     def _load(self, point: Point, name: str, values: dict[str, str]) -> LoadedJob:
         base = self._base

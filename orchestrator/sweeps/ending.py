@@ -23,7 +23,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.notifications import Occasion
-from orchestrator.sweeps.ledger import Planned, SweepDir
+from orchestrator.sweeps.ledger import SweepDir, SweepPlan
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, State, cell_statuses, counts, metric_of, ranked
 from orchestrator.tracking.redaction import Redactor
 
@@ -74,7 +74,7 @@ def main() -> int:
     return 0
 
 
-def notice_of_sweep(sweep: SweepDir, planned: Planned, cells: Sequence[CellStatus]) -> Notice:
+def notice_of_sweep(sweep: SweepDir, planned: SweepPlan, cells: Sequence[CellStatus]) -> Notice:
     """How the cells of a sweep ended, all of them."""
     number = counts(cells)
     failed = [cell for cell in cells if cell.state == "failed"]
@@ -102,7 +102,7 @@ def notice_of_sweep(sweep: SweepDir, planned: Planned, cells: Sequence[CellStatu
     return Notice(occasion, "\n".join([*lines, str(sweep.path)]), facts, "sweep")
 
 
-def _job(sweep: SweepDir, planned: Planned) -> JobSpec | None:
+def _job(sweep: SweepDir, planned: SweepPlan) -> JobSpec | None:
     """The job of a cell that was started: all tell the same people."""
     runs = (sweep.run(entry) for entry in planned.cells)
     started = next((run for run in runs if run.resolved_generations()), None)

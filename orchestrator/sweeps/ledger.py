@@ -57,7 +57,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Planned:
+class SweepPlan:
     """What a sweep is now: the newest `planned` event."""
 
     generation: int
@@ -118,7 +118,7 @@ class SweepDir:
                     raise
             yield  # closing the file gives the lock back, and so does the end of this process
 
-    def planned(self) -> Planned:
+    def planned(self) -> SweepPlan:
         """Raises UserError when the ledger says nothing that can be read, OSError where it cannot be."""
         plans = self._events().plans
         if not plans:
@@ -127,7 +127,7 @@ class SweepDir:
         cells, pruned = _entries(newest), newest.pruned or []
         if newest.cells is None or len(cells) != len(newest.cells) or not all(isinstance(e, dict) for e in pruned):
             raise UserError(f"{self.ledger} is damaged: not all cells of its newest plan can be read")
-        return Planned(
+        return SweepPlan(
             generation=1 if newest.generation is None else newest.generation,
             metric=newest.metric,
             goal="min" if newest.goal is None else newest.goal,
@@ -149,7 +149,7 @@ class SweepDir:
         earlier = {entry.id: entry for plan in plans[:-1] for entry in _entries(plan)}
         return [entry for entry in earlier.values() if entry.id not in now]
 
-    def plan(self, planned: Planned, text: str) -> None:
+    def plan(self, planned: SweepPlan, text: str) -> None:
         """Make this what the sweep is. `text`: the files as written."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self._text(planned), text)
@@ -162,7 +162,7 @@ class SweepDir:
         except OSError:
             return False
 
-    def _text(self, planned: Planned) -> Path:
+    def _text(self, planned: SweepPlan) -> Path:
         return self.path / ("sweep.yaml" if planned.generation == 1 else f"sweep.{planned.generation}.yaml")
 
     def next_generation(self) -> int:
@@ -235,7 +235,7 @@ def find_sweep(name: str, runs_dir: Path) -> SweepDir:
     raise RunNotFound(f"there is no sweep {name} in {runs_dir}: {way_out}")
 
 
-def same_cells(one: Planned, other: Planned) -> bool:
+def same_cells(one: SweepPlan, other: SweepPlan) -> bool:
     """Whether two plans are the same sweep."""
     return (one.metric, one.goal, _ids(one.cells)) == (other.metric, other.goal, _ids(other.cells))
 

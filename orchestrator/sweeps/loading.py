@@ -16,7 +16,7 @@ from orchestrator.spec.partial_validation import Examination, PartialSection
 from orchestrator.spec.places import Places
 from orchestrator.spec.plain_data import to_plain
 from orchestrator.spec.sweep import SweepSpec
-from orchestrator.spec.yaml_reader import Written
+from orchestrator.spec.yaml_reader import LocatedValue
 from orchestrator.sweeps.axes import Axes, read_axes
 from orchestrator.sweeps.cells import DERIVED, Cells, Check, PlacedCondition, expand, known_part
 from orchestrator.sweeps.conditions import ConditionError, read_condition
@@ -55,7 +55,7 @@ def load_sweep(
     sweep = composition.sweep
     if sweep is None:
         raise SpecError(composition.problems or [_no_sweep(composition)])  # a missing file says nothing of anything
-    written = Written({**_entries(composition.root), "sweep": sweep}, composition.root.location)
+    written = LocatedValue({**_entries(composition.root), "sweep": sweep}, composition.root.location)
     places = Places(written, [source for source, _ in composition.texts])
     spec, problems = _spec(sweep)
     problems = [*composition.problems, *problems]
@@ -73,7 +73,7 @@ def load_sweep(
     return LoadedSweep(spec.name or _job_name(base, cells), spec, cells, text)
 
 
-def _sweep_over(composition: Composition, arrays: Sequence[str]) -> Written | None:
+def _sweep_over(composition: Composition, arrays: Sequence[str]) -> LocatedValue | None:
     """A `sweep:` section with a grid of what was given on the command line."""
     if composition.sweep is not None:
         raise UserError("--array: this file has a `sweep:` section already; start that with `orchestrator sweep run`")
@@ -96,9 +96,9 @@ class _SweepFile(Section):
 _SWEEP = Document(_SweepFile, "sweep", "`base:` and `grid:`", "orchestrator init")
 
 
-def _spec(sweep: Written) -> tuple[SweepSpec | None, list[Problem]]:
+def _spec(sweep: LocatedValue) -> tuple[SweepSpec | None, list[Problem]]:
     """The section as the schema reads it, or what is wrong with it."""
-    tree = Written({"sweep": sweep}, sweep.location)
+    tree = LocatedValue({"sweep": sweep}, sweep.location)
     plain = to_plain(tree, _SWEEP.shape, _SWEEP)
     examination = Examination(plain.unavailable, plain.incomplete, root=_SWEEP.shape)
     examination.examine(_SweepFile, plain.data)
@@ -106,7 +106,7 @@ def _spec(sweep: Written) -> tuple[SweepSpec | None, list[Problem]]:
     return (None, problems) if problems else (_SweepFile.model_validate(plain.data).sweep, [])
 
 
-def _located(problem: Problem, tree: Written) -> Problem:
+def _located(problem: Problem, tree: LocatedValue) -> Problem:
     """The problem with its place. Keys of a sweep hold dots themselves: of those that fit, the longest is meant."""
     written, rest = tree, problem.paths[0]
     while rest:
@@ -120,7 +120,7 @@ def _located(problem: Problem, tree: Written) -> Problem:
     return replace(problem, location=written.location)
 
 
-def _conditions(sweep: Written, spec: SweepSpec) -> tuple[list[PlacedCondition], list[Problem]]:
+def _conditions(sweep: LocatedValue, spec: SweepSpec) -> tuple[list[PlacedCondition], list[Problem]]:
     written = _entries(sweep).get("when")
     if written is None or spec.when is None:
         return [], []
@@ -174,9 +174,9 @@ def _job_name(base: Composition, cells: Cells) -> str:
     return cells.cells[0].job.name if cells.cells else "sweep"
 
 
-def _items(written: Written) -> list[Written]:
+def _items(written: LocatedValue) -> list[LocatedValue]:
     return written.content if isinstance(written.content, list) else []
 
 
-def _entries(written: Written) -> dict[str, Written]:
+def _entries(written: LocatedValue) -> dict[str, LocatedValue]:
     return written.content if isinstance(written.content, dict) else {}

@@ -19,7 +19,7 @@ from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.sweeps.cells import Cell
-from orchestrator.sweeps.ledger import Entry, Planned, SweepDir, same_cells
+from orchestrator.sweeps.ledger import Entry, SweepDir, SweepPlan, same_cells
 from orchestrator.sweeps.loading import LoadedSweep
 
 
@@ -114,7 +114,7 @@ def _continued(matched: CellRun, entry: Entry, status: RunStatus | None) -> Cell
 
 def write_plan(
     sweep: SweepDir, loaded: LoadedSweep, matched: Sequence[CellRun] | None = None
-) -> tuple[Planned, list[RunDir]]:
+) -> tuple[SweepPlan, list[RunDir]]:
     """Give every cell a run directory and write down what the sweep is now; also the runs that are new. The same sweep
     again changes nothing, and neither does one that is refused.
     """
@@ -132,7 +132,7 @@ def write_plan(
             run = each.found.run
         _join(run, sweep, cell, is_new=each.found is None)
         entries.append(Entry(each.id, cell.name, cell.values, str(run.path.relative_to(sweep.runs_dir))))
-    planned = Planned(
+    planned = SweepPlan(
         generation=sweep.next_generation(),
         metric=loaded.spec.metric,
         goal=loaded.spec.goal,
@@ -148,7 +148,7 @@ def write_plan(
     return planned, new
 
 
-def withdraw_plan(sweep: SweepDir, planned: Planned, new: Sequence[RunDir]) -> None:
+def withdraw_plan(sweep: SweepDir, planned: SweepPlan, new: Sequence[RunDir]) -> None:
     """Take back a plan of which nothing was started: the sweep is what it was before, and its `new` runs are gone."""
     if sweep.is_planned and sweep.planned().generation == planned.generation:
         sweep.append(PlanWithdrawn(generation=planned.generation))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from orchestrator.cluster.slurm import job_states
 from orchestrator.launch.state_words import State as RunState
 from orchestrator.launch.states import RunStatus, readable_statuses, unreadable
-from orchestrator.sweeps.ledger import Entry, Planned, Submission, SweepDir
+from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan
 
 State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled"]
 
@@ -62,7 +62,7 @@ class CellStatus:
         }
 
 
-def cell_statuses(sweep: SweepDir, planned: Planned) -> list[CellStatus]:
+def cell_statuses(sweep: SweepDir, planned: SweepPlan) -> list[CellStatus]:
     """The status of every cell, in the order of the sweep. The scheduler is asked once for all of them."""
     return _statuses(sweep, planned.cells, left=False)
 
@@ -125,7 +125,7 @@ def counts(cells: Iterable[CellStatus]) -> dict[str, int]:
     return dict(Counter(cell.state for cell in cells).most_common())
 
 
-def metric_of(planned: Planned, cells: Iterable[CellStatus]) -> str:
+def metric_of(planned: SweepPlan, cells: Iterable[CellStatus]) -> str:
     """What cells are compared by."""
     if planned.metric is not None:
         return planned.metric

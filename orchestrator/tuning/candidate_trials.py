@@ -16,7 +16,7 @@ _BURSTS = 2
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedCandidate:
     """A candidate after what was measured."""
 
     candidate: Candidate
@@ -39,7 +39,7 @@ class Ranked:
 
 
 @dataclass
-class Measuring:
+class CandidateTrials:
     """Trials among candidates, and what they say about the others."""
 
     candidates: Sequence[Candidate]
@@ -79,7 +79,7 @@ class Measuring:
             known = self.trials[candidate.layout] = attempt(candidate)
         return known
 
-    def ranking(self, others: Sequence[Candidate] = ()) -> list[Ranked]:
+    def ranking(self, others: Sequence[Candidate] = ()) -> list[RankedCandidate]:
         """What can be run, the fastest first: neither failed, nor larger than what ran out of memory. `others` are
         ranked among the candidates.
         """
@@ -96,7 +96,7 @@ class Measuring:
             if seconds is None:
                 seconds = correction.seconds(each.time.parts)
             needed = round(each.device_bytes + (ratio - 1.0) * each.memory.peak_bytes)
-            ranked.append(Ranked(each, trial, seconds, needed))
+            ranked.append(RankedCandidate(each, trial, seconds, needed))
         return sorted(ranked, key=lambda each: each.order)
 
     def _measured(self) -> list[tuple[Mapping[str, float], float]]:

@@ -35,7 +35,7 @@ class Estimates(Protocol):
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanEstimates:
     """The estimates of planning, for one device."""
 
     device: Device
@@ -98,7 +98,7 @@ class Candidate:
         return self.step_seconds, self.device_bytes, repr(self.layout)
 
 
-class Placed(Protocol):
+class Rankable(Protocol):
     """What has a speed and a size."""
 
     @property
@@ -108,7 +108,7 @@ class Placed(Protocol):
     def order(self) -> tuple[float, int, str]: ...
 
 
-Each = TypeVar("Each", bound=Placed)
+Each = TypeVar("Each", bound=Rankable)
 
 
 def front(candidates: Iterable[Each]) -> list[Each]:

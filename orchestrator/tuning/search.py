@@ -40,7 +40,7 @@ _WORTH = 0.03
 
 
 @dataclass
-class Lost:
+class RejectedLayouts:
     """Layouts that were left out for one reason, counted where the search left them: degrees that are not legal count
     once, whatever else could have been combined with them.
     """
@@ -52,7 +52,7 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Miss:
+class NearestMiss:
     """The layout that came nearest to fitting."""
 
     layout: Layout
@@ -60,7 +60,7 @@ class Miss:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What came of a search."""
 
     fitting: tuple[Candidate, ...]
@@ -70,9 +70,9 @@ class Found:
     own: Candidate | None
     """The layout that the job has, whether or not it fits; None where it is not legal on these machines."""
     own_problem: Problem | None
-    lost: dict[str, Lost]
+    lost: dict[str, RejectedLayouts]
     """By reason."""
-    miss: Miss | None
+    miss: NearestMiss | None
     """Where nothing fits, but something is legal."""
     tight: Candidate | None
     """What may or may not fit, does not count, and would be faster than all that does: worth a measurement."""
@@ -84,7 +84,7 @@ NEEDLESS = "recomputes more than it must"
 BEATEN = "slower, and no leaner"
 
 
-def search(space: Space, estimates: Estimates, part: float = TIGHT) -> Found:
+def search(space: Space, estimates: Estimates, part: float = TIGHT) -> SearchResult:
     """Every layout worth a look, estimated. What counts as fitting needs at most this part of a GPU's memory: more than
     `TIGHT` may or may not fit, because estimates have errors, and is for where a measurement is going to tell (`WHOLE`)
     or nothing else fits (`NEARLY`).
@@ -92,7 +92,7 @@ def search(space: Space, estimates: Estimates, part: float = TIGHT) -> Found:
     The job's own layout is always looked at, and counts when it is tight too, as far as `NEARLY`, so that nothing
     slower than what the job has is ever called the best.
     """
-    hunt = _Hunt(space, estimates, part)
+    hunt = _Search(space, estimates, part)
     inside, across, refused = space.degrees()
     for layout, problem in refused:
         hunt.lose(NOT_LEGAL, layout, problem.message)
@@ -117,18 +117,18 @@ def search(space: Space, estimates: Estimates, part: float = TIGHT) -> Found:
         if candidate.layout not in on_front:
             hunt.lose(BEATEN, candidate.layout, f"{candidate.step_seconds:.3f} s")
     miss, nearly = (None, hunt.faster_where_tight(fitting)) if fitting else (hunt.miss, None)
-    return Found(tuple(fitting), tuple(leaner), own, own_problem, hunt.lost, miss, nearly)
+    return SearchResult(tuple(fitting), tuple(leaner), own, own_problem, hunt.lost, miss, nearly)
 
 
 def can_fit(space: Space, estimates: Estimates) -> bool:
     """Whether any layout with tensor parallelism inside machines fits, without asking for times."""
-    hunt = _Hunt(space, estimates, TIGHT)
+    hunt = _Search(space, estimates, TIGHT)
     forms = (form for degrees in space.degrees()[0] for form in (degrees, space.without_sequence_parallel(degrees)))
     return any(hunt.fits(hunt.leanest(form)) for form in forms if form is not None)
 
 
 @dataclass(frozen=True)
-class _Nearly:
+class _NearFit:
     """Where something may fit in nearly all of the memory."""
 
     layouts: list[Layout]
@@ -138,20 +138,20 @@ class _Nearly:
 
 
 @dataclass
-class _Hunt:
+class _Search:
     space: Space
     estimates: Estimates
     part: float
     """Of a GPU's memory: what counts as fitting needs at most this."""
     found: dict[Layout, Candidate] = field(default_factory=dict)
-    lost: dict[str, Lost] = field(default_factory=dict)
-    miss: Miss | None = None
+    lost: dict[str, RejectedLayouts] = field(default_factory=dict)
+    miss: NearestMiss | None = None
     known: dict[Layout, Memory] = field(default_factory=dict)
     """What was asked for once: the same layouts come up again."""
-    nearly: list[_Nearly] = field(default_factory=list)
+    nearly: list[_NearFit] = field(default_factory=list)
 
     def lose(self, reason: str, layout: Layout, why: str, count: int = 1) -> None:
-        lost = self.lost.setdefault(reason, Lost())
+        lost = self.lost.setdefault(reason, RejectedLayouts())
         lost.count += count
         if lost.example is None:
             lost.example, lost.why = layout, why
@@ -163,7 +163,7 @@ class _Hunt:
         lean = self.leanest(degrees)
         if not self.fits(lean):
             self._does_not_fit(lean)
-            self.nearly.append(_Nearly([lean.layout], None))
+            self.nearly.append(_NearFit([lean.layout], None))
             plain = self.space.without_sequence_parallel(lean.layout)
             if plain is not None and self._fits(self._memory(plain), self.part):
                 self.look_at(degrees._replace(sequence_parallel=False))
@@ -283,7 +283,7 @@ class _Hunt:
         worth = fastest is not None and fastest.step_seconds <= (1 - _WORTH) * fitting[0].step_seconds
         return fastest if worth else None
 
-    def _tight(self, places: Iterable[_Nearly]) -> Iterator[Layout]:
+    def _tight(self, places: Iterable[_NearFit]) -> Iterator[Layout]:
         """What fits there in nearly all of the memory. It is looked for here, as no more than a few are asked for."""
         for each in places:
             number = self._least(each.layouts, self._nearly_all)
@@ -309,7 +309,7 @@ class _Hunt:
             return None
         return candidate.layout._replace(split=Split(last=better.split.last, letters=better.split.letters))
 
-    def leanest(self, degrees: Layout) -> Miss:
+    def leanest(self, degrees: Layout) -> NearestMiss:
         """The layout of these degrees that needs the least: the smallest micro-batch, no interleaving (which only adds
         micro-batches in flight), the recomputation that saves most, and a joined loss where that saves more.
         """
@@ -318,10 +318,10 @@ class _Hunt:
         if self.space.may_join_loss:
             layouts += [_joined(each) for each in layouts]
         return min(
-            (Miss(layout, self._memory(layout)) for layout in layouts), key=lambda each: each.memory.device_bytes
+            (NearestMiss(layout, self._memory(layout)) for layout in layouts), key=lambda each: each.memory.device_bytes
         )
 
-    def fits(self, each: Miss) -> bool:
+    def fits(self, each: NearestMiss) -> bool:
         """Whether it counts as fitting."""
         return self._fits(each.memory, self.part)
 
@@ -342,10 +342,10 @@ class _Hunt:
             self.found[asked[number]] = self._estimated(asked[number], self._memory(asked[number]))
         first = min(least, default=len(asked))
         if self.part == TIGHT:
-            self.nearly.append(_Nearly(asked[:first], self.found[asked[first]] if least else None))
+            self.nearly.append(_NearFit(asked[:first], self.found[asked[first]] if least else None))
         joined = False
         if first > 0:
-            plain = Miss(asked[0], self._memory(asked[0]))
+            plain = NearestMiss(asked[0], self._memory(asked[0]))
             self._does_not_fit(plain, first)
             if "recompute" not in self.space.kept:
                 self._add(layout._replace(recompute=SELECTIVE))
@@ -355,7 +355,7 @@ class _Hunt:
             self.lose(NEEDLESS, asked[-1], why, len(asked) - first - 1)
         return joined or bool(least)
 
-    def _is_leaner_joined(self, plain: Miss) -> bool:
+    def _is_leaner_joined(self, plain: NearestMiss) -> bool:
         """Whether a joined loss saves anything, which it does not where another stage is the fullest."""
         if plain.layout.joins_loss or not self.space.may_join_loss:
             return False
@@ -411,7 +411,7 @@ class _Hunt:
     def _nearly_all(self) -> float:
         return self._limit(NEARLY)
 
-    def _does_not_fit(self, each: Miss, count: int = 1) -> None:
+    def _does_not_fit(self, each: NearestMiss, count: int = 1) -> None:
         total = self.estimates.memory_bytes
         assert total is not None, "everything fits where nothing limits"
         part = "" if self.part == WHOLE else f"{self.part:.0%} of "

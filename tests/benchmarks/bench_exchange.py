@@ -58,7 +58,7 @@ def make(folder: Path, layers: int, large: bool) -> None:
     from orchestrator.exchange.hf_import import _objects, _parts, _their_shapes
     from orchestrator.exchange.safetensors_reader import PublishedWeights
     from orchestrator.exchange.shards import Entry, ShardFiles, in_shards
-    from orchestrator.exchange.tensor_writer import Part, write_tensors
+    from orchestrator.exchange.tensor_writer import TensorPart, write_tensors
     from orchestrator.planning.vocabulary import vocabulary
     from orchestrator.spec.loading import dump_resolved, load_text
 
@@ -81,9 +81,9 @@ def make(folder: Path, layers: int, large: bool) -> None:
         return
     parts = _parts(PublishedWeights(folder / "hf", LLAMA), weights, job.model, words)
 
-    def of_optimizer(part: Part, name: str) -> Part:
+    def of_optimizer(part: TensorPart, name: str) -> TensorPart:
         key = f"optimizer.state.{name}.{part.key}"
-        return Part(key, part.place, part.within, part.shape, torch.float32, lambda: torch.randn(part.shape))
+        return TensorPart(key, part.place, part.within, part.shape, torch.float32, lambda: torch.randn(part.shape))
 
     state = [of_optimizer(part, name) for part in parts for name in ("exp_avg", "exp_avg_sq", "fp32_param")]
     trained, imported = folder / "trained", folder / "imported"

@@ -28,7 +28,7 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from orchestrator.backends.effective_job import settled
-from orchestrator.bench.measurement import Request, new_run
+from orchestrator.bench.measurement import MeasurementRequest, new_run
 from orchestrator.errors import UserError
 from orchestrator.events.types import StepSkipped
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
@@ -38,7 +38,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 
-REQUEST = Request(warm_up=4, steps=12)
+REQUEST = MeasurementRequest(warm_up=4, steps=12)
 APART = ("parallelism.tp_comm_overlap=false", "tracking.mlflow=false", "runtime.max_bad_steps=1000000")
 """User buffers are set up by all ranks; and gradients of noise need not be finite."""
 STILL = ("optimizer.lr=1e-9", "optimizer.min_lr=0")

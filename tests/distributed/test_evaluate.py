@@ -23,7 +23,7 @@ from support.ranks import RankStarter
 from support.training import layout, make_run, tiny_job
 
 from orchestrator.cli.main import main
-from orchestrator.results.evaluation_request import Asked, file_facts
+from orchestrator.results.evaluation_request import EvaluationRequest, file_facts
 from orchestrator.results.record import Measure, Result
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -108,7 +108,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def all_tasks(files: Path) -> list[Asked]:
+def all_tasks(files: Path) -> list[EvaluationRequest]:
     text = {"add_bos": False, "seq_length": 64, "overlapping_eval": STRIDE}
     of_files: list[tuple[Any, str, dict[str, Any]]] = [
         ("text", "book.txt", text),
@@ -116,12 +116,14 @@ def all_tasks(files: Path) -> list[Asked]:
         ("lambada", "lambada.jsonl", {"add_bos": False, "strict": True}),
     ]
     asked = [
-        Asked(kind, f"{kind}/{name}", str(files / name), options, [file_facts(files / name)])
+        EvaluationRequest(kind, f"{kind}/{name}", str(files / name), options, [file_facts(files / name)])
         for kind, name, options in of_files
     ]
     options = {"add_bos": False, "include_path": [], "num_fewshot": None, "limit": None}
     names = HARNESS if HAS_HARNESS else ()
-    return asked + [Asked("lm-eval", f"lm-eval/{name}", str(files / f"{name}.yaml"), options) for name in names]
+    return asked + [
+        EvaluationRequest("lm-eval", f"lm-eval/{name}", str(files / f"{name}.yaml"), options) for name in names
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from support.training import events, largest_difference, layout, losses, make_ru
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.results.evaluation_request import Asked, file_facts
+from orchestrator.results.evaluation_request import EvaluationRequest, file_facts
 from orchestrator.results.record import results_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -111,7 +111,7 @@ def test_a_checkpoint_is_measured_as_in_training(
     """`evaluate` finds on each set, by itself, what the training's own evaluation found, at another layout too."""
     race = files["race"]["validation"]
     job = task_job("race", files["race"], parallelism=LAYOUTS["pp2"])
-    asked = [Asked("race", "race/dev", race, {}, [file_facts(Path(race))])]
+    asked = [EvaluationRequest("race", "race/dev", race, {}, [file_facts(Path(race))])]
     [chosen] = evaluate(ranks, moved(reference["race"], tmp_path, job), job, asked, tmp_path / "out")
     assert chosen.counts["examples"] == 14
     # By the command, at TP2, on the sets that the job names.

@@ -20,8 +20,8 @@ from orchestrator.planning.hardware import device_named
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.runtime import Layers
-from orchestrator.tuning.candidate_trials import Measuring
-from orchestrator.tuning.estimates import Candidate, Planned
+from orchestrator.tuning.candidate_trials import CandidateTrials
+from orchestrator.tuning.estimates import Candidate, PlanEstimates
 from orchestrator.tuning.layout import on_machines
 from orchestrator.tuning.search import WHOLE, search
 from orchestrator.tuning.space import Space
@@ -60,7 +60,7 @@ class Sweep:
 
     space: Space
     candidates: tuple[Candidate, ...]
-    estimates: Planned
+    estimates: PlanEstimates
     meter: Meter
     until: float
     """By time.monotonic(): when no further layout is begun."""
@@ -91,7 +91,7 @@ def plan_sweep(case: Case, gpu: str, meter: Meter, until: float) -> Sweep:
     job = on_machines(loaded.job, 1, case.gpus)
     job = job.model_copy(update={"batch": job.batch.model_copy(update={"global_batch_size": case.global_batch})})
     assert job.model.vocab_size is not None
-    estimates = Planned(device_named(gpu), case.layers, job.model.vocab_size)
+    estimates = PlanEstimates(device_named(gpu), case.layers, job.model.vocab_size)
     space = Space(job)
     found = search(space, estimates, WHOLE)
     least: dict[tuple[int, ...], Candidate] = {}
@@ -162,7 +162,7 @@ def test_the_tuner_picks_one_of_the_best_by_estimates_alone(sweep: Sweep) -> Non
 def test_the_tuner_picks_one_of_the_best_when_it_measures(sweep: Sweep) -> None:
     seconds, _ = measured_sweep(sweep)[0]
     found = search(sweep.space, sweep.estimates, WHOLE)
-    measuring = Measuring(found.fitting, sweep.estimates.memory_bytes)
+    measuring = CandidateTrials(found.fitting, sweep.estimates.memory_bytes)
     measuring.run(sweep.trial, 3)
     pick = measuring.ranking()[0]
     print(

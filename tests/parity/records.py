@@ -22,7 +22,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 
 from orchestrator.checkpoints import MEGATRON_TRACKER
 from orchestrator.exchange.stored_weights import StoredWeights
-from orchestrator.exchange.tensor_writer import Part, write_tensors
+from orchestrator.exchange.tensor_writer import TensorPart, write_tensors
 from parity.kinds import KINDS, SAVED
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -96,7 +96,7 @@ def write_checkpoint(name: str, folder: Path, value: Value | None = None) -> Pat
     checkpoint = folder / f"iter_{SAVED:07d}"
     checkpoint.mkdir(parents=True)
     parts = [
-        Part(key, (), (), tuple(shape), torch.float32, lambda key=key, shape=shape: value(key, shape))
+        TensorPart(key, (), (), tuple(shape), torch.float32, lambda key=key, shape=shape: value(key, shape))
         for key, shape in found["tensors"].items()
     ]
     write_tensors(checkpoint, parts, found["objects"], 1, lambda count: None)

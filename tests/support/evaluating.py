@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import evaluation
-from orchestrator.results.evaluation_request import Asked, dump_asked
+from orchestrator.results.evaluation_request import EvaluationRequest, dump_asked
 from orchestrator.results.record import Result, read_result
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -20,7 +20,13 @@ PROGRAM = Path(evaluation.__file__).with_name("__main__.py")
 
 
 def start(
-    ranks: Ranks, run: RunDir, job: JobSpec, asked: Sequence[Asked], output: Path, *more: str, **options: Any
+    ranks: Ranks,
+    run: RunDir,
+    job: JobSpec,
+    asked: Sequence[EvaluationRequest],
+    output: Path,
+    *more: str,
+    **options: Any,
 ) -> Started:
     """Start the program at the job's layout, with batches of two full sequences."""
     output.mkdir(exist_ok=True)
@@ -28,7 +34,9 @@ def start(
     return ranks.start(run, job, *arguments, "--batch-size=2", "--quiet", *more, program=PROGRAM, **options)
 
 
-def evaluate(ranks: Ranks, run: RunDir, job: JobSpec, asked: Sequence[Asked], output: Path, *more: str) -> list[Result]:
+def evaluate(
+    ranks: Ranks, run: RunDir, job: JobSpec, asked: Sequence[EvaluationRequest], output: Path, *more: str
+) -> list[Result]:
     """The results, in the order of what was asked."""
     assert start(ranks, run, job, asked, output, *more).wait() == 0
     found = [read_result(Path(path)) for path in json.loads((output / "summary.json").read_text())]

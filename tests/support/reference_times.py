@@ -10,18 +10,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.planning.time.fitting import Observation
-from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels, Passes, kernels_of
+from orchestrator.planning.time.kernels import (
+    OVERLAPPING,
+    TORCH,
+    TRANSFORMER_ENGINE,
+    ForwardBackward,
+    Kernels,
+    kernels_of,
+)
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.runtime import Layers
 
 PADDED_VOCAB = 131072
-UNFUSED_LOSS = Passes(38, 14)
+UNFUSED_LOSS = ForwardBackward(38, 14)
 """Bytes per logit of megatron-core's cross entropy without torch.compile: to fp32 6, maximum 4, minus it 8, exponential
 8, sum 4, divided by it 8; backwards times the gradient 8, to bf16 6."""
-COMPILED_LOSS = Passes(40, 10)
+COMPILED_LOSS = ForwardBackward(40, 10)
 """The same under torch.compile."""
-UNFUSED_ROPE = Passes(29, 29)
+UNFUSED_ROPE = ForwardBackward(29, 29)
 """Per tensor: negate half and join (4), times cosine (2), times sine (2), add (3), join what is not rotated (2) are 13;
 multiplying and joining take three times as long as their traffic."""
 AFTER_TRANSFER = 2.5e-3
@@ -32,7 +39,7 @@ _TORCHS_ADAM, _TORCHS_ADAM_AFTER_TORCHS_CLIPPING = (
     {"optimizer": 46, "optimizer_launches": 2},
     {"optimizer": 54, "optimizer_launches": 8},
 )
-TORCHS_GELU = Passes(3, 4.3)
+TORCHS_GELU = ForwardBackward(3, 4.3)
 ROTATED_IN_PARTS = replace(TRANSFORMER_ENGINE, projection=None, gelu=TORCHS_GELU)
 ADAM_IN_PASSES = replace(ROTATED_IN_PARTS, **_TORCHS_ADAM)
 """This project's runtime until 2026-11-23."""
@@ -141,7 +148,7 @@ def captured_rows() -> list[Row]:
         model = {"attention_dropout": of_attention, "hidden_dropout": of_hidden}
         return captured.model_copy(update={"model": captured.model.model_copy(update=model)})
 
-    earlier = replace(TRANSFORMER_ENGINE, dropout=Passes(6, 4.5))
+    earlier = replace(TRANSFORMER_ENGINE, dropout=ForwardBackward(6, 4.5))
     encoder = job_of("bert-345m", micro=8, batch=32)
     encoder = encoder.model_copy(update={"runtime": captured.runtime})
     return [

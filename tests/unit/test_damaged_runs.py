@@ -24,7 +24,7 @@ from support.odd_files import SECRET, damaged_runs, files_of, kinds, whole_run
 
 from orchestrator.cli.main import main
 from orchestrator.dashboard.app import create_app
-from orchestrator.dashboard.report.building import Wanted, build
+from orchestrator.dashboard.report.building import ReportRequest, build
 from orchestrator.dashboard.report.markdown import to_markdown
 from orchestrator.dashboard.settings import Settings
 from orchestrator.errors import OrchestratorError
@@ -183,7 +183,7 @@ def test_reports_and_trackers_tell_nothing_from_outside(folder: Folder) -> None:
     links = [run for run in folder.damaged if run.name.startswith("out-")]
     for run in (*links, *folder.odd.values()):
         with within(30):
-            assert SECRET not in to_markdown(build(Wanted((run,))))
+            assert SECRET not in to_markdown(build(ReportRequest((run,))))
             read_cursor(run)
             read_inputs(run)
             try:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.bench.measurement import Request, bench_job, measure, new_run
+from orchestrator.bench.measurement import MeasurementRequest, bench_job, measure, new_run
 from orchestrator.bench.report import Report, report_of
 from orchestrator.bench.text import (
     after_the_parts,
@@ -88,7 +88,7 @@ def command(
     check_gpus(loaded.job, choice, "bench", _FEWER)
     folder = runs_dir_of(loaded.job, runs_dir)
     check_alone(choice, folder, "bench")
-    request = Request(warm_up, steps, trace is not None)
+    request = MeasurementRequest(warm_up, steps, trace is not None)
     if own_data:
         check_sources(plan_loaded(loaded))
         prepare_first(jobs, overrides or [], loaded.job, as_json)

@@ -29,7 +29,7 @@ from orchestrator.planning.hardware.profiles import (
     user_folder,
 )
 from orchestrator.planning.time.fitting import fit
-from orchestrator.planning.time.kernel_measurements import Reached, efficiency_of, table_of
+from orchestrator.planning.time.kernel_measurements import KernelEfficiency, efficiency_of, table_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.rundir import default_runs_dir, write_atomically
 
@@ -247,7 +247,7 @@ def _compared(run: MeasuredRun, before: Device, after: Device) -> dict[str, Any]
     return {"run": run.label, "measured_seconds": seen.seconds, "before": old, "after": new}
 
 
-def _reached(rows: list[Reached]) -> str:
+def _reached(rows: list[KernelEfficiency]) -> str:
     table = [["WHAT", "MEASURED", "DATASHEET", "REACHED"]]
     for row in rows:
         sheet = ["-", "-"]

@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.run_start import aligned
-from orchestrator.cluster.discovery import Discovered, Partition, discover
+from orchestrator.cluster.discovery import DiscoveredCluster, Partition, discover
 from orchestrator.cluster.profile_text import default_partition, profile_text
 from orchestrator.cluster.profiles import (
     PROFILE,
@@ -179,7 +179,7 @@ def _as_name(text: str) -> str:
     return name[:80] or "cluster"
 
 
-def _partition(found: Discovered, asked: str | None, ask: bool) -> Partition:
+def _partition(found: DiscoveredCluster, asked: str | None, ask: bool) -> Partition:
     by_name = {partition.name: partition for partition in found.partitions}
     proposed = default_partition(found)
     if asked is None and ask and len(by_name) > 1:

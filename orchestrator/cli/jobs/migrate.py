@@ -17,7 +17,7 @@ from orchestrator.errors import Problem, SpecError, UserError, render_problem
 from orchestrator.migration.from_accelerate import is_accelerate, migrate_accelerate
 from orchestrator.migration.from_megatron import is_training, migrate_script, migrate_words
 from orchestrator.migration.overrides import override
-from orchestrator.migration.report import HEADINGS, Account, Migration
+from orchestrator.migration.report import HEADINGS, FlagOutcome, Migration
 from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names
@@ -243,7 +243,7 @@ def _lines(migration: Migration) -> Iterable[str]:
     yield ""
 
 
-def _account_line(account: Account) -> str:
+def _account_line(account: FlagOutcome) -> str:
     meaning = (
         [] if account.path is None else [account.path if account.value is None else f"{account.path}: {account.value}"]
     )

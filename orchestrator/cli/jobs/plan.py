@@ -12,10 +12,10 @@ from rich.console import Console
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.jobs.plan_tables import page_tables, tables
-from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, Judged, Strict, judge_files
+from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, PlannedJob, Strict, judge_files
 from orchestrator.cli.jobs.verdict_lines import verdict_lines
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.planning.drawing import Said, write_drawings, write_page
+from orchestrator.planning.drawing import PageText, write_drawings, write_page
 from orchestrator.planning.forecast import planned_timeline
 
 
@@ -69,7 +69,7 @@ def command(
         raise typer.Exit(2)
 
 
-def _draw(judged: Judged, html: Path | None, svg: Path | None) -> Iterator[Path]:
+def _draw(judged: PlannedJob, html: Path | None, svg: Path | None) -> Iterator[Path]:
     """The drawings that are asked for; the timeline has the seconds of the forecast."""
     if html is None and svg is None:
         return
@@ -77,14 +77,14 @@ def _draw(judged: Judged, html: Path | None, svg: Path | None) -> Iterator[Path]
     step = planned_timeline(plan, judged.forecast)
     if html is not None:
         facts, made = page_tables(judged)
-        said = Said(facts, tuple(verdict_lines(judged.verdict)), made)
+        said = PageText(facts, tuple(verdict_lines(judged.verdict)), made)
         write_page(html, plan.job.name, said, plan.topology, step, in_seconds=True)
         yield html
     if svg is not None:
         yield from write_drawings(svg, plan.topology, step, in_seconds=True)
 
 
-def as_document(judged: Judged) -> dict[str, object]:
+def as_document(judged: PlannedJob) -> dict[str, object]:
     """What `--json` prints."""
     return {
         **judged.plan.to_dict(),

@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from orchestrator.cli.common import short_count
-from orchestrator.cli.jobs.planned_job import Judged, cluster_line, describe, forecast_rows
+from orchestrator.cli.jobs.planned_job import PlannedJob, cluster_line, describe, forecast_rows
 from orchestrator.planning.drawing import Rows
 from orchestrator.planning.figures import memory_size, time_span
 from orchestrator.planning.forecast import Forecast
@@ -20,7 +20,7 @@ MANY_RANKS = 16
 """With more ranks than this, the rank table shows the first replica, and no more than this of it."""
 
 
-def tables(judged: Judged, console: Console) -> Iterator[Table]:
+def tables(judged: PlannedJob, console: Console) -> Iterator[Table]:
     """Every table that has rows, in order, for the width of this console."""
     plan, forecast = judged.plan, judged.forecast
     for table in (
@@ -37,7 +37,7 @@ def tables(judged: Judged, console: Console) -> Iterator[Table]:
             yield table
 
 
-def page_tables(judged: Judged) -> tuple[tuple[tuple[str, str], ...], tuple[Rows, ...]]:
+def page_tables(judged: PlannedJob) -> tuple[tuple[tuple[str, str], ...], tuple[Rows, ...]]:
     """For the plan's page: the rows of the summary, and the tables of what the page does not draw."""
     plan, forecast = judged.plan, judged.forecast
     exact = _blend_table(plan, _BLEND, _exact)
@@ -63,7 +63,7 @@ def _table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _summary(judged: Judged) -> Table:
+def _summary(judged: PlannedJob) -> Table:
     plan = judged.plan
     table = _table(f"Plan of {plan.job.name}", "", "")
     words = plan.vocabulary

@@ -14,7 +14,7 @@ import typer
 from orchestrator.backends.layers import WORTH
 from orchestrator.checkpoints import Commit
 from orchestrator.cli.common import short_count
-from orchestrator.cli.jobs.target_options import GPU_OPTION, Named, gpu_problems, load_named, profile_of
+from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.vocabulary import UNREADABLE_TOKENIZER
@@ -53,7 +53,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Treat warnings as errors
 
 
 @dataclass(frozen=True)
-class Judged:
+class PlannedJob:
     """A job, what it will do and take, and the verdict, whose problems have their places."""
 
     plan: Plan
@@ -68,11 +68,13 @@ class Judged:
             raise SpecError(problems=problems)
 
 
-def judge_files(files: Sequence[Path], overrides: Sequence[str] | None, cluster: str | None, gpu: str | None) -> Judged:
+def judge_files(
+    files: Sequence[Path], overrides: Sequence[str] | None, cluster: str | None, gpu: str | None
+) -> PlannedJob:
     """Load a job and judge it for its cluster, if there is one, and for what can be made of its checkpoints. Raises
     SpecError when it cannot be planned at all.
     """
-    named = Named(cluster, gpu)
+    named = TargetOptions(cluster, gpu)
     loaded = load_named(files, overrides or [], named)
     judged = judge_loaded(loaded, named, starting=False)
     warnings = (*judged.verdict.warnings, *export_warnings(loaded.job))
@@ -81,12 +83,12 @@ def judge_files(files: Sequence[Path], overrides: Sequence[str] | None, cluster:
 
 def judge_loaded(
     loaded: LoadedJob,
-    named: Named,
+    named: TargetOptions,
     *,
     starting: bool = True,
     runs_dir: Path | None = None,
     saved: Sequence[Commit] = (),
-) -> Judged:
+) -> PlannedJob:
     """Judge a job that is loaded. Raises SpecError when it cannot be planned at all, or not for what is named.
 
     Where the job is `starting`, data and a tokenizer that are not here stop it. `runs_dir` and `saved` as for `judge`.
@@ -101,7 +103,7 @@ def judge_loaded(
     if named.gpu is not None:
         taken = replace(taken, device_from=GPU_OPTION)
     verdict = judge(plan, taken, cluster, problems, runs_dir, saved)
-    return Judged(plan, taken, _placed_verdict(loaded, verdict), cluster)
+    return PlannedJob(plan, taken, _placed_verdict(loaded, verdict), cluster)
 
 
 def judge_here(loaded: LoadedJob, plan: Plan, runs_dir: Path, saved: Sequence[Commit] = ()) -> Verdict:
@@ -113,7 +115,7 @@ def _placed_verdict(loaded: LoadedJob, verdict: Verdict) -> Verdict:
     return replace(verdict, stops=_in_order(loaded, verdict.stops), warnings=_in_order(loaded, verdict.warnings))
 
 
-def profile_named(loaded: LoadedJob, named: Named) -> ClusterSpec | None:
+def profile_named(loaded: LoadedJob, named: TargetOptions) -> ClusterSpec | None:
     """The profile that is named. Raises SpecError where a name is wrong, of the GPU too."""
     profile, problems = profile_of(loaded.job, named)
     problems += gpu_problems(loaded.job, named, profile)

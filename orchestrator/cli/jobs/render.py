@@ -14,7 +14,7 @@ from orchestrator.cli.run_start import RunsDir
 from orchestrator.launch.continuation import find_continuation
 from orchestrator.launch.render import render, render_template
 from orchestrator.launch.runs import next_run_dir
-from orchestrator.migration.flag_writer import Unsaid
+from orchestrator.migration.flag_writer import UnwrittenField
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.base import Section
@@ -25,7 +25,7 @@ from orchestrator.spec.loading import load_job
 MEGATRON_TEMPLATE = "megatron-lm.sh.j2"
 
 
-class Form(StrEnum):
+class OutputFormat(StrEnum):
     """What a job is rendered as."""
 
     ORCHESTRATOR = "orchestrator"
@@ -38,8 +38,9 @@ def command(
     new: Annotated[bool, typer.Option("--new", help="As `run --new` would start it.")] = False,
     runs_dir: RunsDir = None,
     form: Annotated[
-        Form, typer.Option("--as", help="Our own launch script, or a script of Megatron-LM's flags for the job.")
-    ] = Form.ORCHESTRATOR,
+        OutputFormat,
+        typer.Option("--as", help="Our own launch script, or a script of Megatron-LM's flags for the job."),
+    ] = OutputFormat.ORCHESTRATOR,
     as_json: AsJson = False,
 ) -> None:
     """Print the exact launch script that `run` would start, on standard output. Nothing is created.
@@ -54,7 +55,7 @@ def command(
     """
     loaded = load_job(jobs, overrides or [])
     job = loaded.job
-    if form is Form.MEGATRON_LM:
+    if form is OutputFormat.MEGATRON_LM:
         _print_megatron(job, as_json)
         return
     folder = runs_dir_of(job, runs_dir)
@@ -96,7 +97,7 @@ def megatron_script(job: JobSpec) -> tuple[str, MegatronCommand]:
     return render_template(None, MEGATRON_TEMPLATE, context), command
 
 
-def _remark(unsaid: Unsaid) -> str:
+def _remark(unsaid: UnwrittenField) -> str:
     return shorten(f"{unsaid.path}: {as_yaml(_plain(unsaid.value))} ({unsaid.reason})", 300)
 
 

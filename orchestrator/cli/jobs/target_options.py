@@ -16,7 +16,7 @@ from orchestrator.planning.hardware.devices import device_named
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import Loaded, LoadedJob, load_job
+from orchestrator.spec.loading import LoadedDocument, LoadedJob, load_job
 from orchestrator.spec.rules.base import Unavailable
 
 GPU_OPTION = "--gpu"
@@ -24,14 +24,14 @@ GPU_OPTION = "--gpu"
 
 
 @dataclass(frozen=True)
-class Named:
+class TargetOptions:
     """What the command line names, instead of the job."""
 
     cluster: str | None = None
     gpu: str | None = None
 
 
-def load_named(files: Sequence[Path], overrides: Sequence[str], named: Named) -> LoadedJob:
+def load_named(files: Sequence[Path], overrides: Sequence[str], named: TargetOptions) -> LoadedJob:
     """Load a job with these names in it. Where it is wrong, SpecError says too what is wrong with the names, and what
     its cluster cannot give.
     """
@@ -40,7 +40,7 @@ def load_named(files: Sequence[Path], overrides: Sequence[str], named: Named) ->
     return load_job(files, words, partial(known_part_problems, named))
 
 
-def profile_of(job: JobSpec, named: Named) -> tuple[Loaded[ClusterSpec] | None, list[Problem]]:
+def profile_of(job: JobSpec, named: TargetOptions) -> tuple[LoadedDocument[ClusterSpec] | None, list[Problem]]:
     """The profile of the cluster that is named, if one is; and what is wrong with its name, or with the profile."""
     name = named.cluster or job.launch.cluster
     if name is None:
@@ -55,7 +55,7 @@ def profile_of(job: JobSpec, named: Named) -> tuple[Loaded[ClusterSpec] | None, 
         return None, error.problems
 
 
-def gpu_problems(job: JobSpec, named: Named, profile: Loaded[ClusterSpec] | None) -> list[Problem]:
+def gpu_problems(job: JobSpec, named: TargetOptions, profile: LoadedDocument[ClusterSpec] | None) -> list[Problem]:
     """What is wrong with the name of the GPU, if one is named, or with what was calibrated of it. Where neither the
     command line nor the job names one, the profile of the job's cluster does.
     """
@@ -71,7 +71,7 @@ def gpu_problems(job: JobSpec, named: Named, profile: Loaded[ClusterSpec] | None
     return []
 
 
-def _gpu_problems_of(profile: Loaded[ClusterSpec]) -> list[Problem]:
+def _gpu_problems_of(profile: LoadedDocument[ClusterSpec]) -> list[Problem]:
     """The same for a profile: its `gpu` is one that is known, and its `gpu_type` any word that the cluster has."""
     gpu = profile.value.gpu
     name = gpu or profile.value.gpu_type
@@ -91,7 +91,7 @@ def _wrong(what: str, option: str | None, message: str, hint: str | None = None)
     return Problem(message, () if option is not None else (f"launch.{what}",), hint, place)
 
 
-def known_part_problems(named: Named, job: JobSpec) -> list[Problem]:
+def known_part_problems(named: TargetOptions, job: JobSpec) -> list[Problem]:
     """What is wrong with the names of a job of which only part is known, and what its cluster cannot give that part."""
     found: list[Problem] = []
     profile = None

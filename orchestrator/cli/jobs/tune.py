@@ -14,7 +14,7 @@ from orchestrator.backends.layers import layers_there
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
 from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, profile_named
 from orchestrator.cli.jobs.preflight import tell_of_measurement
-from orchestrator.cli.jobs.target_options import GPU_OPTION, Named, load_named
+from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, load_named
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.jobs.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_output
@@ -33,12 +33,12 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob
-from orchestrator.tuning.candidate_trials import Measuring
-from orchestrator.tuning.estimates import Candidate, Planned, front
+from orchestrator.tuning.candidate_trials import CandidateTrials
+from orchestrator.tuning.estimates import Candidate, PlanEstimates, front
 from orchestrator.tuning.gpu_counts import enough, spread
 from orchestrator.tuning.layout import KEYS, fields_kept, on_machines
 from orchestrator.tuning.overlay import MARK, WRITTEN, overlay_text
-from orchestrator.tuning.search import NEARLY, WHOLE, Found, search
+from orchestrator.tuning.search import NEARLY, WHOLE, SearchResult, search
 from orchestrator.tuning.space import Space
 from orchestrator.tuning.trial import Trial, Trials, trial_job
 
@@ -100,7 +100,7 @@ def command(
         check_alone(task.choice, runs_dir_of(task.space.job, runs_dir), "--measure")
     with staying():
         found = _search(task, measure)
-    measuring = Measuring(found.fitting, task.estimates.memory_bytes)
+    measuring = CandidateTrials(found.fitting, task.estimates.memory_bytes)
     stopped, error = False, None
     if measure:
         trials = Trials(runs_dir_of(task.space.job, runs_dir), task.estimates.vocab_size, steps)
@@ -147,7 +147,7 @@ class _Task:
     """What is tuned, and for what."""
 
     space: Space
-    estimates: Planned
+    estimates: PlanEstimates
     choice: DeviceChoice
     layers_from: str
     """Why these layers are planned for."""
@@ -163,7 +163,7 @@ def _task(
     gpu: str | None,
     cluster: str | None,
 ) -> _Task:
-    named = Named(cluster, gpu)
+    named = TargetOptions(cluster, gpu)
     loaded = load_named(files, overrides, named)
     profile = profile_named(loaded, named)
     choice = device_of(loaded.job, profile)
@@ -174,7 +174,7 @@ def _task(
     typed = {overridden(word) for word in overrides}
     kept = fields_kept(keep) | {KEYS[key] for key in typed & KEYS.keys()}
     layers, why = layers_there(job, machine_of(choice.device))
-    estimates = Planned(
+    estimates = PlanEstimates(
         device=choice.device,
         layers=layers,
         vocab_size=_vocabulary(loaded),
@@ -208,7 +208,7 @@ def _vocabulary(loaded: LoadedJob) -> int:
         raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
 
 
-def _search(task: _Task, measure: bool) -> Found:
+def _search(task: _Task, measure: bool) -> SearchResult:
     """What fits; what is tight counts where it is going to be measured, or where nothing else fits."""
     found = search(task.space, task.estimates, WHOLE if measure else TIGHT)
     if not measure and not _has_room(task, found):
@@ -218,12 +218,12 @@ def _search(task: _Task, measure: bool) -> Found:
     return found
 
 
-def _has_room(task: _Task, found: Found) -> bool:
+def _has_room(task: _Task, found: SearchResult) -> bool:
     """Whether a layout fits with room to spare: the job's own may be there without."""
     return any(capacity(each.memory, task.choice.device) != "tight" for each in found.fitting)
 
 
-def _enough_for_sure(task: _Task, found: Found) -> int | None:
+def _enough_for_sure(task: _Task, found: SearchResult) -> int | None:
     """On how many GPUs a layout fits with room to spare, where none does on those that there are."""
     return None if _has_room(task, found) else enough(task.space, task.estimates, task.per_node)
 
@@ -250,7 +250,7 @@ def _run_words(jobs: Sequence[Path], path: Path, overrides: Sequence[str]) -> st
 
 
 def _measure(
-    measuring: Measuring, trials: Trials, best: int, found: Found, *, quiet: bool
+    measuring: CandidateTrials, trials: Trials, best: int, found: SearchResult, *, quiet: bool
 ) -> tuple[bool, OrchestratorError | None]:
     """Run the best few; returns whether a person stopped it, and what kept it from trying more. What was measured by
     then is kept.
@@ -275,7 +275,7 @@ def _measure(
     return False, None
 
 
-def _nothing_fits(task: _Task, found: Found) -> str:
+def _nothing_fits(task: _Task, found: SearchResult) -> str:
     """Why there is no layout, what came nearest, and how many GPUs would do."""
     job, limit = task.space.job, task.estimates.memory_bytes
     where = f"{job.world_size} {task.choice.device.name}{'s' if job.world_size > 1 else ''}"

@@ -17,10 +17,10 @@ from orchestrator.planning.hardware import DeviceChoice, computing_unit
 from orchestrator.planning.memory import capacity
 from orchestrator.spec.formatting import shorten
 from orchestrator.spec.job import JobSpec
-from orchestrator.tuning.candidate_trials import Ranked
-from orchestrator.tuning.estimates import Candidate, Planned
+from orchestrator.tuning.candidate_trials import RankedCandidate
+from orchestrator.tuning.estimates import Candidate, PlanEstimates
 from orchestrator.tuning.layout import Layout, Split, settings_of
-from orchestrator.tuning.search import Found
+from orchestrator.tuning.search import SearchResult
 from orchestrator.tuning.trial import Trial
 
 _OWN = "this job"
@@ -36,10 +36,10 @@ class Report:
     choice: DeviceChoice
     layers_from: str
     """Why these layers are planned for."""
-    estimates: Planned
-    found: Found
-    ranking: tuple[Ranked, ...]
-    front: tuple[Ranked, ...]
+    estimates: PlanEstimates
+    found: SearchResult
+    ranking: tuple[RankedCandidate, ...]
+    front: tuple[RankedCandidate, ...]
     """What nothing beats in both speed and memory, forms with more recomputation among them; the fastest first."""
     trials: dict[Layout, Trial]
     enough: int | None
@@ -47,7 +47,7 @@ class Report:
     no such number was found."""
 
     @property
-    def best(self) -> Ranked:
+    def best(self) -> RankedCandidate:
         """The winner: the fastest, and where something was measured, the fastest of that."""
         return next((each for each in self.ranking if each.is_measured), self.ranking[0])
 
@@ -152,7 +152,7 @@ class Report:
             "enough_gpus": self.enough,
         }
 
-    def _tables(self, top: int) -> list[tuple[str, list[Ranked]]]:
+    def _tables(self, top: int) -> list[tuple[str, list[RankedCandidate]]]:
         shown = list(self.ranking[:top])
         shown += [each for each in self.ranking[top:] if each.candidate is self.found.own or each.trial is not None]
         count = len(self.found.fitting)
@@ -161,7 +161,7 @@ class Report:
             tables.append(("Speed against memory: no layout beats these in both", _thinned(self.front)))
         return tables
 
-    def _table(self, title: str, rows: Sequence[Ranked]) -> Table:
+    def _table(self, title: str, rows: Sequence[RankedCandidate]) -> Table:
         table = Table(
             title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
         )
@@ -190,7 +190,7 @@ class Report:
             table.add_row(*(cells[number] for number in places))
         return table
 
-    def _cells(self, each: Ranked, rank: str) -> list[str]:
+    def _cells(self, each: RankedCandidate, rank: str) -> list[str]:
         layout, candidate = each.candidate.layout, each.candidate
         dp = self.job.world_size // layout.model_parallel_size
         speed = candidate.step_seconds / each.step_seconds
@@ -210,7 +210,7 @@ class Report:
             ", ".join(mark),
         ]
 
-    def _times(self, each: Ranked) -> list[str]:
+    def _times(self, each: RankedCandidate) -> list[str]:
         if not self.trials:
             return [seconds_words(each.step_seconds)]
         now = seconds_words(each.step_seconds)
@@ -226,7 +226,7 @@ class Report:
             f"global batch {self.job.global_batch_size}, sequence {self.job.model.seq_length}"
         )
 
-    def _numbers(self, each: Ranked) -> str:
+    def _numbers(self, each: RankedCandidate) -> str:
         candidate = each.candidate
         how = "measured" if each.is_measured else "predicted" if not self.trials else "predicted, corrected by trials"
         speed = candidate.step_seconds / each.step_seconds
@@ -253,7 +253,7 @@ class Report:
             )
         return f"{layout_words(own.layout)}: does not fit, needs {needed}"
 
-    def _ranked_json(self, each: Ranked) -> dict[str, Any]:
+    def _ranked_json(self, each: RankedCandidate) -> dict[str, Any]:
         return {
             **self._candidate_json(each.candidate),
             "measured": each.is_measured,
@@ -278,7 +278,7 @@ class Report:
         }
 
 
-def _thinned(front: Sequence[Ranked]) -> list[Ranked]:
+def _thinned(front: Sequence[RankedCandidate]) -> list[RankedCandidate]:
     """The fastest, then each time the next that needs at least a tenth less; and the leanest."""
     kept = [front[0]]
     for each in front[1:]:

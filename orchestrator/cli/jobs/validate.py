@@ -10,7 +10,7 @@ from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.jobs.planned_job import (
     ClusterName,
     GpuName,
-    Judged,
+    PlannedJob,
     Strict,
     cluster_line,
     describe,
@@ -59,7 +59,7 @@ def command(
         typer.echo("\n".join(problem_lines("warning", warning)))
 
 
-def _summary(judged: Judged) -> dict[str, Any]:
+def _summary(judged: PlannedJob) -> dict[str, Any]:
     plan = judged.plan
     document = plan.to_dict()
     layout = {key: value for key, value in document["topology"].items() if key not in ("ranks", "stages")}

@@ -29,7 +29,7 @@ from orchestrator.cli.runs.sync import send
 from orchestrator.data.vocabulary import content_hash
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.portable import Weights, run_of
-from orchestrator.results.evaluation_request import Asked, checkpoint_digest, dump_asked
+from orchestrator.results.evaluation_request import EvaluationRequest, checkpoint_digest, dump_asked
 from orchestrator.results.record import Result, read_result, result_path
 from orchestrator.rundir import RunDir, default_runs_dir, in_command, nearest_folder
 from orchestrator.spec.job import JobSpec
@@ -196,7 +196,7 @@ def _commit(weights: Weights, iteration: int | None) -> Commit:
     return [commit for commit in committed(weights.run) if iteration in (None, commit.iteration)][-1]
 
 
-def _known(asked: Sequence[Asked], commit: Commit, job: JobSpec, folder: Path) -> list[Result]:
+def _known(asked: Sequence[EvaluationRequest], commit: Commit, job: JobSpec, folder: Path) -> list[Result]:
     """What was measured before of a checkpoint."""
     checkpoint, tokenizer = checkpoint_digest(commit.files), content_hash(job.data.tokenizer)
     found = []
@@ -211,7 +211,7 @@ def _known(asked: Sequence[Asked], commit: Commit, job: JobSpec, folder: Path) -
 
 
 def _measured(
-    job: JobSpec, asked: Sequence[Asked], arguments: list[str]
+    job: JobSpec, asked: Sequence[EvaluationRequest], arguments: list[str]
 ) -> tuple[list[Result], OrchestratorError | None]:
     """The results of the program, and its error, if any: then the results are those of the tasks before."""
     error: OrchestratorError | None = None

@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.data.checks import path_names
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.models.registry import FamilyTable
-from orchestrator.results.evaluation_request import Asked, Kind, file_facts, read_text
+from orchestrator.results.evaluation_request import EvaluationRequest, Kind, file_facts, read_text
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.suggestions import closest
 
@@ -46,7 +46,7 @@ class Options:
     limit: int | None = None
 
 
-def asked_of(options: Options, job: JobSpec, label: str) -> list[Asked]:
+def asked_of(options: Options, job: JobSpec, label: str) -> list[EvaluationRequest]:
     """The tasks. Raises UserError for what is not there, and for what this model cannot be measured on."""
     files = dict(options.files)
     if not any(files.values()) and not options.harness:
@@ -61,7 +61,7 @@ def asked_of(options: Options, job: JobSpec, label: str) -> list[Asked]:
     if options.harness:
         _check_family("lm-eval", job, label)
         _check_installed(job)
-    asked: list[Asked] = []
+    asked: list[EvaluationRequest] = []
     for kind, paths in files.items():
         asked += _of_files(kind, paths, _settings(kind, options, job))
     return asked + [_of_harness(name, options, job) for name in options.harness]
@@ -140,7 +140,7 @@ def _settings(kind: Kind, options: Options, job: JobSpec) -> dict[str, Any]:
     return settings | {"seq_length": length, "overlapping_eval": options.overlapping_eval}
 
 
-def _of_files(kind: Kind, paths: Sequence[Path], settings: dict[str, Any]) -> list[Asked]:
+def _of_files(kind: Kind, paths: Sequence[Path], settings: dict[str, Any]) -> list[EvaluationRequest]:
     found = []
     absolute = [path.expanduser().absolute() for path in paths]
     for path in absolute:
@@ -151,11 +151,11 @@ def _of_files(kind: Kind, paths: Sequence[Path], settings: dict[str, Any]) -> li
         if kind in _TEXTS:
             read_text(path)  # what is wrong with it is said before anything is started
     for path, name in zip(absolute, path_names([str(path) for path in absolute]) if absolute else [], strict=True):
-        found.append(Asked(kind, f"{kind}/{name}", str(path), settings, [file_facts(path)]))
+        found.append(EvaluationRequest(kind, f"{kind}/{name}", str(path), settings, [file_facts(path)]))
     return found
 
 
-def _of_harness(name: str, options: Options, job: JobSpec) -> Asked:
+def _of_harness(name: str, options: Options, job: JobSpec) -> EvaluationRequest:
     path = Path(name).expanduser()
     is_file = path.suffix in (".yaml", ".yml")
     if is_file and not path.is_file():
@@ -171,6 +171,6 @@ def _of_harness(name: str, options: Options, job: JobSpec) -> Asked:
         "num_fewshot": options.num_fewshot,
         "limit": options.limit,
     }
-    return Asked(
+    return EvaluationRequest(
         "lm-eval", f"lm-eval/{path.stem if is_file else name}", str(path.absolute()) if is_file else name, settings
     )

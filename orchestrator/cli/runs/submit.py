@@ -12,7 +12,7 @@ from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.data_preparation import check_sources
 from orchestrator.cli.jobs.planned_job import Strict, judge_loaded, layout_line
 from orchestrator.cli.jobs.preflight import ON_A_CLUSTER, AllowWarnings, check_start
-from orchestrator.cli.jobs.target_options import Named, load_named
+from orchestrator.cli.jobs.target_options import TargetOptions, load_named
 from orchestrator.cli.run_start import FromScratch, RunsDir, label
 from orchestrator.cli.runs.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
 from orchestrator.cli.runs.submission import (
@@ -24,7 +24,7 @@ from orchestrator.cli.runs.submission import (
     only_cluster,
     submit_and_tell,
 )
-from orchestrator.cli.runs.sweep import Asked, start_sweep
+from orchestrator.cli.runs.sweep import SweepOptions, start_sweep
 from orchestrator.errors import UserError
 from orchestrator.launch.continuation import Continuation, has_steps_left
 from orchestrator.launch.preparation import render_preparation
@@ -80,14 +80,14 @@ def command(
     if array:
         if from_scratch or after or strict:
             raise UserError("--array starts a sweep, which has no --from-scratch, --after or --strict")
-        asked = Asked(dry_run=dry_run, cluster=cluster, new=new, allow_changes=allow_changes)
+        asked = SweepOptions(dry_run=dry_run, cluster=cluster, new=new, allow_changes=allow_changes)
         start_sweep(jobs, overrides, array, replace(asked, allow_warnings=allow_warnings), runs_dir, as_json)
         return
-    named = Named(cluster)
+    named = TargetOptions(cluster)
     loaded = load_named(jobs, overrides or [], named)
     job = loaded.job
     folder = runs_dir_of(job, runs_dir)
-    named = named if job.launch.cluster is not None else Named(only_cluster())
+    named = named if job.launch.cluster is not None else TargetOptions(only_cluster())
     judge_loaded(loaded, named, runs_dir=folder).require(strict=False)  # before anybody is asked anything
     found = run_continued(
         loaded, folder, new=new, allow_changes=allow_changes, from_scratch=from_scratch, as_json=as_json or dry_run

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, Overrides, print_json
 from orchestrator.cli.jobs.preflight import AllowWarnings
-from orchestrator.cli.jobs.target_options import Named, known_part_problems
+from orchestrator.cli.jobs.target_options import TargetOptions, known_part_problems
 from orchestrator.cli.run_start import RunsDir, aligned
 from orchestrator.cli.runs.continuation import AllowChanges, New
 from orchestrator.cli.runs.sweep_preview import show_dry_run
@@ -116,12 +116,12 @@ def run_(
       orchestrator sweep run lr.yaml --dry-run
       orchestrator sweep run lr.yaml --local
     """
-    asked = Asked(dry_run, max_parallel, local, cluster, detach, new, allow_changes, allow_warnings)
+    asked = SweepOptions(dry_run, max_parallel, local, cluster, detach, new, allow_changes, allow_warnings)
     start_sweep(files, overrides, (), asked, runs_dir, as_json)
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepOptions:
     """The options of `sweep run`."""
 
     dry_run: bool = False
@@ -138,7 +138,7 @@ def start_sweep(
     files: list[Path],
     overrides: list[str] | None,
     arrays: Sequence[str],
-    asked: Asked,
+    asked: SweepOptions,
     runs_dir: Path | None,
     as_json: bool,
 ) -> None:
@@ -147,7 +147,7 @@ def start_sweep(
     if asked.local:
         loaded = load_sweep(files, words, arrays=arrays)
     else:
-        check, also = refusals(dry_run=asked.dry_run), partial(known_part_problems, Named())
+        check, also = refusals(dry_run=asked.dry_run), partial(known_part_problems, TargetOptions())
         loaded = load_sweep(files, words, check, arrays, also)
     cells = loaded.cells.cells
     if not cells:

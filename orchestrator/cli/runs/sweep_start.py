@@ -11,7 +11,7 @@ from orchestrator.checkpoints import committed
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.data_preparation import check_data
 from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
-from orchestrator.cli.jobs.target_options import Named, gpu_problems, profile_of
+from orchestrator.cli.jobs.target_options import TargetOptions, gpu_problems, profile_of
 from orchestrator.cli.run_start import check_installed
 from orchestrator.cli.runs.continuation import all_changes, choose
 from orchestrator.cli.runs.interrupts import Interrupts
@@ -34,7 +34,7 @@ from orchestrator.planning.verdict import too_large
 from orchestrator.rundir import in_command, named_in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import Loaded
+from orchestrator.spec.loading import LoadedDocument
 from orchestrator.sweeps.cells import Check
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import Submission, SweepDir
@@ -73,15 +73,15 @@ def refusals(*, dry_run: bool) -> Check:
     """Says why a job's cluster would not take it, or that it does not fit its GPUs. A dry run needs no cluster. Raises
     SpecError where there is no such cluster or GPU: that is no cell that a sweep can do without.
     """
-    profiles: dict[str | None, tuple[Loaded[ClusterSpec] | None, list[Problem]]] = {}
+    profiles: dict[str | None, tuple[LoadedDocument[ClusterSpec] | None, list[Problem]]] = {}
 
     def check(plan: Plan) -> Sequence[Problem]:
         job = plan.job
         name = job.launch.cluster
         if name not in profiles:
-            profiles[name] = profile_of(job, Named(None if name else _only_cluster(dry_run=dry_run)))
+            profiles[name] = profile_of(job, TargetOptions(None if name else _only_cluster(dry_run=dry_run)))
         profile, misnamed = profiles[name]
-        misnamed = [*misnamed, *gpu_problems(job, Named(), profile)]
+        misnamed = [*misnamed, *gpu_problems(job, TargetOptions(), profile)]
         cluster = profile.value if profile is not None else None
         refused = what_is_refused(job, cluster) if cluster is not None else []
         if misnamed:

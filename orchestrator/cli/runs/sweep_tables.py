@@ -21,8 +21,8 @@ from orchestrator.rundir import named_in_command
 from orchestrator.spec.field_names import short_name
 from orchestrator.spec.formatting import shorten
 from orchestrator.spec.rules.topology import SEQUENCE_PARALLEL_WITHOUT_TP
-from orchestrator.sweeps.cells import Cell, Cells, Pruned
-from orchestrator.sweeps.ledger import Planned, SweepDir
+from orchestrator.sweeps.cells import Cell, Cells, PrunedCell
+from orchestrator.sweeps.ledger import SweepDir, SweepPlan
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.states import STARTED_BY_RETRY, UNDER_WAY, CellStatus, cell_statuses, counts, metric_of
 
@@ -71,7 +71,7 @@ def _every_cell(cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def describe_pruned(pruned: Sequence[Pruned]) -> str:
+def describe_pruned(pruned: Sequence[PrunedCell]) -> str:
     """The cells that cannot run, those with the same reason together."""
     reasons = Counter(cell.reason for cell in pruned)
     lines = []
@@ -99,7 +99,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.6g}"
 
 
-def summary(sweep: SweepDir, planned: Planned, statuses: Sequence[CellStatus]) -> str:
+def summary(sweep: SweepDir, planned: SweepPlan, statuses: Sequence[CellStatus]) -> str:
     """`sweep lr: 12 cells: 10 completed, 2 failed; 3 more cannot run; 2 more left the sweep`."""
     left = [status for status in statuses if status.left]
     current = [status for status in statuses if not status.left]
@@ -178,7 +178,7 @@ def follow(sweep: SweepDir, *, quiet: bool = False) -> None:
         _follow_lines(sweep, quiet=quiet)
 
 
-def _look(sweep: SweepDir) -> tuple[Planned, list[CellStatus]]:
+def _look(sweep: SweepDir) -> tuple[SweepPlan, list[CellStatus]]:
     planned = sweep.planned()
     return planned, cell_statuses(sweep, planned)
 

@@ -12,7 +12,7 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.parts import Begin, part_of
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.summary import RunSummary
-from orchestrator.review.usage import Taken, Usage, days_figure, gpus_of, usage
+from orchestrator.review.usage import RunUsage, Usage, days_figure, gpus_of, usage
 
 Period = Literal["7d", "30d", "all"]
 PERIODS: dict[Period, tuple[str, int | None]] = {"7d": ("7 days", 7), "30d": ("30 days", 30), "all": ("all time", None)}
@@ -52,7 +52,7 @@ def figure(its: Annotated[Shared, Depends(shared)], period: Period = "7d") -> Re
     return JSONResponse(days_figure(_usage(its, period)))
 
 
-def _since(run: RunSummary, took: Taken) -> float | None:
+def _since(run: RunSummary, took: RunUsage) -> float | None:
     """When a run that waits began to, which may be long after it was made, or when one that works was started."""
     return (took.waiting_since or run.created) if run.state == "queued" else (run.launched or run.created)
 

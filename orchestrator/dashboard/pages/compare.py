@@ -39,7 +39,7 @@ _BYTES_OF_THE_DIFFERENCES, _BYTES_OF_A_VALUE = 20 << 10, 40
 
 
 @dataclass(frozen=True)
-class Asked:
+class ComparedRuns:
     """The runs that an address names, each once, and what names no run."""
 
     runs: tuple[RunSummary, ...]
@@ -50,20 +50,20 @@ class Asked:
 
 def asked_runs(
     its: Annotated[Shared, Depends(shared)], run: Annotated[list[Text] | None, Query(max_length=1000)] = None
-) -> Asked:
+) -> ComparedRuns:
     """The runs of an address: `?run=NAME/ID&run=…`."""
     keys = list(dict.fromkeys(run or []))
     known = {each.key: each for each in its.index.runs}
     found = [(key, known.get(key) or _read(its, key)) for key in keys[:MOST_RUNS]]
     runs = tuple(each for _, each in found if each is not None)
     unknown = tuple(key for key, each in found if each is None)
-    return Asked(runs, unknown, max(0, len(keys) - MOST_RUNS))
+    return ComparedRuns(runs, unknown, max(0, len(keys) - MOST_RUNS))
 
 
 @router.get("")
 def beside_each_other(
     request: Request,
-    asked: Annotated[Asked, Depends(asked_runs)],
+    asked: Annotated[ComparedRuns, Depends(asked_runs)],
     its: Annotated[Shared, Depends(shared)],
     q: Annotated[str, Query(max_length=_LONGEST_SEARCH)] = "",
     x: XAxis = "steps",
@@ -105,7 +105,7 @@ def beside_each_other(
 def figure(
     request: Request,
     chart: str,
-    asked: Annotated[Asked, Depends(asked_runs)],
+    asked: Annotated[ComparedRuns, Depends(asked_runs)],
     its: Annotated[Shared, Depends(shared)],
     x: XAxis = "steps",
     smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
@@ -148,7 +148,7 @@ def short_names(runs: Sequence[RunSummary]) -> Mapping[str, str]:
     return dict(zip(keys, labels(keys, differences([run.spec for run in runs])), strict=True))
 
 
-def _is_in(chart: Chart, asked: Asked) -> bool:
+def _is_in(chart: Chart, asked: ComparedRuns) -> bool:
     """Whether any of the runs has measured it."""
     return any(key in run.values for run in asked.runs for key in chart.keys)
 

@@ -51,31 +51,31 @@ def part_of(
 
 
 @dataclass(frozen=True)
-class Head(Generic[T]):
+class FirstRows(Generic[T]):
     """The first rows of a table, and how many `more` there are."""
 
     items: Sequence[T]
     more: int
 
 
-def head_of(items: Sequence[T], text: Callable[[T], str], room: int, beside: int) -> Head[T]:
+def head_of(items: Sequence[T], text: Callable[[T], str], room: int, beside: int) -> FirstRows[T]:
     """As many rows as fit into `room` bytes, each with `beside` of them."""
     kept = fitting(items, text, room, beside)
-    return Head(kept, len(items) - len(kept))
+    return FirstRows(kept, len(items) - len(kept))
 
 
 @dataclass(frozen=True)
-class Beginning:
+class Excerpt:
     """The beginning of a text. `whole`: where all of it can be had, if this is not all."""
 
     text: str
     whole: str | None
 
 
-def beginning(text: str, room: int, whole: str) -> Beginning:
+def beginning(text: str, room: int, whole: str) -> Excerpt:
     """As many lines of a text as fit into `room` bytes; at least a part of the first. `whole`: the address of all."""
     lines = text.splitlines(keepends=True)
     kept = fitting(lines, str, room, 0)
     if len(kept) == len(lines):
-        return Beginning(text, None)
-    return Beginning("".join(kept) or lines[0][: room // 6], whole)
+        return Excerpt(text, None)
+    return Excerpt("".join(kept) or lines[0][: room // 6], whole)

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from orchestrator.dashboard.pages.run_page import PREFIX, Asked, AskedFolder, section
 from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
-from orchestrator.review.log_search import Found, Place, Wanted, search
+from orchestrator.review.log_search import SearchPattern, SearchPosition, SearchResults, search
 from orchestrator.review.logs import (
     LogFile,
     Page,
@@ -68,7 +68,7 @@ def logs(
     values: dict[str, Any] = {"logs": known, "chosen": chosen, "file": file, "page": None, "found": None}
     values |= {"q": q, "regex": regex, "everywhere": everywhere, "problem": None, "listed": listed}
     if q and known:
-        start = Place(log, begin, number) if log else None
+        start = SearchPosition(log, begin, number) if log else None
         values["found"], values["problem"] = _search(
             known if everywhere or chosen is None else [chosen], q, regex, start
         )
@@ -84,11 +84,13 @@ def _page(log: LogFile, line: int | None, before: int | None) -> Page:
     return page_before(log, before) if before is not None else last_page(log)
 
 
-def _search(logs: list[LogFile], q: str, regex: bool, start: Place | None) -> tuple[Found | None, str | None]:
+def _search(
+    logs: list[LogFile], q: str, regex: bool, start: SearchPosition | None
+) -> tuple[SearchResults | None, str | None]:
     if not _SEARCHES.acquire(timeout=_SECONDS_OF_WAITING):
         return None, f"{_SEARCHES_AT_ONCE} searches are at work already: ask again in a moment"
     try:
-        return search(logs, Wanted(q, regex), start), None
+        return search(logs, SearchPattern(q, regex), start), None
     except UserError as error:
         return None, str(error)
     finally:

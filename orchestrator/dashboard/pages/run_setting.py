@@ -19,8 +19,8 @@ from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_s
 from orchestrator.planning.topology import crossing
 from orchestrator.review.damage import readable
 from orchestrator.review.page_size import fitting
-from orchestrator.review.plan_vs_actual import Planned, Row, planned_of, rows_of, timeline_of
-from orchestrator.review.redaction import Discretion
+from orchestrator.review.plan_vs_actual import Row, RunPlan, planned_of, rows_of, timeline_of
+from orchestrator.review.redaction import Redaction
 from orchestrator.review.specs import Difference, Generation, differences, fields_of, generations_of, text_of
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
@@ -121,7 +121,7 @@ def _words_of(difference: Difference) -> str:
     return difference.path + difference.old + difference.new + difference.reason
 
 
-def _whole(path: Path, discretion: Discretion) -> Response:
+def _whole(path: Path, discretion: Redaction) -> Response:
     """All of a text file of a run, to be saved."""
     text, problem = readable(partial(text_of, path))
     if text is None:
@@ -130,12 +130,12 @@ def _whole(path: Path, discretion: Discretion) -> Response:
     return PlainTextResponse(discretion.text(text), headers=headers)
 
 
-def _rows(planned: Planned, its: Shared, run: RunSummary) -> list[Row]:
+def _rows(planned: RunPlan, its: Shared, run: RunSummary) -> list[Row]:
     with its.index.reading(run.run) as series:
         return rows_of(planned, series, run.run.events())
 
 
-def _drawn(planned: Planned) -> dict[str, Any]:
+def _drawn(planned: RunPlan) -> dict[str, Any]:
     """The drawings, whose texts are escaped where they are made, and the same in words."""
     layout = planned.plan.topology
     step = timeline_of(planned)
@@ -172,7 +172,7 @@ def code_file(run: AskedFolder, file: CodeFile) -> Response:
     return _whole(run.path / file, _discretion(generations_of(run)))
 
 
-def _discretion(generations: Sequence[Generation], *more: Path) -> Discretion:
+def _discretion(generations: Sequence[Generation], *more: Path) -> Redaction:
     """What is kept secret by every spec that a run had, as far as they can be read, and by others."""
     read = [readable(partial(fields_of, path))[0] for path in (*(each.resolved for each in generations), *more)]
-    return Discretion([fields for fields in read if fields is not None])
+    return Redaction([fields for fields in read if fields is not None])

@@ -56,7 +56,7 @@ Kind = Literal["heat", "scatter", "parallel", "curves"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoadedSweep:
     """A sweep. `is_read`: whether everything is known of its runs that can be."""
 
     view: SweepView
@@ -65,7 +65,7 @@ class Asked:
 
 def asked_sweep(
     found: Annotated[SweepDir, Depends(asked_sweep_dir)], its: Annotated[Shared, Depends(shared)], metric: Metric = None
-) -> Asked:
+) -> LoadedSweep:
     """The sweep that an address names, with its cells compared by a metric. Raises UserError where it cannot be read,
     HTTPException (404) where there is none, and for a metric that none of its cells has measured.
     """
@@ -75,7 +75,7 @@ def asked_sweep(
     is_read = is_complete or all(cell.run is not None for cell in view.cells)
     if is_read and view.metric not in view.metrics and view.metric != view_of(found, runs).metric:
         raise HTTPException(404, f"no cell of sweep {found.name} has measured {metric}")
-    return Asked(view, is_read)
+    return LoadedSweep(view, is_read)
 
 
 @router.get("")
@@ -98,7 +98,7 @@ def sweeps(request: Request, its: Annotated[Shared, Depends(shared)], begin: Beg
 @router.get("/{name}")
 def sweep(
     request: Request,
-    asked: Annotated[Asked, Depends(asked_sweep)],
+    asked: Annotated[LoadedSweep, Depends(asked_sweep)],
     x: Metric = None,
     y: Metric = None,
     how: How = "best",
@@ -173,7 +173,7 @@ def _why_pruned(reason: Reason) -> str:
 @router.get("/{name}/figure/{kind}")
 def figure(
     kind: Kind,
-    asked: Annotated[Asked, Depends(asked_sweep)],
+    asked: Annotated[LoadedSweep, Depends(asked_sweep)],
     its: Annotated[Shared, Depends(shared)],
     x: Metric = None,
     y: Metric = None,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.dashboard.report.building import Wanted, build
+from orchestrator.dashboard.report.building import ReportRequest, build
 from orchestrator.dashboard.report.html import to_html
 from orchestrator.dashboard.report.markdown import to_markdown
 from orchestrator.errors import OrchestratorError
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
     try:
-        report = build(Wanted(tuple(RunDir(path) for path in asked.runs), asked.title, asked.note))
+        report = build(ReportRequest(tuple(RunDir(path) for path in asked.runs), asked.title, asked.note))
         if asked.output == "-":
             sys.stdout.write(to_markdown(report))
             return 0

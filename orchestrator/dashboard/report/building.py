@@ -16,16 +16,16 @@ from orchestrator.dashboard.report.document import (
     Document,
     Facts,
     Lines,
+    Paragraph,
     Section,
     Table,
-    Words,
     table,
 )
 from orchestrator.dashboard.report.runs import run_sections, steps
 from orchestrator.review.charts import CHARTS, figure_of
 from orchestrator.review.compare import MOST_RUNS, Comparison, Kind, Row, compare
 from orchestrator.review.damage import readable
-from orchestrator.review.redaction import Discretion
+from orchestrator.review.redaction import Redaction
 from orchestrator.review.series import GrowingSeries, Series
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.rundir import RunDir
@@ -36,7 +36,7 @@ _COMPARED = ("loss", "grad_norm", "lr", "speed")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReportRequest:
     """What a person asks for. An empty title: the names of the runs."""
 
     runs: tuple[RunDir, ...]
@@ -44,11 +44,11 @@ class Wanted:
     note: str = ""
 
 
-def build(wanted: Wanted) -> Document:
+def build(wanted: ReportRequest) -> Document:
     """The report on some runs, as they are at this moment."""
     summaries = [_with_goodput(summary) for summary in summarize_each(wanted.runs)]
     series = [readable(GrowingSeries(run.metrics_file).refresh)[0] or Series() for run in wanted.runs]
-    discretion = Discretion([summary.spec for summary in summaries])
+    discretion = Redaction([summary.spec for summary in summaries])
     sections = []
     if len(summaries) > 1:
         sections += _comparison(compare(summaries, series), series, discretion)
@@ -87,7 +87,7 @@ def _person() -> str:
         return NOTHING
 
 
-def _comparison(found: Comparison, series: Sequence[Series], discretion: Discretion) -> list[Section]:
+def _comparison(found: Comparison, series: Sequence[Series], discretion: Redaction) -> list[Section]:
     rows = [
         (label, run.key, run.state, steps(run), _more_than_state(run))
         for run, label in zip(found.runs, found.labels, strict=True)
@@ -100,7 +100,7 @@ def _comparison(found: Comparison, series: Sequence[Series], discretion: Discret
         table(("", "Run", "State", "Steps", "What is known")[:known], [row[:known] for row in rows], (3,))
     ]
     parts: list[tuple[str, list[Block | None]]] = [
-        ("What differs", [table(("Field", *found.labels), differing) or Words("The specs do not differ.", "dim")]),
+        ("What differs", [table(("Field", *found.labels), differing) or Paragraph("The specs do not differ.", "dim")]),
         ("What came of it", [_measures(found)]),
         ("Curves", _curves(found, series)),
     ]
@@ -142,16 +142,16 @@ def _curves(found: Comparison, series: Sequence[Series]) -> list[Block | None]:
             charts.append((f"all-{name}", made))
     hidden = len(series) - len(shown)
     return [
-        Curves(tuple(charts)) if charts else Words("Nothing was measured.", "dim"),
-        Words(f"The curves of {hidden} more runs are not drawn.", "dim") if hidden else None,
+        Curves(tuple(charts)) if charts else Paragraph("Nothing was measured.", "dim"),
+        Paragraph(f"The curves of {hidden} more runs are not drawn.", "dim") if hidden else None,
     ]
 
 
-def _discreet(block: Block, discretion: Discretion) -> Block:
+def _discreet(block: Block, discretion: Redaction) -> Block:
     """The same without what is secret."""
     said = discretion.text
     match block:
-        case Words():
+        case Paragraph():
             return replace(block, text=said(block.text))
         case Facts():
             return replace(block, pairs=tuple((name, said(text)) for name, text in block.pairs))
@@ -164,7 +164,7 @@ def _discreet(block: Block, discretion: Discretion) -> Block:
             return replace(block, charts=tuple((name, _plain(figure, discretion)) for name, figure in block.charts))
 
 
-def _plain(value: Any, discretion: Discretion) -> Any:
+def _plain(value: Any, discretion: Redaction) -> Any:
     if isinstance(value, str):
         return discretion.text(value)
     if isinstance(value, dict):

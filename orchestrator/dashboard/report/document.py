@@ -10,7 +10,7 @@ from orchestrator.review.charts import Figure
 
 
 @dataclass(frozen=True)
-class Words:
+class Paragraph:
     """A paragraph. `tone`: how it is meant."""
 
     text: str
@@ -53,7 +53,7 @@ class Curves:
     kind: Literal["curves"] = "curves"
 
 
-Block: TypeAlias = Words | Table | Facts | Lines | Curves
+Block: TypeAlias = Paragraph | Table | Facts | Lines | Curves
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.dashboard.rendering import clock, number
-from orchestrator.dashboard.report.document import Block, Curves, Document, Facts, Lines, Section, Table, Words
+from orchestrator.dashboard.report.document import Block, Curves, Document, Facts, Lines, Paragraph, Section, Table
 from orchestrator.dashboard.report.drawing import name_of
 
 _SPARK = "▁▂▃▄▅▆▇█"
@@ -37,7 +37,7 @@ def _section(part: Section) -> list[str]:
 
 def _block(block: Block) -> str:
     match block:
-        case Words():
+        case Paragraph():
             return _MARKS.get(block.tone, "") + _said(block.text)
         case Facts():
             return "\n".join(f"- {_said(name)}: {_said(text)}" for name, text in block.pairs)

@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.causes import cause_of
 from orchestrator.checkpoints import committed
 from orchestrator.dashboard.rendering import NOTHING, clock, count, disk, duration, exact, number, percent, size
-from orchestrator.dashboard.report.document import Block, Curves, Facts, Lines, Section, Words, section, table
+from orchestrator.dashboard.report.document import Block, Curves, Facts, Lines, Paragraph, Section, section, table
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import Started
 from orchestrator.launch.event_messages import thinned
@@ -25,7 +25,7 @@ from orchestrator.review.compare import differences
 from orchestrator.review.damage import readable
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.plan_vs_actual import Unit, planned_of, references_of, rows_of
-from orchestrator.review.redaction import Discretion
+from orchestrator.review.redaction import Redaction
 from orchestrator.review.series import Series
 from orchestrator.review.specs import fields_of
 from orchestrator.review.summary import RunSummary
@@ -68,7 +68,7 @@ _MOST_CHECKPOINTS = 20
 
 
 def run_sections(
-    summary: RunSummary, series: Series, discretion: Discretion, *, number: int, curves: bool
+    summary: RunSummary, series: Series, discretion: Redaction, *, number: int, curves: bool
 ) -> list[Section]:
     """A run, part by part; `number` makes the names of its charts unique. Without `curves` it has none."""
     parts: list[tuple[str, Callable[[], list[Block | None]]]] = [
@@ -86,7 +86,9 @@ def run_sections(
     found = [Section(summary.key, 1, tuple(_head(summary)), summary.state)]
     for title, made in parts:
         blocks, problem = readable(made)
-        part = section(title, blocks if problem is None and blocks is not None else [Words(str(problem), "problem")])
+        part = section(
+            title, blocks if problem is None and blocks is not None else [Paragraph(str(problem), "problem")]
+        )
         if part is not None:
             found.append(part)
     return found
@@ -130,7 +132,7 @@ def _head(summary: RunSummary) -> list[Block]:
     ]
     blocks: list[Block] = [Facts(tuple((name, text) for name, text in pairs if text))]
     troubles = [text for text in (summary.problem, problem) if text]
-    return [*blocks, *(Words(text, "problem") for text in troubles)]
+    return [*blocks, *(Paragraph(text, "problem") for text in troubles)]
 
 
 def _code(run: RunDir) -> str:
@@ -153,14 +155,14 @@ def _why(summary: RunSummary) -> list[Block | None]:
     cause = cause_of(summary.cause)
     said = f" ({summary.message})" if summary.message else ""
     return [
-        Words(f"{cause.sentence}{said}", "problem" if summary.state == "failed" else "plain"),
-        Words(f"Machine at fault: {overview.node}") if overview.node else None,
+        Paragraph(f"{cause.sentence}{said}", "problem" if summary.state == "failed" else "plain"),
+        Paragraph(f"Machine at fault: {overview.node}") if overview.node else None,
         Lines(overview.evidence) if overview.evidence else None,
-        Words(f"Next: {overview.advice}") if overview.advice else None,
+        Paragraph(f"Next: {overview.advice}") if overview.advice else None,
     ]
 
 
-def _spec(summary: RunSummary, discretion: Discretion) -> list[Block | None]:
+def _spec(summary: RunSummary, discretion: Redaction) -> list[Block | None]:
     rows = [(key, discretion.value(key, summary.spec[key])) for key in _KEY_FACTS if _is_said(summary.spec, key)]
     generations = summary.run.resolved_generations()
     specs = [readable(partial(fields_of, path))[0] or {} for path in generations]
@@ -172,7 +174,7 @@ def _spec(summary: RunSummary, discretion: Discretion) -> list[Block | None]:
     return [
         Facts(tuple(rows)) if rows else None,
         table(head, [(each.path, *(discretion.value(each.path, value) for value in each.values)) for each in changed]),
-        Words("The whole spec is resolved.json in the run directory.", "dim") if rows else None,
+        Paragraph("The whole spec is resolved.json in the run directory.", "dim") if rows else None,
     ]
 
 
@@ -190,7 +192,7 @@ def _curves(summary: RunSummary, series: Series, place: int) -> list[Block | Non
         made = figure_of(chart, {summary.key: series}, marks=marks or (), references=references or ())
         if made["data"]:
             charts.append((f"run{place}-{chart.name}", made))
-    return [Curves(tuple(charts)) if charts else Words("Nothing was measured.", "dim")]
+    return [Curves(tuple(charts)) if charts else Paragraph("Nothing was measured.", "dim")]
 
 
 def _measured(series: Series) -> Block | None:
@@ -224,7 +226,7 @@ def _planned(summary: RunSummary, series: Series) -> list[Block | None]:
     assumed = " Nothing said which GPU it is: times and memory may be of another." if planned.is_assumed else ""
     return [
         table(("", "Planned", "Measured", "Measured by planned"), rows, range(1, 4)),
-        Words(device + assumed, "dim"),
+        Paragraph(device + assumed, "dim"),
     ]
 
 
@@ -269,10 +271,10 @@ def _data(run: RunDir, place: int, curves: bool) -> list[Block | None]:
     )
     figure = consumption_figure(run) if curves and len(use.sources) > 1 else {"data": []}
     return [
-        Words(f"{use.says} {exact(use.samples)} of {exact(use.samples_at_end)} samples are read."),
+        Paragraph(f"{use.says} {exact(use.samples)} of {exact(use.samples_at_end)} samples are read."),
         table(head, rows, range(1, 9)),
-        *(Words(text, "warning") for text in use.warnings),
-        *(Words(text, "dim") for text in (*use.notes, *use.remarks)),
+        *(Paragraph(text, "warning") for text in use.warnings),
+        *(Paragraph(text, "dim") for text in (*use.notes, *use.remarks)),
         Curves(((f"run{place}-sources", figure),)) if figure["data"] else None,
     ]
 
@@ -312,5 +314,5 @@ def _events(run: RunDir) -> list[Block | None]:
     shown = events[-_MOST_EVENTS:]
     return [
         table(("When", "What"), [(clock(each.time), each.text) for each in shown]),
-        Words("Earlier events are in events.jsonl.", "dim") if len(events) > len(shown) else None,
+        Paragraph("Earlier events are in events.jsonl.", "dim") if len(events) > len(shown) else None,
     ]

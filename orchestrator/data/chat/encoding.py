@@ -20,12 +20,12 @@ from orchestrator.data.chat.templates import (
     VICUNA,
     ChatTemplate,
     JinjaTemplate,
-    Piece,
     PlainTemplate,
+    RenderedText,
     template_file,
 )
 from orchestrator.data.chat.tokens import between_images, tokens_of
-from orchestrator.data.documents import Malformed, read_records
+from orchestrator.data.documents import MalformedRecord, read_records
 from orchestrator.data.encoding import EncodedChunk, EncodedKey
 from orchestrator.data.images import pixels
 from orchestrator.data.json_values import read_json
@@ -43,7 +43,7 @@ _CONFIG = "tokenizer_config.json"
 _CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 
 
-class Encoded(NamedTuple):
+class EncodedConversation(NamedTuple):
     """A conversation as it is stored."""
 
     ids: list[int]
@@ -54,7 +54,7 @@ class Encoded(NamedTuple):
 
 
 class _Read(NamedTuple):
-    encoded: Encoded
+    encoded: EncodedConversation
     is_unpictured: bool
     """Whether its text names an image that it does not have."""
     is_shortened: bool
@@ -73,12 +73,12 @@ class ChatEncoder:
 
     def __call__(self, chunk: Chunk) -> EncodedChunk:
         """Encode a chunk."""
-        encoded: list[Encoded] = []
-        malformed: list[Malformed] = []
+        encoded: list[EncodedConversation] = []
+        malformed: list[MalformedRecord] = []
         unpictured = shortened = 0
         for block in chunk.blocks:
             for _, read in read_records(block, partial(self._read, folder=Path(block.path).parent)):
-                if isinstance(read, Malformed):
+                if isinstance(read, MalformedRecord):
                     malformed.append(read)
                 else:
                     encoded.append(read.encoded)
@@ -96,7 +96,7 @@ class ChatEncoder:
             keys.append(EncodedKey(b"".join(image for each in encoded for image in each.images), sizes, largest=255))
         return EncodedChunk(keys, malformed)
 
-    def encode(self, line: bytes, folder: Path = Path()) -> Encoded:
+    def encode(self, line: bytes, folder: Path = Path()) -> EncodedConversation:
         """A line's conversation; paths of images lead from `folder`. Raises ValueError when there is nothing to learn,
         or an image cannot be read."""
         return self._read(line, folder).encoded
@@ -111,10 +111,10 @@ class ChatEncoder:
             raise ValueError("the assistant says nothing: none of its tokens counts")
         size = self._vision.image_size if self._vision is not None else 0
         is_unpictured = self._vision is not None and not paths and any(MARK in each.text for each in messages)
-        encoded = Encoded(ids, mask, [_pixels(path, size) for path in paths])
+        encoded = EncodedConversation(ids, mask, [_pixels(path, size) for path in paths])
         return _Read(encoded, is_unpictured, _is_shortened(messages, pieces))
 
-    def _with_patches(self, pieces: Sequence[Piece], images: int) -> tuple[list[int], list[int]]:
+    def _with_patches(self, pieces: Sequence[RenderedText], images: int) -> tuple[list[int], list[int]]:
         """The tokens of text in which `IMAGE` stands for each of some images: there are those of its patches."""
         if self._vision is None:
             raise ValueError(
@@ -134,7 +134,7 @@ class ChatEncoder:
         return ids, mask
 
 
-def _is_shortened(messages: Sequence[Message], pieces: Sequence[Piece]) -> bool:
+def _is_shortened(messages: Sequence[Message], pieces: Sequence[RenderedText]) -> bool:
     written = squeezed("".join(piece.text or "" for piece in pieces))
     for message in messages:
         if message.role == "assistant" and message.counts:

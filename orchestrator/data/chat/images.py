@@ -18,13 +18,13 @@ _PATH_KEYS = ("path", "image", "url")
 
 
 @dataclass(frozen=True)
-class Picture:
+class ImagePart:
     """An image among the parts of a turn; without a path it is the next one of the conversation's list."""
 
     path: str | None
 
 
-Content = Sequence[str | Picture]
+Content = Sequence[str | ImagePart]
 """What a turn says: text and images."""
 
 
@@ -84,9 +84,9 @@ def place_images(
         yield text, tuple(images)
 
 
-def _other_count(parts: Sequence[str | Picture], marks: int, listed: int) -> str:
+def _other_count(parts: Sequence[str | ImagePart], marks: int, listed: int) -> str:
     """Why there are not as many marks as listed images."""
-    own = sum(isinstance(part, Picture) and part.path is not None for part in parts)
+    own = sum(isinstance(part, ImagePart) and part.path is not None for part in parts)
     written = sum(part.count(MARK) for part in parts if isinstance(part, str))
     if own and not listed and written:
         return (
@@ -102,7 +102,7 @@ def _other_count(parts: Sequence[str | Picture], marks: int, listed: int) -> str
     return f"its text has {marks} {MARK} for {listed} images{own_too}: each stands for one"
 
 
-def _part(part: object, where: str) -> str | Picture:
+def _part(part: object, where: str) -> str | ImagePart:
     if not isinstance(part, dict):
         raise ValueError(f"{where} is not an object but {kind_of(part)}")
     kind = part.get("type")
@@ -110,12 +110,12 @@ def _part(part: object, where: str) -> str | Picture:
         return checked_text(part.get("text"), f"{where}.text")
     if kind == "image_url":
         inner = part.get("image_url")
-        return Picture(_path(inner.get("url") if isinstance(inner, dict) else inner, f"{where}.image_url.url"))
+        return ImagePart(_path(inner.get("url") if isinstance(inner, dict) else inner, f"{where}.image_url.url"))
     if kind == "image":
         given = [name for name in _PATH_KEYS if part.get(name) is not None]
         if len(given) > 1:
             raise ValueError(f"{where} has {' and '.join(given)}: write one of them")
-        return Picture(_path(part[given[0]], f"{where}.{given[0]}") if given else None)
+        return ImagePart(_path(part[given[0]], f"{where}.{given[0]}") if given else None)
     raise ValueError(f"{where} has type {shown(kind)}; known are text, image, image_url")
 
 

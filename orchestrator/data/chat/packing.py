@@ -33,7 +33,7 @@ def loss_mask_prefix(prefix: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Usable:
+class UsableConversations:
     """What a training takes of the conversations of one part of a data set."""
 
     lengths: array[int]
@@ -57,7 +57,7 @@ class Usable:
 
 def usable(
     header: IndexHeader, first: int, stop: int, chat: ChatSpec, seq_length: int, vision: VisionSpec | None = None
-) -> Usable:
+) -> UsableConversations:
     """The conversations `first` to `stop` of a data set, for sequences of `seq_length` of a model that sees images or
     not. Raises DataError for lengths that are none."""
     lengths = array("i")
@@ -89,7 +89,7 @@ def usable(
             if pictures and lengths[number]:
                 images += pictures[number]
             start += tokens
-    return Usable(lengths, cut, dropped + crowded, short, crowded, images)
+    return UsableConversations(lengths, cut, dropped + crowded, short, crowded, images)
 
 
 def _counts(mask: BinaryIO, start: int, tokens: int) -> bool:

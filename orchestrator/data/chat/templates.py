@@ -47,7 +47,7 @@ _PROBES: dict[str, tuple[Sequence[Message], list[Any] | None]] = {
 
 
 @dataclass(frozen=True)
-class Piece:
+class RenderedText:
     """Text, and whether its tokens count. Without text it is the token that ends a document."""
 
     text: str | None
@@ -66,12 +66,12 @@ class ChatTemplate(Protocol):
     ends_without_answer: bool
     """Whether nothing that counts ends what the assistant says, so that a model never learns to stop."""
 
-    def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[Piece]:
+    def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[RenderedText]:
         """The text of a conversation. Raises ValueError for one that the template does not take, or of which it leaves
         something out."""
         ...
 
-    def prompt(self, messages: Sequence[Message]) -> list[Piece]:
+    def prompt(self, messages: Sequence[Message]) -> list[RenderedText]:
         """What the assistant's next turn goes on from. Raises ValueError for a conversation that it does not take."""
         ...
 
@@ -83,20 +83,20 @@ class PlainTemplate:
     name = content = "plain"
     is_whole = ends_without_answer = False
 
-    def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[Piece]:
+    def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[RenderedText]:
         if tools or any(message.has_more for message in messages):
             raise ValueError("the chat template plain writes neither tools nor reasoning; name another")
         pieces = []
         for number, message in enumerate(messages):
             gap = "\n\n" if number else ""
-            pieces.append(Piece(f"{gap}{message.role.capitalize()}:\n", False))
+            pieces.append(RenderedText(f"{gap}{message.role.capitalize()}:\n", False))
             says = message.role == "assistant"
-            pieces.append(Piece(message.text, says and message.counts))
+            pieces.append(RenderedText(message.text, says and message.counts))
             if says:
-                pieces.append(Piece(None, message.counts))
+                pieces.append(RenderedText(None, message.counts))
         return pieces
 
-    def prompt(self, messages: Sequence[Message]) -> list[Piece]:
+    def prompt(self, messages: Sequence[Message]) -> list[RenderedText]:
         *pieces, _, _ = self([*messages, Message("assistant", "")])  # the empty text of that turn, and its end
         return pieces
 
@@ -168,7 +168,7 @@ class JinjaTemplate:
             self._with_tools = JinjaTemplate(f"{name} (tool_use)", with_tools, special_tokens, begins, day=day)
             self.content += with_tools
 
-    def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[Piece]:
+    def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[RenderedText]:
         if tools and self._with_tools is not None:
             return self._with_tools(messages, tools)
         said = [message.text for message in messages]
@@ -182,9 +182,9 @@ class JinjaTemplate:
             return _between_marks(self._render(messages, tools))
         return self._by_prompts(messages, tools)
 
-    def prompt(self, messages: Sequence[Message]) -> list[Piece]:
+    def prompt(self, messages: Sequence[Message]) -> list[RenderedText]:
         text = self._render(messages, prompts=True)
-        return [Piece(text.replace(BEGIN, "").replace(END, ""), False)]
+        return [RenderedText(text.replace(BEGIN, "").replace(END, ""), False)]
 
     @property
     def turn_end(self) -> str:
@@ -243,13 +243,13 @@ class JinjaTemplate:
                 self._tried[name] = True
         return self._tried[name]
 
-    def _by_prompts(self, messages: Sequence[Message], tools: list[Any] | None) -> list[Piece]:
+    def _by_prompts(self, messages: Sequence[Message], tools: list[Any] | None) -> list[RenderedText]:
         finder = SpanFinder(partial(self._render, tools=tools), messages, self._turn_end, self._said_in_one)
         pieces, done = [], 0
         for start, end in finder.spans():
-            pieces += [Piece(finder.text[done:start], False), Piece(finder.text[start:end], True)]
+            pieces += [RenderedText(finder.text[done:start], False), RenderedText(finder.text[start:end], True)]
             done = end
-        return [*pieces, Piece(finder.text[done:], False)]
+        return [*pieces, RenderedText(finder.text[done:], False)]
 
     def _said_in_one(self, message: Message) -> str:
         """What stands in one piece of what a turn says."""
@@ -310,11 +310,11 @@ def _turn(message: Message, in_parts: bool) -> dict[str, Any]:
     return {"thinking": reasoning, **turn, "reasoning_content": reasoning}
 
 
-def _between_marks(text: str) -> list[Piece]:
+def _between_marks(text: str) -> list[RenderedText]:
     pieces = []
     for number, part in enumerate(text.split(BEGIN)):
         said, _, rest = part.partition(END) if number else ("", "", part)
-        pieces += [Piece(said, True), Piece(rest, False)]
+        pieces += [RenderedText(said, True), RenderedText(rest, False)]
     return pieces
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from orchestrator.data.chat.conversations import Message
 from orchestrator.data.chat.images import IMAGE
-from orchestrator.data.chat.templates import ChatTemplate, Piece
+from orchestrator.data.chat.templates import ChatTemplate, RenderedText
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.spec.prompts import NO_TEXT, is_text
 from orchestrator.spec.vision import MARK
@@ -39,12 +39,12 @@ def prompt_tokens(tokenizer: Tokenizer, template: ChatTemplate, messages: Sequen
     return [*first.ids, *(token for part in others for token in (image, *part.ids))]
 
 
-def tokens_of(tokenizer: Tokenizer, pieces: Sequence[Piece], is_whole: bool) -> Tokens:
+def tokens_of(tokenizer: Tokenizer, pieces: Sequence[RenderedText], is_whole: bool) -> Tokens:
     """The tokens of pieces without images; `is_whole` as their template says."""
     return _as_one(tokenizer, pieces) if is_whole else _piece_by_piece(tokenizer, pieces)
 
 
-def between_images(tokenizer: Tokenizer, pieces: Sequence[Piece], is_whole: bool) -> list[Tokens]:
+def between_images(tokenizer: Tokenizer, pieces: Sequence[RenderedText], is_whole: bool) -> list[Tokens]:
     """The tokens before, between and after the images of pieces, each a text of its own, but to a tokenizer that knows
     the mark. Raises ValueError where that finds other than stand there."""
     own = mark_token(tokenizer)
@@ -59,7 +59,7 @@ def mark_token(tokenizer: Tokenizer) -> int | None:
     return own if own is not None and tokenizer.encode(MARK) == [own] else None
 
 
-def _between_marks(tokenizer: Tokenizer, own: int, pieces: Sequence[Piece], is_whole: bool) -> list[Tokens]:
+def _between_marks(tokenizer: Tokenizer, own: int, pieces: Sequence[RenderedText], is_whole: bool) -> list[Tokens]:
     """What stands between images where the tokenizer itself knows the mark, as one text: so does transformers. Marks
     that people or templates write stay, as tokens that are no images."""
     texts = [piece.text or "" for piece in pieces]
@@ -75,7 +75,7 @@ def _between_marks(tokenizer: Tokenizer, own: int, pieces: Sequence[Piece], is_w
     return [Tokens(ids[start:stop], counts[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
 
-def _as_one(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Tokens:
+def _as_one(tokenizer: Tokenizer, pieces: Sequence[RenderedText]) -> Tokens:
     """Of what counts, the tokens from that of its first character to that of its last count, as transformers' mask has
     it: one that began before is among them, and of several for the last character the first."""
     text = "".join(piece.text or "" for piece in pieces)
@@ -92,7 +92,7 @@ def _as_one(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Tokens:
     return Tokens(ids, counts.tolist())
 
 
-def _piece_by_piece(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Tokens:
+def _piece_by_piece(tokenizer: Tokenizer, pieces: Sequence[RenderedText]) -> Tokens:
     ids: list[int] = []
     counts: list[int] = []
     for piece in pieces:
@@ -102,9 +102,9 @@ def _piece_by_piece(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> Tokens:
     return Tokens(ids, counts)
 
 
-def _split(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def _split(pieces: Sequence[RenderedText]) -> list[list[RenderedText]]:
     """The pieces before, between and after images."""
-    parts: list[list[Piece]] = [[]]
+    parts: list[list[RenderedText]] = [[]]
     for piece in pieces:
         first, *others = [None] if piece.text is None else piece.text.split(IMAGE)
         parts[-1].append(replace(piece, text=first))

@@ -128,7 +128,7 @@ class ChatDataset(MegatronDataset):
         return np.concatenate([[len(packs)], starts, members]).astype(np.int64)
 
 
-class SeenChatDataset(ChatDataset):
+class ImageChatDataset(ChatDataset):
     """Conversations with images, one to a sequence.
 
     Item i holds beside the others `images`, uint8 [images_per_sequence, 3, size, size], black where there are fewer,
@@ -170,7 +170,7 @@ def _save(path: Path, array: Any) -> None:
 def dataset(
     chat: ChatSpec, vision: VisionSpec | None, settings: dict[str, Any]
 ) -> tuple[type[ChatDataset], ChatDatasetConfig]:
-    """`ChatDataset` says what an item holds, `SeenChatDataset` what that of a model with `vision` does."""
-    kind = ChatDataset if vision is None else SeenChatDataset
+    """`ChatDataset` says what an item holds, `ImageChatDataset` what that of a model with `vision` does."""
+    kind = ChatDataset if vision is None else ImageChatDataset
     long = chat.long_conversations
     return kind, ChatDatasetConfig(**settings, packing=chat.packing, long_conversations=long, vision=vision)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from orchestrator.errors import MissingDependency
-from orchestrator.evaluation.base import Setting, Task
+from orchestrator.evaluation.base import Task, TaskContext
 from orchestrator.evaluation.tasks.classification import Classification
 from orchestrator.evaluation.tasks.lambada import Lambada
 from orchestrator.evaluation.tasks.perplexity import Perplexity
-from orchestrator.results.evaluation_request import Asked
+from orchestrator.results.evaluation_request import EvaluationRequest
 
-_TASKS: Final[dict[str, Callable[[Asked, Setting], Task]]] = {
+_TASKS: Final[dict[str, Callable[[EvaluationRequest, TaskContext], Task]]] = {
     "wikitext": Perplexity,
     "text": Perplexity,
     "lambada": Lambada,
@@ -22,7 +22,7 @@ _TASKS: Final[dict[str, Callable[[Asked, Setting], Task]]] = {
 }
 
 
-def make_task(asked: Asked, setting: Setting) -> Task:
+def make_task(asked: EvaluationRequest, setting: TaskContext) -> Task:
     """The task, with its files read. Raises UserError for everything that is wrong with these."""
     if asked.kind == "lm-eval":
         try:

@@ -8,9 +8,9 @@ from typing import Any
 from orchestrator.data.tasks.dataset import TaskSamples
 from orchestrator.data.tasks.files import read_examples
 from orchestrator.errors import UserError
-from orchestrator.evaluation.base import Found, Setting, Work
+from orchestrator.evaluation.base import TaskContext, TaskNetwork, TaskResult
 from orchestrator.evaluation.statistics import mean
-from orchestrator.results.evaluation_request import Asked
+from orchestrator.results.evaluation_request import EvaluationRequest
 
 
 class Classification:
@@ -19,7 +19,7 @@ class Classification:
     contents = ""
     libraries: Sequence[str] = ()
 
-    def __init__(self, asked: Asked, setting: Setting) -> None:
+    def __init__(self, asked: EvaluationRequest, setting: TaskContext) -> None:
         job = setting.job
         if not job.has_task or job.labelled_task.name != asked.kind:
             raise UserError(f"{asked.where}: the model was not fine-tuned on {asked.kind}")
@@ -27,13 +27,13 @@ class Classification:
         examples = read_examples(task, [asked.where])
         self._samples = TaskSamples(task, examples, setting.tokenizer, job.model.seq_length, job.runtime.seed)
 
-    def measure(self, work: Work) -> Found:
+    def measure(self, work: TaskNetwork) -> TaskResult:
         answers = work.answers("examples", _Encoded(self._samples))
         metrics = {
             "accuracy": mean([float(answer.right) for answer in answers]),
             "loss": mean([answer.loss for answer in answers]),
         }
-        return Found(metrics, {"examples": len(answers), "right": sum(answer.right for answer in answers)})
+        return TaskResult(metrics, {"examples": len(answers), "right": sum(answer.right for answer in answers)})
 
 
 class _Encoded:

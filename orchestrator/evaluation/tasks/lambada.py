@@ -10,9 +10,9 @@ from typing import Any
 from orchestrator.data.tasks.examples import read_lines
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
-from orchestrator.evaluation.base import Found, Scored, Setting, Work
+from orchestrator.evaluation.base import ScoredTokens, TaskContext, TaskNetwork, TaskResult
 from orchestrator.evaluation.statistics import exponential, mean, scaled
-from orchestrator.results.evaluation_request import Asked
+from orchestrator.results.evaluation_request import EvaluationRequest
 
 _FIELD = "text"
 
@@ -25,7 +25,7 @@ class Lambada:
     contents = ""
     libraries: Sequence[str] = ()
 
-    def __init__(self, asked: Asked, setting: Setting) -> None:
+    def __init__(self, asked: EvaluationRequest, setting: TaskContext) -> None:
         self.strict = bool(asked.options["strict"])
         prefix = setting.prefix(asked)
         self.sequences = []
@@ -41,17 +41,17 @@ class Lambada:
                     f"{place}: the passage has {length} tokens, but the model has learned {setting.longest} positions: "
                     "shorten the passage, or leave it out"
                 )
-            self.sequences.append(Scored([*context, *target], len(context)))
+            self.sequences.append(ScoredTokens([*context, *target], len(context)))
         if not self.sequences:
             raise UserError(f"{asked.where} has no passages: LAMBADA is a JSON object with {_FIELD!r} on each line")
 
-    def measure(self, work: Work) -> Found:
+    def measure(self, work: TaskNetwork) -> TaskResult:
         scores = work.scores("passages", self.sequences)
         loss = scaled(mean([score.logprob for score in scores]), -1.0)
         accuracy = mean([float(score.greedy) for score in scores])
         metrics = {"accuracy" if self.strict else "last_token_accuracy": accuracy, "perplexity": exponential(loss)}
         right = sum(score.greedy for score in scores)
-        return Found(metrics, {"passages": len(scores), "right": right})
+        return TaskResult(metrics, {"passages": len(scores), "right": right})
 
 
 def _parted(text: str, tokenizer: Tokenizer, strict: bool) -> tuple[list[int], list[int]]:

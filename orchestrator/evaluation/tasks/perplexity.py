@@ -10,10 +10,10 @@ from typing import overload
 import numpy as np
 
 from orchestrator.errors import UserError
-from orchestrator.evaluation.base import Found, Scored, Setting, Work
+from orchestrator.evaluation.base import ScoredTokens, TaskContext, TaskNetwork, TaskResult
 from orchestrator.evaluation.statistics import exponential, ratio, scaled
 from orchestrator.evaluation.texts import Window, detokenized, windows, words_of_wikitext
-from orchestrator.results.evaluation_request import Asked, read_text
+from orchestrator.results.evaluation_request import EvaluationRequest, read_text
 
 
 class Perplexity:
@@ -22,7 +22,7 @@ class Perplexity:
     contents = ""
     libraries: Sequence[str] = ()
 
-    def __init__(self, asked: Asked, setting: Setting) -> None:
+    def __init__(self, asked: EvaluationRequest, setting: TaskContext) -> None:
         text = read_text(Path(asked.where))
         self._is_wikitext = asked.kind == "wikitext"
         self.words = words_of_wikitext(text) if self._is_wikitext else len(text.split())
@@ -38,10 +38,10 @@ class Perplexity:
         length = asked.options["seq_length"] - len(self._prefix)
         self.windows = windows(len(self.tokens), length, asked.options["overlapping_eval"] or length)
 
-    def measure(self, work: Work) -> Found:
+    def measure(self, work: TaskNetwork) -> TaskResult:
         return self.found([-score.logprob for score in work.scores("windows", _Sequences(self))])
 
-    def found(self, losses: Sequence[float]) -> Found:
+    def found(self, losses: Sequence[float]) -> TaskResult:
         """Numbers from the summed losses of each window."""
         counts = [window.stop - window.first for window in self.windows]
         scored = sum(counts)
@@ -55,16 +55,16 @@ class Perplexity:
             # The first word is not scored either, and what is left is shared out over the others.
             by_word = {"word_perplexity": exponential(scaled(loss, scored / (self.words - 1)))}
             metrics = by_word | metrics if self._is_wikitext else metrics | by_word
-        return Found(metrics, {"windows": len(counts), "tokens": scored, "words": self.words, "bytes": self.bytes})
+        return TaskResult(metrics, {"windows": len(counts), "tokens": scored, "words": self.words, "bytes": self.bytes})
 
-    def scored(self, window: Window) -> Scored:
+    def scored(self, window: Window) -> ScoredTokens:
         """The tokens of a window, with those that begin every sequence."""
         before = len(self._prefix)
         tokens = [*self._prefix, *self.tokens[window.start : window.stop].tolist()]
-        return Scored(tokens, window.first - window.start + before)
+        return ScoredTokens(tokens, window.first - window.start + before)
 
 
-class _Sequences(Sequence[Scored]):
+class _Sequences(Sequence[ScoredTokens]):
     """Windows that are cut out when they are asked for: together they may be many times the text."""
 
     def __init__(self, task: Perplexity) -> None:
@@ -74,11 +74,11 @@ class _Sequences(Sequence[Scored]):
         return len(self._task.windows)
 
     @overload
-    def __getitem__(self, index: int) -> Scored: ...
+    def __getitem__(self, index: int) -> ScoredTokens: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Scored]: ...
+    def __getitem__(self, index: slice) -> list[ScoredTokens]: ...
 
-    def __getitem__(self, index: int | slice) -> Scored | list[Scored]:
+    def __getitem__(self, index: int | slice) -> ScoredTokens | list[ScoredTokens]:
         chosen = self._task.windows[index]
         return self._task.scored(chosen) if isinstance(chosen, Window) else [self._task.scored(each) for each in chosen]

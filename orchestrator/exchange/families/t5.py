@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.exchange.families.llama import FIXED
-from orchestrator.exchange.table import DECODER, ENCODER, As, Family, Rule
+from orchestrator.exchange.table import DECODER, ENCODER, Family, Rule, SameAs
 
 _ACTIVATIONS = {
     **{"relu": ("relu",), "geglu": ("gated-gelu", "gated-gelu_new"), "swiglu": ("gated-silu",)},
@@ -85,11 +85,11 @@ T5 = Family(
     },
     constants={"is_encoder_decoder": True, "is_decoder": False},
     defaults={
-        **{"num_layers": 6, "num_decoder_layers": As("num_layers"), "d_model": 512, "num_heads": 8, "d_kv": 64},
+        **{"num_layers": 6, "num_decoder_layers": SameAs("num_layers"), "d_model": 512, "num_heads": 8, "d_kv": 64},
         **{"d_ff": 2048, "layer_norm_epsilon": 1e-6, "dropout_rate": 0.1, "relative_attention_num_buckets": 32},
         **{"relative_attention_max_distance": 128, "tie_word_embeddings": True},
         # As transformers has it: an output layer of its own is not scaled.
-        "scale_decoder_outputs": As("tie_word_embeddings"),
+        "scale_decoder_outputs": SameAs("tie_word_embeddings"),
     },
     activations=_ACTIVATIONS,
     activation_key="feed_forward_proj",

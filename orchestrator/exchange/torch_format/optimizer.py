@@ -30,7 +30,7 @@ Parameter = tuple[int, str]
 """A weight of a rank: its chunk and its name."""
 
 
-class NotWhole(Exception):  # noqa: N818 - it says what the state is
+class IncompleteState(Exception):  # noqa: N818 - it says what the state is
     """Why an optimizer's state cannot be taken over, in words."""
 
 
@@ -49,13 +49,13 @@ def states_of(rank: Rank) -> RankStates:
     """Raises NotWhole."""
     stored = rank.optimizer
     if stored is None:
-        raise NotWhole("it has none")
+        raise IncompleteState("it has none")
     if not isinstance(stored, Mapping):
-        raise NotWhole("it is of several optimizers")
+        raise IncompleteState("it is of several optimizers")
     inner = stored.get("optimizer", stored.get("optimizer_state_dict", stored))
     groups = inner.get("param_groups") if isinstance(inner, Mapping) else None
     if not isinstance(groups, list) or not all(_is_group(group) for group in groups):
-        raise NotWhole("it has no groups of parameters")
+        raise IncompleteState("it has no groups of parameters")
     scaler = stored.get("grad_scaler")
     if not isinstance(scaler, dict) or not all(isinstance(value, _NUMBERS) for value in scaler.values()):
         scaler = None
@@ -79,7 +79,7 @@ def _by_decay(groups: Sequence[dict[str, Any]], iteration: int) -> list[dict[str
     for group in groups:
         decays = group.get("wd_mult", group.get("weight_decay"))
         if half := halves[0 if decays else 1]:
-            raise NotWhole(f"it has several groups of parameters with the weight decay of one ({half})")
+            raise IncompleteState(f"it has several groups of parameters with the weight decay of one ({half})")
         halves[0 if decays else 1] = _hyperparameters({"step": iteration, **group})
     return halves
 
@@ -87,7 +87,7 @@ def _by_decay(groups: Sequence[dict[str, Any]], iteration: int) -> list[dict[str
 def _hyperparameters(group: Mapping[str, Any]) -> dict[str, Any]:
     """Those that are numbers; `betas` are two."""
     if not isinstance(group["step"], _NUMBERS):
-        raise NotWhole("it does not say its step")
+        raise IncompleteState("it does not say its step")
     said = {name: group[name] for name in _HYPERPARAMETERS if isinstance(group.get(name), (*_NUMBERS, tuple))}
     return {**said, "step": int(group["step"])}
 
@@ -101,17 +101,19 @@ def _of_buffers(rank: Rank) -> Iterator[tuple[Parameter, dict[str, torch.Tensor]
     """From the file of a distributed optimizer: a buffer for each chunk."""
     path = rank.path.with_name(_DISTRIBUTED)
     if not path.is_file():
-        raise NotWhole(f"it is a distributed optimizer's, and {path} is not there")
+        raise IncompleteState(f"it is a distributed optimizer's, and {path} is not there")
     content: Mapping[Any, Any] = read_pickle(path)
     buffers = {key: value for key, value in content.items() if isinstance(key, int)}
     if set(buffers) != set(range(len(rank.chunks))):
-        raise NotWhole(f"{path} has {len(buffers)} buffers for {len(rank.chunks)} chunks")
+        raise IncompleteState(f"{path} has {len(buffers)} buffers for {len(rank.chunks)} chunks")
     for chunk, weights in enumerate(rank.chunks):
         of_types = list(buffers[chunk].values()) if isinstance(buffers[chunk], dict) else []
         flat = of_types[0] if len(of_types) == 1 else None
         kinds = (MASTER, *MOMENTS)
         if not isinstance(flat, dict) or not all(isinstance(flat.get(kind), torch.Tensor) for kind in kinds):
-            raise NotWhole(f"{path} has its states in another form than Megatron-LM has had since its release 0.5")
+            raise IncompleteState(
+                f"{path} has its states in another form than Megatron-LM has had since its release 0.5"
+            )
         for name, start in _places(flat[MASTER], weights, path):
             stop, shape = start + weights[name].numel(), weights[name].shape
             yield (chunk, name), {kind: flat[kind][start:stop].view(shape).float() for kind in kinds}
@@ -129,12 +131,12 @@ def _places(flat: torch.Tensor, weights: Mapping[str, torch.Tensor], path: Path)
             if torch.equal(flat[start : start + weight.numel()].to(weight.dtype), weight.flatten()):
                 break
         else:
-            raise NotWhole(f"the fp32 copy of {name} is not found in {path}")
+            raise IncompleteState(f"the fp32 copy of {name} is not found in {path}")
         bucket = bucket if start == aligned else start
         end = start + weight.numel()
         yield name, start
     if end != len(flat):
-        raise NotWhole(f"{path} holds states of more than the model's weights")
+        raise IncompleteState(f"{path} holds states of more than the model's weights")
 
 
 def _groups(rank: Rank, groups: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], bool, list[Parameter]]]:
@@ -147,10 +149,12 @@ def _groups(rank: Rank, groups: Sequence[dict[str, Any]]) -> Iterator[tuple[dict
     filled = [group for group in groups if group.get("params")]
     wanted = [half for half in halves.values() if half]
     if len(filled) != len(wanted):
-        raise NotWhole(f"it has {len(filled)} groups of parameters, and {len(wanted)} are known here")
+        raise IncompleteState(f"it has {len(filled)} groups of parameters, and {len(wanted)} are known here")
     for group, (decays, parameters) in zip(filled, ((key, half) for key, half in halves.items() if half), strict=True):
         if len(group["params"]) != len(parameters):
-            raise NotWhole(f"a group has {len(group['params'])} parameters, and {len(parameters)} are known here")
+            raise IncompleteState(
+                f"a group has {len(group['params'])} parameters, and {len(parameters)} are known here"
+            )
         yield group, decays, parameters
 
 
@@ -178,8 +182,8 @@ def _of_group(
         own: dict[str, torch.Tensor] = {}
         for key, tensor in {MASTER: master, **moments}.items():
             if not isinstance(tensor, torch.Tensor) or tensor.shape != weight.shape:
-                raise NotWhole(f"{name} of {rank.path} has no {key} of its shape")
+                raise IncompleteState(f"{name} of {rank.path} has no {key} of its shape")
             own[key] = tensor.detach().float()
         if not torch.equal(own[MASTER].to(weight.dtype), weight):
-            raise NotWhole(f"the fp32 copy of {name} in {rank.path} is not what the model has")
+            raise IncompleteState(f"the fp32 copy of {name} in {rank.path} is not what the model has")
         yield own

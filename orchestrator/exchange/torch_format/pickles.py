@@ -41,7 +41,7 @@ _NUMBERS = "biuf"
 """Kinds of numpy's types that are numbers."""
 
 
-class Stored:
+class StoredObject:
     """What a file holds of an object of one of Megatron-LM's classes."""
 
 
@@ -78,7 +78,7 @@ def _allowed() -> Iterator[tuple[Callable[..., Any], str]]:
     for module, name in product(_ENUM_MODULES, _ENUMS):
         yield _Enumeration(), f"{module}.{name}"
     for module, name in product(_SCALER_MODULES, _SCALERS):
-        yield Stored, f"{module}.{name}"
+        yield StoredObject, f"{module}.{name}"
     for module in _NUMPY_MODULES:
         yield _scalar, f"{module}.scalar"
         yield _array, f"{module}._reconstruct"

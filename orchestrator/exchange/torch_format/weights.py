@@ -15,7 +15,7 @@ from orchestrator.errors import UserError
 from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.table import layers_of, stack_of
 from orchestrator.exchange.torch_format.names import COPY, OUTPUT, TABLE, is_encoder, is_older, key_of, shared_axis
-from orchestrator.exchange.torch_format.optimizer import MASTER, NotWhole, RankStates, states_of
+from orchestrator.exchange.torch_format.optimizer import MASTER, IncompleteState, RankStates, states_of
 from orchestrator.exchange.torch_format.ranks import RankGrid, read_ranks
 from orchestrator.spec.job import JobSpec
 
@@ -165,7 +165,7 @@ class RankWeights:
             return "a release has none"
         try:
             states = [[states_of(rank) for rank in row] for row in self._grid.ranks]
-        except NotWhole as reason:
+        except IncompleteState as reason:
             return str(reason)
         self._groups = [
             next((each.groups[half] for row in states for each in row if each.groups[half]), {}) for half in (0, 1)

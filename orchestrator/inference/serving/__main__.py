@@ -17,7 +17,7 @@ import time
 from orchestrator.errors import UserError
 from orchestrator.http_server import Server
 from orchestrator.inference.program import add_weights, exit_code, loaded
-from orchestrator.inference.serving.app import Limits, Served, build_app
+from orchestrator.inference.serving.app import Limits, ServedModel, build_app
 from orchestrator.inference.serving.chats import chat_of
 from orchestrator.inference.serving.engine import Engine
 from orchestrator.listening import TOKEN_VARIABLE, listen
@@ -60,7 +60,7 @@ def _serve(arguments: argparse.Namespace) -> None:
                 signal.signal(number, lambda *unused: engine.stop())
             limits = Limits(token, arguments.max_bytes, arguments.loopback)
             longest = arguments.max_length or model.job.model.positions
-            served = Served(arguments.name, model, engine, chat_of(model), longest, int(time.time()))
+            served = ServedModel(arguments.name, model, engine, chat_of(model), longest, int(time.time()))
             _answer(served, limits, listening, arguments.json)
         else:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -68,7 +68,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         engine.run()
 
 
-def _answer(served: Served, limits: Limits, listening: socket.socket, as_json: bool) -> None:
+def _answer(served: ServedModel, limits: Limits, listening: socket.socket, as_json: bool) -> None:
     """Answer HTTP in a thread, and say where."""
     server = Server(build_app(served, limits), lifespan="off")
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()

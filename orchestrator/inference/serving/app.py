@@ -37,7 +37,7 @@ from orchestrator.inference.serving.protocol import (
     parsed,
     usage,
 )
-from orchestrator.inference.texts import Continuation, Piece
+from orchestrator.inference.texts import Continuation, TextDelta
 from orchestrator.spec.formatting import shorten
 from orchestrator.spec.generation import Generation
 from orchestrator.spec.prompts import NO_TEXT, is_text
@@ -69,7 +69,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model as callers see it."""
 
     name: str
@@ -82,18 +82,18 @@ class Served:
     created: int
 
 
-def build_app(served: Served, limits: Limits) -> FastAPI:
+def build_app(served: ServedModel, limits: Limits) -> FastAPI:
     """The application."""
     # A redirect would name whatever a caller calls the server.
     app = FastAPI(title="orchestrator", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
 
     @app.middleware("http")
-    async def guard(request: Request, go_on: Callable[[Request], Any]) -> Response:
+    async def guard(request: Request, decode_step: Callable[[Request], Any]) -> Response:
         try:
             _admit(request, limits)
         except RequestError as error:
             return _refusal(error)
-        answer: Response = await go_on(request)
+        answer: Response = await decode_step(request)
         return answer
 
     @app.exception_handler(RequestError)
@@ -220,19 +220,19 @@ def _json(content: bytearray) -> Any:
     return given
 
 
-def _check_name(name: str | None, served: Served) -> None:
+def _check_name(name: str | None, served: ServedModel) -> None:
     if name not in (None, served.name):
         raise RequestError(404, f"there is no model {shorten(name or '')}; this is {served.name}")
 
 
-def _check_room(images: int, served: Served) -> None:
+def _check_room(images: int, served: ServedModel) -> None:
     """Raises RequestError for more images than a prompt has tokens for, before one of them is read."""
     model = served.model.job.model
     if model.has_vision and (tokens := images * model.image_encoder.tokens_per_image) > served.longest:
         raise RequestError(400, f"{images} images take {tokens} tokens; a prompt has at most {served.longest}")
 
 
-def _check_length(length: int, served: Served) -> None:
+def _check_length(length: int, served: ServedModel) -> None:
     """Raises RequestError for a text, or a list of ids, that is longer than a prompt can be, before it is tokenized."""
     most = served.longest * _CHARACTERS_A_TOKEN
     if length > most:
@@ -254,7 +254,7 @@ Choice = Callable[[int, str, Continuation | None, bool], dict[str, Any]]
 """From a choice's index, a text, the whole with the last piece, and whether it is a piece: the choice in an answer."""
 
 
-def _as_completion(served: Served) -> Choice:
+def _as_completion(served: ServedModel) -> Choice:
     def choice(index: int, text: str, written: Continuation | None, is_piece: bool) -> dict[str, Any]:
         return completion_choice(index, text, written, served.model.tokenizer)
 
@@ -268,7 +268,7 @@ def _as_chat(index: int, text: str, written: Continuation | None, is_piece: bool
 
 
 async def _requests(
-    served: Served,
+    served: ServedModel,
     count: int,
     prompts: Callable[[], Sequence[Prompt]],
     options: Sequence[Generation],
@@ -295,7 +295,7 @@ class _Call:
 
     def __init__(
         self,
-        served: Served,
+        served: ServedModel,
         kind: Literal["text_completion", "chat.completion"],
         requests: list[WriteRequest],
         choices: int,
@@ -324,7 +324,7 @@ class _Call:
         record = envelope(self._kind, self._served.name, self._identity)
         return JSONResponse({**record, "choices": choices, "usage": usage(self._read, whole)})
 
-    async def _pieces(self, ticket: Ticket) -> AsyncIterator[Piece]:
+    async def _pieces(self, ticket: Ticket) -> AsyncIterator[TextDelta]:
         left = len(self._requests)
         while left:
             piece = await ticket.pieces.get()

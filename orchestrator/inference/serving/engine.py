@@ -15,7 +15,7 @@ import torch
 from orchestrator.inference.model import Model
 from orchestrator.inference.requests import Request
 from orchestrator.inference.serving.protocol import RequestError
-from orchestrator.inference.texts import Piece
+from orchestrator.inference.texts import TextDelta
 from orchestrator.runtime.processes.process_groups import end_waiting
 
 _GATHERING_SECONDS = 0.005
@@ -32,14 +32,14 @@ class Ticket:
 
     requests: Sequence[Request]
     loop: asyncio.AbstractEventLoop
-    pieces: asyncio.Queue[Piece | RequestError] = field(default_factory=asyncio.Queue)
+    pieces: asyncio.Queue[TextDelta | RequestError] = field(default_factory=asyncio.Queue)
 
     @property
     def size(self) -> int:
         """Rows of a batch that it takes."""
         return sum(request.options.num_beams for request in self.requests)
 
-    def put(self, piece: Piece | RequestError) -> None:
+    def put(self, piece: TextDelta | RequestError) -> None:
         """From the engine's thread. Whoever asked may have gone, with the loop."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.pieces.put_nowait, piece)

@@ -89,7 +89,7 @@ Whole = Annotated[int, BeforeValidator(refuse_bool)]
 Number = Annotated[float, BeforeValidator(refuse_bool)]
 
 
-class _Sent(Section):
+class _RequestPart(Section):
     """A part of a request."""
 
     inert: ClassVar[Inert] = {}
@@ -100,13 +100,13 @@ class _Sent(Section):
         return without_inert(given, cls.inert) if isinstance(given, dict) else given
 
 
-class _StreamOptions(_Sent):
+class _StreamOptions(_RequestPart):
     inert: ClassVar[Inert] = {"include_obfuscation": (False, None)}
 
     include_usage: bool = False
 
 
-class _Asked(_Sent):
+class _GenerationRequest(_RequestPart):
     """What both kinds of requests have."""
 
     inert: ClassVar[Inert] = {
@@ -164,7 +164,7 @@ class _Asked(_Sent):
         return [options_of({**known, "seed": (first + number) % _SEEDS}) for number in range(self.n)]
 
 
-class CompletionRequest(_Asked):
+class CompletionRequest(_GenerationRequest):
     """POST /v1/completions."""
 
     prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)] = Field(
@@ -178,7 +178,7 @@ class CompletionRequest(_Asked):
         return self._each(self.max_tokens, self.logprobs is not None)
 
 
-class _Turn(_Sent):
+class _Turn(_RequestPart):
     inert: ClassVar[Inert] = {
         **{"tool_calls": ([], None), "function_call": (None,), "refusal": ("", None), "audio": (None,)},
         **{"annotations": ([], None), "reasoning_content": ("", None)},
@@ -190,10 +190,10 @@ class _Turn(_Sent):
     """Changes nothing."""
 
 
-class ChatRequest(_Asked):
+class ChatRequest(_GenerationRequest):
     """POST /v1/chat/completions."""
 
-    inert: ClassVar[Inert] = {**_Asked.inert, "logprobs": (False, None)}
+    inert: ClassVar[Inert] = {**_GenerationRequest.inert, "logprobs": (False, None)}
 
     messages: Annotated[list[_Turn], FailFast(), Field(min_length=1, max_length=_MOST_MESSAGES)]
     max_tokens: Whole | None = None
@@ -234,7 +234,7 @@ class ChatRequest(_Asked):
         return tokens
 
 
-PATHS: dict[str, type[_Asked]] = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest}
+PATHS: dict[str, type[_GenerationRequest]] = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest}
 """What each path reads."""
 
 Kind = TypeVar("Kind", CompletionRequest, ChatRequest)
@@ -249,7 +249,7 @@ def parsed(kind: type[Kind], given: Any) -> Kind:
         raise RequestError(400, few(problems)) from error
 
 
-def _sentence(kind: type[_Asked], error: ErrorDetails) -> str:
+def _sentence(kind: type[_GenerationRequest], error: ErrorDetails) -> str:
     """One of a request's errors."""
     place = error["loc"]
     if error["type"] != "extra_forbidden":

@@ -1,6 +1,6 @@
 """What several flags of Megatron-LM say together, each in both directions: read into a job, written from one."""
 
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_groups.data import DATA
 from orchestrator.migration.flag_groups.experts import EXPERTS_TOGETHER
 from orchestrator.migration.flag_groups.fp8 import FP8_TOGETHER
@@ -13,7 +13,7 @@ from orchestrator.migration.flag_groups.tracking import TRACKING
 from orchestrator.migration.flag_groups.training import TRAINING
 from orchestrator.migration.flag_groups.variants import VARIANTS
 
-TOGETHER: tuple[Together, ...] = (
+TOGETHER: tuple[FlagGroup, ...] = (
     *VARIANTS,
     *MODEL,
     *EXPERTS_TOGETHER,

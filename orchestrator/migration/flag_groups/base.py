@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import Gathering
+from orchestrator.migration.given_flags import GivenFlags
 
 
 @dataclass(frozen=True)
-class Together:
+class FlagGroup:
     """Flags that are read together, and the fields that they are."""
 
     flags: dict[str, int | None]
     """Each with how many words it takes; None for any number."""
-    read: Callable[[Gathering], None]
+    read: Callable[[GivenFlags], None]
     write: Callable[[FlagWriter], None]
     paths: tuple[str, ...]

@@ -7,9 +7,9 @@ from pathlib import PurePath
 from typing import Any
 
 from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import MEGATRON, Gathering
+from orchestrator.migration.given_flags import MEGATRON, GivenFlags
 from orchestrator.spec.data import BlendEntry
 
 BLEND, VALIDATION, TEST, SPLIT = "data.blend", "data.validation", "data.test", "data.split"
@@ -70,7 +70,7 @@ def _weight(word: str) -> float | None:
         return None
 
 
-def read_sources(given: Gathering) -> None:
+def read_sources(given: GivenFlags) -> None:
     for name, path in _SOURCES.items():
         if not given.has(name):
             continue
@@ -88,7 +88,7 @@ def read_sources(given: Gathering) -> None:
         given.carry("mock-data", RANDOM, True)
 
 
-def read_split(given: Gathering) -> None:
+def read_split(given: GivenFlags) -> None:
     if given.has("train-data-path"):
         given.no_effect("split", "each part has sources of its own")
         given.default(SPLIT, TRAINING_ALONE, "--train-data-path is read whole")
@@ -147,7 +147,7 @@ def _write_blend(writer: FlagWriter, name: str, entries: list[BlendEntry]) -> No
         writer.say_otherwise(path, "a prefix with a dash in front reads like a flag: ./ is written before it")
 
 
-def read_tokenizer(given: Gathering) -> None:
+def read_tokenizer(given: GivenFlags) -> None:
     kind = given.text("tokenizer-type") if given.has("tokenizer-type") else given.family.tokenizer
     is_random = given.get(RANDOM) is True
     if kind is None:
@@ -170,7 +170,7 @@ def read_tokenizer(given: Gathering) -> None:
         given.no_effect(("tiktoken-pattern", "tiktoken-num-special-tokens"), _UNREAD)
 
 
-def _read_null(given: Gathering, is_random: bool) -> None:
+def _read_null(given: GivenFlags, is_random: bool) -> None:
     if is_random or given.number("vocab-size") == _BYTES:
         reason = "random tokens have no tokenizer" if is_random else "256 ids and an end of document: byte_level"
         given.settle("tokenizer-type", "carried", TYPE, "byte_level", reason)
@@ -181,7 +181,7 @@ def _read_null(given: Gathering, is_random: bool) -> None:
     )
 
 
-def _read_files(given: Gathering, kind: str, is_random: bool) -> None:
+def _read_files(given: GivenFlags, kind: str, is_random: bool) -> None:
     found = _TYPES[kind]
     if given.has("tokenizer-type"):
         given.carry("tokenizer-type", TYPE, found)
@@ -203,7 +203,7 @@ def _read_files(given: Gathering, kind: str, is_random: bool) -> None:
             given.require(path, f"{kind} needs --{name}, which is not given")
 
 
-def _read_vocabulary(given: Gathering, kind: str | None, is_random: bool) -> None:
+def _read_vocabulary(given: GivenFlags, kind: str | None, is_random: bool) -> None:
     name = "padded-vocab-size" if given.has("padded-vocab-size") else "vocab-size"
     size = given.number(name)
     if name == "vocab-size" and kind != "NullTokenizer" and not is_random:
@@ -227,7 +227,7 @@ def _read_vocabulary(given: Gathering, kind: str | None, is_random: bool) -> Non
         given.require(VOCABULARY, "random tokens need it; GPT-2's vocabulary has 50257")
 
 
-def _read_bytes(given: Gathering) -> None:
+def _read_bytes(given: GivenFlags) -> None:
     """The tokens of bytes: the byte-level tokenizer has a few more, which padding may make up for."""
     name, own = "vocab-size", _BYTE_LEVEL
     unit, tp, more = (
@@ -296,7 +296,7 @@ def _wordpiece(writer: FlagWriter) -> str:
     return next(name for name, lowers in _LOWER_CASE.items() if lowers == (is_lower is not False))
 
 
-def read_seed(given: Gathering) -> None:
+def read_seed(given: GivenFlags) -> None:
     if not given.has("seed"):
         return
     seed = given.number("seed")
@@ -315,7 +315,7 @@ def write_seed(writer: FlagWriter) -> None:
         writer.unsaid_value("data.seed", "Megatron-LM has one seed for the data and the weights")
 
 
-def read_conversations(given: Gathering) -> None:
+def read_conversations(given: GivenFlags) -> None:
     """Megatron-LM's own flag for them, --sft, reads conversations as text."""
 
 
@@ -325,14 +325,14 @@ def write_conversations(writer: FlagWriter) -> None:
 
 
 DATA = (
-    Together(
+    FlagGroup(
         {"data-path": None, "train-data-path": None, "valid-data-path": None, "test-data-path": None, "mock-data": 0},
         read_sources,
         write_sources,
         (BLEND, VALIDATION, TEST, RANDOM),
     ),
-    Together({"split": 1}, read_split, lambda writer: None, (SPLIT,)),
-    Together(
+    FlagGroup({"split": 1}, read_split, lambda writer: None, (SPLIT,)),
+    FlagGroup(
         {
             **{"tokenizer-type": 1, "tokenizer-model": 1, "vocab-file": 1, "merge-file": 1},
             **{"vocab-size": 1, "padded-vocab-size": 1},
@@ -341,6 +341,6 @@ DATA = (
         write_tokenizer,
         (TYPE, PATH, MERGES, CASE, VOCABULARY),
     ),
-    Together({}, read_conversations, write_conversations, ("data.chat",)),
-    Together({"seed": 1}, read_seed, write_seed, ("runtime.seed", "data.seed")),
+    FlagGroup({}, read_conversations, write_conversations, ("data.chat",)),
+    FlagGroup({"seed": 1}, read_seed, write_seed, ("runtime.seed", "data.seed")),
 )

@@ -8,9 +8,9 @@ from typing import Any
 
 from orchestrator.backends.layers import may_have_engine
 from orchestrator.migration.defaults import default_of
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import Gathering, whole_number
+from orchestrator.migration.given_flags import GivenFlags, whole_number
 from orchestrator.migration.table import NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch
 
 EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
@@ -67,7 +67,7 @@ _SEVERAL = frozenset(("moe-router-load-balancing-type", "moe-aux-loss-coeff"))
 """Flags that take several words in newer releases: of balancing losses this version has one at a time."""
 
 
-def read(given: Gathering) -> None:
+def read(given: GivenFlags) -> None:
     counts = [whole_number(word) for word in given.words("num-experts") or ()]
     count = counts[0] if len(set(counts)) == 1 else None
     if len(set(counts)) > 1 and None not in counts:
@@ -87,7 +87,7 @@ def read(given: Gathering) -> None:
         given.default(DISPATCHER, "allgather")
 
 
-def _read(given: Gathering, flag: str, path: str, kind: Kind) -> None:
+def _read(given: GivenFlags, flag: str, path: str, kind: Kind) -> None:
     words = given.words(flag)
     if flag == "moe-aux-loss-coeff" and given.get("model.moe_router_load_balancing_type") == "none":
         given.no_effect(flag, "there is no balancing loss")
@@ -129,7 +129,7 @@ def write(writer: FlagWriter) -> None:
 
 
 EXPERTS_TOGETHER = (
-    Together(
+    FlagGroup(
         {
             "num-experts": None,  # Megatron-DeepSpeed takes one for each layer
             **{flag: None if flag in _SEVERAL else kind.values for flag, _, kind in _ROWS},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import Gathering
+from orchestrator.migration.given_flags import GivenFlags
 from orchestrator.spec.fp8 import Fp8Format, Fp8Recipe, Fp8Spec
 
 FP8 = "precision.fp8"
@@ -23,7 +23,7 @@ _COUNTS = {
 }
 
 
-def read_fp8(given: Gathering) -> None:
+def read_fp8(given: GivenFlags) -> None:
     details = (_RECIPE, *_OF_DELAYED, _ENDS, *_COUNTS)
     if not given.has(_FORMAT):
         given.no_effect(details, "Megatron-LM takes it with --fp8-format only")
@@ -50,7 +50,7 @@ def read_fp8(given: Gathering) -> None:
     given.no_effect(tuple(_OF_DELAYED), "it is for delayed scaling")
 
 
-def _history(given: Gathering) -> dict[str, Any]:
+def _history(given: GivenFlags) -> dict[str, Any]:
     """The fields of delayed scaling that differ from ours by default."""
     fields = {}
     for flag, (name, default) in _OF_DELAYED.items():
@@ -68,7 +68,7 @@ def _history(given: Gathering) -> dict[str, Any]:
     return fields
 
 
-def _ends(given: Gathering) -> dict[str, Any]:
+def _ends(given: GivenFlags) -> dict[str, Any]:
     """First and last layers in bf16."""
     if not given.has(_ENDS):
         given.no_effect(tuple(_COUNTS), "Megatron-LM takes it with --first-last-layers-bf16 only")
@@ -111,7 +111,7 @@ def write_fp8(writer: FlagWriter) -> None:
 
 
 FP8_TOGETHER = (
-    Together(
+    FlagGroup(
         {_FORMAT: 1, _RECIPE: 1, **dict.fromkeys(_OF_DELAYED, 1), _ENDS: 0, **dict.fromkeys(_COUNTS, 1)},
         read_fp8,
         write_fp8,

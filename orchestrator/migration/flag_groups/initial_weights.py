@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import Gathering
+from orchestrator.migration.given_flags import GivenFlags
 
 PRETRAINED = "checkpoint.pretrained"
 _FRESH = ("finetune", "no-load-optim", "no-load-rng")
@@ -18,7 +18,7 @@ _GO_ON = (
 )
 
 
-def read_initial_weights(given: Gathering) -> None:
+def read_initial_weights(given: GivenFlags) -> None:
     is_own = given.has("load") and given.has("save") and given.flags["load"].words == given.flags["save"].words
     is_new = given.has("finetune") or (given.has("no-load-optim") and not is_own)
     begins = given.has("load") and is_new
@@ -37,12 +37,12 @@ def read_initial_weights(given: Gathering) -> None:
     _read_scheduler(given, is_loaded=given.has("load") and not begins, is_own=is_own)
 
 
-def _begin_with(given: Gathering, name: str, reason: str) -> None:
+def _begin_with(given: GivenFlags, name: str, reason: str) -> None:
     given.settle(name, "not_known", PRETRAINED, reason=reason)
     given.require(PRETRAINED, f"{given.flags[name].shown} ({reason})")
 
 
-def _read_fresh(given: Gathering, *, goes_on: bool) -> None:
+def _read_fresh(given: GivenFlags, *, goes_on: bool) -> None:
     if goes_on:
         given.no_effect("no-load-rng", "an import takes no random state")
     elif given.is_open(PRETRAINED):
@@ -54,7 +54,7 @@ def _read_fresh(given: Gathering, *, goes_on: bool) -> None:
             given.not_supported(name, "a run goes on with its optimizer and its random state")
 
 
-def _read_scheduler(given: Gathering, *, is_loaded: bool, is_own: bool) -> None:
+def _read_scheduler(given: GivenFlags, *, is_loaded: bool, is_own: bool) -> None:
     given.no_effect(_OVERRIDE, "the learning rate and its schedule are always the job's, and never a checkpoint's")
     if not is_loaded:
         given.no_effect(_FROM_CHECKPOINT, "no state of a schedule is loaded")
@@ -74,7 +74,7 @@ def write_initial_weights(writer: FlagWriter) -> None:
 
 
 INITIAL_WEIGHTS = (
-    Together(
+    FlagGroup(
         {
             **{"load": 1, "pretrained-checkpoint": 1},
             **dict.fromkeys((*_FRESH, _OVERRIDE, _FROM_CHECKPOINT), 0),

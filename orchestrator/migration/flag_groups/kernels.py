@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from orchestrator.backends.experts import can_fuse_permutation, can_fuse_router
 from orchestrator.backends.layers import may_have_engine
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import Gathering
+from orchestrator.migration.given_flags import GivenFlags
 
 
-def read(given: Gathering) -> None:
+def read(given: GivenFlags) -> None:
     """Nothing."""
 
 
@@ -31,4 +31,4 @@ def write(writer: FlagWriter) -> None:
     writer.add("RUNTIME", "manual-gc")
 
 
-KERNELS_TOGETHER = (Together({}, read, write, ()),)
+KERNELS_TOGETHER = (FlagGroup({}, read, write, ()),)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import MEGATRON, Gathering
+from orchestrator.migration.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.programs import PROGRAMS
 
 PER_TOKEN, BIAS = "batch.calculate_per_token_loss", "model.add_output_bias"
 _FLAG = "calculate-per-token-loss"
 
 
-def read_loss(given: Gathering) -> None:
+def read_loss(given: GivenFlags) -> None:
     """Without the flag Megatron-LM averages each micro-batch by itself, which is another loss only where micro-batches
     have different numbers of tokens that count.
     """
@@ -45,7 +45,7 @@ def write_loss(writer: FlagWriter) -> None:
         writer.say_otherwise(PER_TOKEN, f"with and without --{_FLAG} it is read back as the default")
 
 
-def read_output_bias(given: Gathering) -> None:
+def read_output_bias(given: GivenFlags) -> None:
     """Megatron-LM's T5 has the bias wherever its output layer is tied, and no flag for it."""
     is_tied = not given.get("model.untie_embeddings_and_output_weights")
     if given.family.biases_tied_output and is_tied:
@@ -60,6 +60,6 @@ def write_output_bias(writer: FlagWriter) -> None:
 
 
 LOSSES = (
-    Together({_FLAG: 0}, read_loss, write_loss, (PER_TOKEN,)),
-    Together({}, read_output_bias, write_output_bias, (BIAS,)),
+    FlagGroup({_FLAG: 0}, read_loss, write_loss, (PER_TOKEN,)),
+    FlagGroup({}, read_output_bias, write_output_bias, (BIAS,)),
 )

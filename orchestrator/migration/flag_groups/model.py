@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.backends.tensor_overlap import wants_overlap
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import MEGATRON, Gathering
+from orchestrator.migration.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT
 from orchestrator.spec.rules.tensor_overlap import OVERLAP
 from orchestrator.spec.stage_letters import layers_in_letters
@@ -26,7 +26,7 @@ def _megatron_ffn(hidden: int) -> int:
     return int((4 * hidden * 2 / 3) / 64) * 64
 
 
-def read_ffn(given: Gathering) -> None:
+def read_ffn(given: GivenFlags) -> None:
     if given.has("ffn-hidden-size"):
         width = given.number("ffn-hidden-size")
         if width is None:
@@ -50,7 +50,7 @@ def write_ffn(writer: FlagWriter) -> None:
         writer.say_otherwise(FFN, f"--ffn-hidden-size {model.ffn_size}: {MEGATRON} is another width")
 
 
-def read_positions(given: Gathering) -> None:
+def read_positions(given: GivenFlags) -> None:
     if given.has("no-position-embedding"):
         if given.get("model.position_embedding_type") == "learned_absolute":
             kind = "model.position_embedding_type"
@@ -82,7 +82,7 @@ def write_positions(writer: FlagWriter) -> None:
         writer.say_otherwise(POSITIONS, "it is seq_length")
 
 
-def read_groups(given: Gathering) -> None:
+def read_groups(given: GivenFlags) -> None:
     """By Megatron-LM's two flags, or the one that Megatron-DeepSpeed or bigcode has."""
     heads, kind = "num-key-value-heads", "attention-head-type"
     if given.has(kind):
@@ -127,7 +127,7 @@ def write_groups(writer: FlagWriter) -> None:
         writer.add("MODEL", "num-query-groups", groups)
 
 
-def read_sequence_parallel(given: Gathering) -> None:
+def read_sequence_parallel(given: GivenFlags) -> None:
     if not given.has("sequence-parallel"):
         return
     if given.get(TP) == 1:
@@ -144,7 +144,7 @@ def write_sequence_parallel(writer: FlagWriter) -> None:
         writer.say_otherwise(SEQUENCE, "its degree is TP")
 
 
-def read_encoder_stages(given: Gathering) -> None:
+def read_encoder_stages(given: GivenFlags) -> None:
     """Newer releases count the encoder's stages apart: --pipeline-model-parallel-size is the decoder's then."""
     name, old = "encoder-pipeline-model-parallel-size", "pipeline-model-parallel-split-rank"
     if not given.has(name):
@@ -168,7 +168,7 @@ def write_encoder_stages(writer: FlagWriter) -> None:
     """--pipeline-model-parallel-split-rank says it, to every release."""
 
 
-def read_encoder_tensor_parallel(given: Gathering) -> None:
+def read_encoder_tensor_parallel(given: GivenFlags) -> None:
     name = "encoder-tensor-model-parallel-size"
     if not given.has(name):
         return
@@ -183,7 +183,7 @@ def write_encoder_tensor_parallel(writer: FlagWriter) -> None:
     """Both halves have one size."""
 
 
-def _read_letters(given: Gathering) -> None:
+def _read_letters(given: GivenFlags) -> None:
     """What each chunk holds; how many chunks a stage has follows from it."""
     text, stages = given.text(LETTERS), given.get(PP)
     path = "parallelism.pipeline_model_parallel_layout"
@@ -196,7 +196,7 @@ def _read_letters(given: Gathering) -> None:
         given.put(VP, len(layers[0]), f"--{LETTERS}")
 
 
-def read_virtual_stages(given: Gathering) -> None:
+def read_virtual_stages(given: GivenFlags) -> None:
     by_chunks, by_layers = "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage"
     if given.has(LETTERS):
         _read_letters(given)
@@ -238,7 +238,7 @@ def write_virtual_stages(writer: FlagWriter) -> None:
         writer.add("MODEL_PARALLEL", "num-virtual-stages-per-pipeline-rank", chunks)
 
 
-def read_param_gather(given: Gathering) -> None:
+def read_param_gather(given: GivenFlags) -> None:
     could = given.get("parallelism.use_distributed_optimizer") and given.get("parallelism.overlap_grad_reduce")
     if given.has("overlap-param-gather"):
         if could:
@@ -258,7 +258,7 @@ def write_param_gather(writer: FlagWriter) -> None:
         writer.say_otherwise(GATHER, "it follows by itself")
 
 
-def read_tensor_overlap(given: Gathering) -> None:
+def read_tensor_overlap(given: GivenFlags) -> None:
     given.no_effect("tp-comm-overlap", "tensor parallelism overlaps by itself wherever it can")
 
 
@@ -271,7 +271,7 @@ def write_tensor_overlap(writer: FlagWriter) -> None:
         writer.say_otherwise(OVERLAP, "Megatron-LM does so without the flag")
 
 
-def read_data_parallel_size(given: Gathering) -> None:
+def read_data_parallel_size(given: GivenFlags) -> None:
     """Megatron-LM has no flag for it: it follows from the processes."""
 
 
@@ -280,7 +280,7 @@ def write_data_parallel_size(writer: FlagWriter) -> None:
         writer.say_otherwise("parallelism.data_parallel_size", "it follows from the number of processes")
 
 
-def read_adapters(given: Gathering) -> None:
+def read_adapters(given: GivenFlags) -> None:
     """Megatron-LM has no adapters."""
 
 
@@ -290,27 +290,29 @@ def write_adapters(writer: FlagWriter) -> None:
 
 
 MODEL = (
-    Together({"ffn-hidden-size": 1}, read_ffn, write_ffn, (FFN,)),
-    Together({"max-position-embeddings": 1, "no-position-embedding": 0}, read_positions, write_positions, (POSITIONS,)),
-    Together(
+    FlagGroup({"ffn-hidden-size": 1}, read_ffn, write_ffn, (FFN,)),
+    FlagGroup(
+        {"max-position-embeddings": 1, "no-position-embedding": 0}, read_positions, write_positions, (POSITIONS,)
+    ),
+    FlagGroup(
         {"group-query-attention": 0, "num-query-groups": 1, "num-key-value-heads": 1, "attention-head-type": 1},
         read_groups,
         write_groups,
         (GROUPS,),
     ),
-    Together({"sequence-parallel": 0}, read_sequence_parallel, write_sequence_parallel, (SEQUENCE,)),
-    Together(
+    FlagGroup({"sequence-parallel": 0}, read_sequence_parallel, write_sequence_parallel, (SEQUENCE,)),
+    FlagGroup(
         {"num-virtual-stages-per-pipeline-rank": 1, "num-layers-per-virtual-pipeline-stage": 1, LETTERS: 1},
         read_virtual_stages,
         write_virtual_stages,
         (VP, "parallelism.pipeline_model_parallel_layout"),
     ),
-    Together({"encoder-pipeline-model-parallel-size": 1}, read_encoder_stages, write_encoder_stages, ()),
-    Together(
+    FlagGroup({"encoder-pipeline-model-parallel-size": 1}, read_encoder_stages, write_encoder_stages, ()),
+    FlagGroup(
         {"encoder-tensor-model-parallel-size": 1}, read_encoder_tensor_parallel, write_encoder_tensor_parallel, ()
     ),
-    Together({"overlap-param-gather": 0}, read_param_gather, write_param_gather, (GATHER,)),
-    Together({"tp-comm-overlap": 0}, read_tensor_overlap, write_tensor_overlap, (OVERLAP,)),
-    Together({}, read_adapters, write_adapters, ("model.lora",)),
-    Together({}, read_data_parallel_size, write_data_parallel_size, ("parallelism.data_parallel_size",)),
+    FlagGroup({"overlap-param-gather": 0}, read_param_gather, write_param_gather, (GATHER,)),
+    FlagGroup({"tp-comm-overlap": 0}, read_tensor_overlap, write_tensor_overlap, (OVERLAP,)),
+    FlagGroup({}, read_adapters, write_adapters, ("model.lora",)),
+    FlagGroup({}, read_data_parallel_size, write_data_parallel_size, ("parallelism.data_parallel_size",)),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import Gathering
+from orchestrator.migration.given_flags import GivenFlags
 from orchestrator.migration.programs import TASKS
 
 _FILES: Final = {"train-data": "task.train", "valid-data": "task.validation"}
@@ -14,7 +14,7 @@ _LENGTH: Final = "schedule.train_samples"
 _OTHERS: Final = ("epochs", "keep-last")
 
 
-def read_task(given: Gathering) -> None:
+def read_task(given: GivenFlags) -> None:
     name = given.text("task")
     if name not in TASKS:
         given.no_effect(("task", *_FILES, *_OTHERS), "it is for the program that fine-tunes, tasks/main.py")
@@ -37,4 +37,4 @@ def write_task(writer: FlagWriter) -> None:
     """A job with a task is refused before."""
 
 
-TASK = (Together({"task": 1, **dict.fromkeys(_FILES), "epochs": 1, "keep-last": 0}, read_task, write_task, ("task",)),)
+TASK = (FlagGroup({"task": 1, **dict.fromkeys(_FILES), "epochs": 1, "keep-last": 0}, read_task, write_task, ("task",)),)

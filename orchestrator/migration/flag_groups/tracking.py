@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_groups.training import as_name
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import Gathering
+from orchestrator.migration.given_flags import GivenFlags
 from orchestrator.migration.report import Source
 
 WANDB, PROJECT, ENTITY = "tracking.wandb", "tracking.wandb.project", "tracking.wandb.entity"
@@ -13,7 +13,7 @@ MODE = "tracking.wandb.mode"
 TENSORBOARD = "tracking.tensorboard"
 
 
-def read_tracking(given: Gathering) -> None:
+def read_tracking(given: GivenFlags) -> None:
     """Megatron-LM sends to W&B where a project is named, and writes for TensorBoard where a folder is."""
     _read_name(given)
     if given.has("wandb-project") and given.text("wandb-project") != "":
@@ -29,7 +29,7 @@ def read_tracking(given: Gathering) -> None:
         given.put(TENSORBOARD, True, f"{given.flags['tensorboard-dir'].shown}; {folder}")
 
 
-def _read_wandb(given: Gathering) -> None:
+def _read_wandb(given: GivenFlags) -> None:
     for name, path in (("wandb-project", PROJECT), ("wandb-entity", ENTITY)):
         text = given.text(name)
         if text:
@@ -42,7 +42,7 @@ def _read_wandb(given: Gathering) -> None:
         given.migration.sources[MODE] = Source(given.flags["wandb-project"].shown)
 
 
-def _read_name(given: Gathering) -> None:
+def _read_name(given: GivenFlags) -> None:
     if given.has("wandb-exp-name"):
         text = given.text("wandb-exp-name")
         value = as_name(text) if text is not None else None
@@ -75,7 +75,7 @@ def write_tracking(writer: FlagWriter) -> None:
 
 
 TRACKING = (
-    Together(
+    FlagGroup(
         {"wandb-project": 1, "wandb-exp-name": 1, "wandb-entity": 1, "wandb-save-dir": 1, "tensorboard-dir": 1},
         read_tracking,
         write_tracking,

@@ -6,10 +6,10 @@ import re
 from pathlib import PurePath
 from typing import Any, get_args
 
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_groups.data import BLEND, RANDOM, SPLIT, VALIDATION
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import Gathering, whole_number
+from orchestrator.migration.given_flags import GivenFlags, whole_number
 from orchestrator.migration.report import WRITE_IT
 from orchestrator.spec.ramp import batch_sizes, steps_to, whole_steps_to
 from orchestrator.spec.runtime import RecomputedModule
@@ -50,7 +50,7 @@ def name_of_file(source: str) -> str:
     return as_name(_EXTENSION.sub("", PurePath(source).name))
 
 
-def read_batch(given: Gathering) -> None:
+def read_batch(given: GivenFlags) -> None:
     if given.has("global-batch-size"):
         size = given.number("global-batch-size")
         if size is None:
@@ -84,7 +84,7 @@ def write_batch(writer: FlagWriter) -> None:
             writer.unsaid_value(RAMPUP, "Megatron-LM refuses it beside --train-iters: write schedule.train_samples")
 
 
-def read_length(given: Gathering) -> None:
+def read_length(given: GivenFlags) -> None:
     """A row reads --train-iters."""
     name = "train-samples"
     if not given.has(name):
@@ -126,7 +126,7 @@ def write_length(writer: FlagWriter) -> None:
         writer.say_otherwise(DROP_LAST, f"{said}, which Megatron-LM rounds down")
 
 
-def read_warmup(given: Gathering) -> None:
+def read_warmup(given: GivenFlags) -> None:
     for name, path in WARMUPS.items():
         if not given.has(name):
             continue
@@ -150,7 +150,7 @@ _IN_TOKENS = {
 _LENGTHS = ("train-samples", "train-iters")
 
 
-def read_tokens(given: Gathering) -> None:
+def read_tokens(given: GivenFlags) -> None:
     """Megatron-DeepSpeed's lengths in tokens go over those in samples and steps; a training ends by what is first."""
     sequence = given.get("model.seq_length")
     for name, (path, others) in _IN_TOKENS.items():
@@ -166,7 +166,7 @@ def read_tokens(given: Gathering) -> None:
     _read_train_tokens(given, sequence)
 
 
-def _read_train_tokens(given: Gathering, sequence: Any) -> None:
+def _read_train_tokens(given: GivenFlags, sequence: Any) -> None:
     name = "train-tokens"
     if not given.has(name):
         return
@@ -185,7 +185,7 @@ def _read_train_tokens(given: Gathering, sequence: Any) -> None:
         given.carry(name, TOKENS, tokens)
 
 
-def _overrule(given: Gathering, names: tuple[str, ...], by: str) -> None:
+def _overrule(given: GivenFlags, names: tuple[str, ...], by: str) -> None:
     for name in names:
         if given.has(name):
             given.overrule(name, f"--{by} goes over it")
@@ -211,7 +211,7 @@ def write_warmup(writer: FlagWriter) -> None:
             writer.unsaid_value(path, f"Megatron-LM refuses it beside {length}: write it in the same unit")
 
 
-def read_reduction(given: Gathering) -> None:
+def read_reduction(given: GivenFlags) -> None:
     dtype = given.get("precision.dtype")
     in_fp32, in_bf16 = "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16"
     if dtype == "bf16" and given.has(in_bf16):
@@ -224,7 +224,7 @@ def read_reduction(given: Gathering) -> None:
     given.no_effect(in_bf16, "it is for --bf16")
 
 
-def read_deepspeed_scale(given: Gathering) -> None:
+def read_deepspeed_scale(given: GivenFlags) -> None:
     """DeepSpeed scales the loss by its own configuration, whatever Megatron's flags say."""
     if not given.has("deepspeed"):
         return
@@ -258,7 +258,7 @@ def write_reduction(writer: FlagWriter) -> None:
         writer.leave(REDUCE, "gradients of fp32 are fp32")
 
 
-def read_checkpoints(given: Gathering) -> None:
+def read_checkpoints(given: GivenFlags) -> None:
     given.no_effect("save", "checkpoints are written into the run directory (launch.runs_dir)")
     steps, every = given.get("schedule.train_iters"), given.number("save-interval")
     if given.has("save-interval"):
@@ -313,7 +313,7 @@ _WRITTEN_BLENDS = (
 """Flags whose sources of validation, or all sources, a person has to write into the job."""
 
 
-def _has_validation(given: Gathering) -> bool:
+def _has_validation(given: GivenFlags) -> bool:
     own = (VALIDATION, "task.validation")
     if given.get(RANDOM) is True or any(given.get(path) or path in given.migration.missing for path in own):
         return True
@@ -324,7 +324,7 @@ def _has_validation(given: Gathering) -> bool:
     return is_there and (split == WRITE_IT or float(split.split(",")[1]) > 0)
 
 
-def read_evaluation(given: Gathering) -> None:
+def read_evaluation(given: GivenFlags) -> None:
     names = ("eval-iters", "eval-interval")
     if given.has("eval-iters") and given.number("eval-iters") == 0:
         given.settle("eval-iters", "default", INTERVAL, None, "nothing is evaluated")
@@ -361,7 +361,7 @@ def write_evaluation(writer: FlagWriter) -> None:
     writer.leave("evaluation.eval_at_end", "Megatron-LM evaluates at fixed steps and at the end")
 
 
-def read_recomputation(given: Gathering) -> None:
+def read_recomputation(given: GivenFlags) -> None:
     if given.get(GRANULARITY) == "full":
         if not given.has("recompute-method"):
             given.default(METHOD, "uniform")
@@ -385,7 +385,7 @@ def write_recomputation(writer: FlagWriter) -> None:
         writer.add("TRAINING", "recompute-modules", *modules)
 
 
-def read_offloading(given: Gathering) -> None:
+def read_offloading(given: GivenFlags) -> None:
     """megatron-core's option, which core_r0.16.0 has as a flag; the runtime hands it on as it is."""
     name = "cpu-offloading-num-layers"
     if not given.has(name):
@@ -406,31 +406,31 @@ def write_offloading(writer: FlagWriter) -> None:
 
 
 TRAINING = (
-    Together(
+    FlagGroup(
         {"global-batch-size": 1, "rampup-batch-size": None},
         read_batch,
         write_batch,
         (GLOBAL, RAMPUP, "batch.num_micro_batches"),
     ),
-    Together({}, read_deepspeed_scale, write_deepspeed_scale, ()),
-    Together({"train-samples": 1}, read_length, write_length, (SAMPLES, TOKENS, DROP_LAST)),
-    Together(dict.fromkeys(WARMUPS, 1), read_warmup, write_warmup, tuple(WARMUPS.values())),
-    Together(dict.fromkeys((*_IN_TOKENS, "train-tokens"), 1), read_tokens, write_tokens, ()),
-    Together(
+    FlagGroup({}, read_deepspeed_scale, write_deepspeed_scale, ()),
+    FlagGroup({"train-samples": 1}, read_length, write_length, (SAMPLES, TOKENS, DROP_LAST)),
+    FlagGroup(dict.fromkeys(WARMUPS, 1), read_warmup, write_warmup, tuple(WARMUPS.values())),
+    FlagGroup(dict.fromkeys((*_IN_TOKENS, "train-tokens"), 1), read_tokens, write_tokens, ()),
+    FlagGroup(
         {"accumulate-allreduce-grads-in-fp32": 0, "grad-reduce-in-bf16": 0}, read_reduction, write_reduction, (REDUCE,)
     ),
-    Together(
+    FlagGroup(
         {"save": 1, "save-interval": 1, "save-retain-interval": 1},
         read_checkpoints,
         write_checkpoints,
         (SAVE, KEEP, "checkpoint.keep_last", "checkpoint.save_seconds", "checkpoint.export"),
     ),
-    Together(
+    FlagGroup(
         {"eval-interval": 1, "eval-iters": 1},
         read_evaluation,
         write_evaluation,
         (INTERVAL, BATCHES, "evaluation.same_samples", "evaluation.eval_at_start", "evaluation.eval_at_end"),
     ),
-    Together({"recompute-modules": None}, read_recomputation, write_recomputation, (MODULES,)),
-    Together({"cpu-offloading-num-layers": 1}, read_offloading, write_offloading, (OFFLOADED,)),
+    FlagGroup({"recompute-modules": None}, read_recomputation, write_recomputation, (MODULES,)),
+    FlagGroup({"cpu-offloading-num-layers": 1}, read_offloading, write_offloading, (OFFLOADED,)),
 )

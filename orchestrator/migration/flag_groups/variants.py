@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.flag_groups.base import Together
+from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import MEGATRON, Gathering
+from orchestrator.migration.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT
 
 ACTIVATION, SCALING = "model.activation", "model.rope_scaling"
@@ -22,7 +22,7 @@ LLAMA_SCALING = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_
 """Megatron-LM's --use-rope-scaling has these figures of Llama 3.1."""
 
 
-def read_activation(given: Gathering) -> None:
+def read_activation(given: GivenFlags) -> None:
     """megatron-core's GeLU is exact, but for its kernel that adds a bias; no flag of it asks for the approximation."""
     for flag, activation in _FLAGS.items():
         if given.has(flag) and given.get(ACTIVATION) in ("gelu", activation):
@@ -78,7 +78,7 @@ def write_activation(writer: FlagWriter) -> None:
         writer.leave(ACTIVATION, "Megatron-LM has no flag for it")
 
 
-def read_scaling(given: Gathering) -> None:
+def read_scaling(given: GivenFlags) -> None:
     llama, factor, linear = "use-rope-scaling", "rope-scaling-factor", "rotary-seq-len-interpolation-factor"
     if given.get("model.position_embedding_type") not in ("rope", WRITE_IT):
         given.no_effect((llama, factor, linear), "it is for rotary positions")
@@ -102,7 +102,7 @@ def read_scaling(given: Gathering) -> None:
         given.settle(factor, "carried", f"{SCALING}.factor", given.text(factor))
 
 
-def _carry_scaling(given: Gathering, flag: str, factor: str, kind: str) -> None:
+def _carry_scaling(given: GivenFlags, flag: str, factor: str, kind: str) -> None:
     """The section of a kind of scaling, whose factor another flag may say."""
     text = given.text(factor) if given.has(factor) else "8.0"
     try:
@@ -131,7 +131,7 @@ def write_scaling(writer: FlagWriter) -> None:
         writer.unsaid_value(SCALING, "Megatron-LM has whole linear factors, and llama3 with Llama 3.1's own figures")
 
 
-def read_layer_spec(given: Gathering) -> None:
+def read_layer_spec(given: GivenFlags) -> None:
     """Which layers a program builds: of a Mamba Megatron-LM's own ones, which it asks for by name."""
     if not given.has("spec"):
         return
@@ -153,7 +153,7 @@ def write_layer_spec(writer: FlagWriter) -> None:
         writer.add("MODEL", "spec", "local")  # the trainer of BERT does not read --transformer-impl
 
 
-def read_pattern(given: Gathering) -> None:
+def read_pattern(given: GivenFlags) -> None:
     """A letter for each layer: they say how many there are. Newer releases also cut the pipeline, at each `|`."""
     name = "hybrid-override-pattern"
     if not given.has(name):
@@ -178,7 +178,7 @@ def read_pattern(given: Gathering) -> None:
         given.put(NUM_LAYERS, len(pattern), f"{given.flags[name].shown} names so many")
 
 
-def _read_pattern_of_another(given: Gathering, name: str, text: str | None) -> None:
+def _read_pattern_of_another(given: GivenFlags, name: str, text: str | None) -> None:
     """core_v0.16.1's GPT takes no notice of it; releases with its newer name count the layers by it all the same."""
     shown = given.flags[name].shown
     layers = (text or "").partition("/")[0].replace("|", "")
@@ -200,7 +200,7 @@ def write_pattern(writer: FlagWriter) -> None:
         writer.add("MODEL", "hybrid-override-pattern", pattern)
 
 
-def read_window(given: Gathering) -> None:
+def read_window(given: GivenFlags) -> None:
     name, skip = "window-size", "window-attn-skip-freq"
     if not given.has(name):
         given.no_effect(skip, "Megatron-LM takes it with --window-size only")
@@ -232,19 +232,19 @@ def write_window(writer: FlagWriter) -> None:
 
 
 VARIANTS = (
-    Together(
+    FlagGroup(
         dict.fromkeys((*_FLAGS, _UNFUSED, _APPROXIMATE, _BY_ENGINE), 0),
         read_activation,
         write_activation,
         (ACTIVATION,),
     ),
-    Together(
+    FlagGroup(
         {"use-rope-scaling": 0, "rope-scaling-factor": 1, "rotary-seq-len-interpolation-factor": 1},
         read_scaling,
         write_scaling,
         (SCALING,),
     ),
-    Together({"window-size": 1, "window-attn-skip-freq": 1}, read_window, write_window, (WINDOW, SKIP)),
-    Together({"spec": None}, read_layer_spec, write_layer_spec, ()),
-    Together({"hybrid-override-pattern": 1}, read_pattern, write_pattern, (PATTERN,)),
+    FlagGroup({"window-size": 1, "window-attn-skip-freq": 1}, read_window, write_window, (WINDOW, SKIP)),
+    FlagGroup({"spec": None}, read_layer_spec, write_layer_spec, ()),
+    FlagGroup({"hybrid-override-pattern": 1}, read_pattern, write_pattern, (PATTERN,)),
 )

@@ -104,7 +104,7 @@ def read_given(words: Sequence[Value], given: Value, line: int, variables: Varia
 
 
 @dataclass
-class _Asked:
+class _ReadCommand:
     """What `read` is to do."""
 
     names: list[str] = field(default_factory=list)
@@ -113,9 +113,9 @@ class _Asked:
     is_array: bool = False
 
 
-def _read_options(words: Sequence[Value]) -> _Asked | None:
+def _read_options(words: Sequence[Value]) -> _ReadCommand | None:
     """None where there is one that is not followed."""
-    asked = _Asked()
+    asked = _ReadCommand()
     texts = [known(word) for word in words]
     while texts:
         word = texts.pop(0)

@@ -57,7 +57,7 @@ def _output(outer: Follower, substitution: str, variables: Variables) -> Value |
     try:
         with listener.nested(), suppress(Exit, Return, Break):
             listener.block(read_script(commands))
-    except (_Untold, ShellSyntaxError):
+    except (_NeedsRunning, ShellSyntaxError):
         return None
     except UserError:  # it goes on for ever, and so does what it is a part of
         if isinstance(outer, _Listener):
@@ -73,7 +73,7 @@ def _output(outer: Follower, substitution: str, variables: Variables) -> Value |
     return _without_last_newlines(joined(listener.printed))
 
 
-class _Untold(Exception):  # noqa: N818 - a signal
+class _NeedsRunning(Exception):  # noqa: N818 - a signal
     """Only running it would tell what this prints."""
 
 
@@ -92,9 +92,9 @@ class _Listener(Follower):
     def command(self, command: Command) -> Answer:
         """The same, with what it prints."""
         if isinstance(command, Group) and command.redirected:
-            raise _Untold
+            raise _NeedsRunning
         if isinstance(command, Pipeline) and len(command.commands) > 1:
-            raise _Untold
+            raise _NeedsRunning
         return super().command(command)
 
     def called(self, name: str | None, command: Simple, words: list[Value]) -> Answer:
@@ -104,37 +104,37 @@ class _Listener(Follower):
                 self._add(printed)
             return True
         if command.redirected or name == "printf":
-            raise _Untold
+            raise _NeedsRunning
         return super().called(name, command, words)
 
     def _add(self, printed: Value) -> None:
         self.printed.extend(printed)
         self._characters += sum(len(part) for part in printed if isinstance(part, str))
         if self._characters > _LONGEST:
-            raise _Untold
+            raise _NeedsRunning
 
     def _printed_by(self, name: str | None, command: Simple, words: list[Value]) -> Value:
         if name == "cat":
             if words or command.input is None:
-                raise _Untold
+                raise _NeedsRunning
             return given_text(command.input, self.variables)
         return _echoed(words) if name == "echo" else _formatted(words)
 
     def _apart(self, ways: Sequence[Callable[[], object]]) -> None:
-        raise _Untold
+        raise _NeedsRunning
 
     def _guarded(self, block: Block) -> Answer:
         return self.block(block)
 
     def _start(self, command: Simple, words: list[Value]) -> None:
-        raise _Untold
+        raise _NeedsRunning
 
 
 def _echoed(words: list[Value]) -> Value:
     newline = ["\n"]
     while words and (option := known(words[0])) in ("-n", "-e", "-E", "-ne", "-en"):
         if "e" in option and any("\\" in part for word in words[1:] for part in word if isinstance(part, str)):
-            raise _Untold
+            raise _NeedsRunning
         newline = [] if "n" in option else newline
         words = words[1:]
     spaced = [part for number, word in enumerate(words) for part in ([" "] if number else []) + list(word)]
@@ -145,12 +145,12 @@ def _formatted(words: list[Value]) -> Value:
     """`printf`, of the formats that change nothing."""
     form = known(words[0]) if words else None
     if form is None or form.startswith("-"):
-        raise _Untold
+        raise _NeedsRunning
     if len(words) == 2 and form in ("%s", "%s\\n"):
         return words[1] if form == "%s" else joined([*words[1], "\n"])
     body = form.removesuffix("\\n")
     if len(words) > 1 or "%" in body or "\\" in body:
-        raise _Untold
+        raise _NeedsRunning
     return (body, "\n") if body != form else (form,)
 
 

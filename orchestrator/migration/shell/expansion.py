@@ -29,13 +29,13 @@ _LONGEST_CHANGED = 10_000
 
 def fields(word: Word, variables: Variables) -> list[Value]:
     """The words that one word becomes: none, one or several."""
-    growing = _Growing()
+    growing = _WordBuilder()
     _grow(growing, word, variables)
     growing.end()
     return growing.done
 
 
-class _Growing:
+class _WordBuilder:
     """Words as they come to be, one part after the other."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class _Growing:
         self._current, self._started = [], False
 
 
-def _grow(growing: _Growing, word: Word, variables: Variables, is_default: bool = False) -> None:
+def _grow(growing: _WordBuilder, word: Word, variables: Variables, is_default: bool = False) -> None:
     for part in word:
         chosen = _chosen_word(part, variables)
         if chosen is not None:

@@ -24,7 +24,7 @@ from orchestrator.migration.shell.conditions import (
 )
 from orchestrator.migration.shell.expansion import calculated, fields, given_text, text
 from orchestrator.migration.shell.parser import DECLARING, read_script
-from orchestrator.migration.shell.started_program import Started, beside_script, shell_text
+from orchestrator.migration.shell.started_program import StartedCommand, beside_script, shell_text
 from orchestrator.migration.shell.syntax import (
     AndOr,
     ArithmeticCommand,
@@ -74,7 +74,7 @@ class Follower:
         read_file: Callable[[str], str | None],
     ) -> None:
         self.variables = variables
-        self.commands: list[Started] = []
+        self.commands: list[StartedCommand] = []
         self.notes: list[str] = []
         self._is_wanted = is_wanted
         self.read_file = read_file
@@ -328,12 +328,12 @@ class Follower:
             kept = len(self.commands)
             self._text(command.line, script)
             self.commands[kept:] = [
-                Started(each.line, (*words[:number], *each.words), environment | each.environment, each.read)
+                StartedCommand(each.line, (*words[:number], *each.words), environment | each.environment, each.read)
                 for each in self.commands[kept:]
             ]
             return
         if self._is_wanted(words):
-            self.commands.append(Started(command.line, tuple(words), environment, frozenset(before.read)))
+            self.commands.append(StartedCommand(command.line, tuple(words), environment, frozenset(before.read)))
 
     def _text(self, line: int, script: Value) -> Answer:
         """Follow a text of the script's own: what is not known in it stands as a variable."""

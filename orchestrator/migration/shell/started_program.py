@@ -15,7 +15,7 @@ _SHELLS = ("sh", "bash", "zsh", "dash")
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedCommand:
     """A command that the script would start."""
 
     line: int
@@ -30,7 +30,7 @@ class Started:
 class Script:
     """What a script would do, so far as that can be told."""
 
-    commands: list[Started] = field(default_factory=list)
+    commands: list[StartedCommand] = field(default_factory=list)
     variables: Variables = field(default_factory=Variables)
     """At its end."""
     notes: list[str] = field(default_factory=list)

@@ -31,7 +31,7 @@ from orchestrator.spec.vision import VisionSpec
 TRAIN, VALIDATION, TEST = range(len(PARTS))
 
 
-class Needed(NamedTuple):
+class SampleCounts(NamedTuple):
     """Samples to build for each part."""
 
     train: int
@@ -40,13 +40,13 @@ class Needed(NamedTuple):
     test: int
 
 
-def samples_needed(job: JobSpec, batch: BatchSchedule) -> Needed:
+def samples_needed(job: JobSpec, batch: BatchSchedule) -> SampleCounts:
     """What the training asks its data sets for. Test data is not read during training."""
     spec = job.evaluation
     times = int(spec.eval_interval is not None or spec.eval_at_start)
     if spec.eval_interval is not None and not spec.same_samples:
         times = batch.train_iters // spec.eval_interval + 1
-    return Needed(batch.drawn_samples, times * spec.eval_iters * job.global_batch_size, 0)
+    return SampleCounts(batch.drawn_samples, times * spec.eval_iters * job.global_batch_size, 0)
 
 
 def evaluations(job: JobSpec, batch: BatchSchedule) -> int:
@@ -76,7 +76,7 @@ def blend_report(job: JobSpec, batch: BatchSchedule, there: Sequence[Source] | N
     )
 
 
-def _stops(job: JobSpec, needed: Needed, found: dict[str, Source]) -> Iterator[str]:
+def _stops(job: JobSpec, needed: SampleCounts, found: dict[str, Source]) -> Iterator[str]:
     """What `check_data` will refuse when the training starts."""
     headers = {
         entry.path: header

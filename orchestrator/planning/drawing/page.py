@@ -49,7 +49,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Said:
+class PageText:
     """What the page says beside its drawings. `facts`: labels and texts for its head; `verdict`: lines of text."""
 
     facts: tuple[tuple[str, str], ...] = ()
@@ -57,7 +57,7 @@ class Said:
     tables: tuple[Rows, ...] = ()
 
 
-def page_html(name: str, said: Said, layout: Topology, step: Timeline, *, in_seconds: bool) -> str:
+def page_html(name: str, said: PageText, layout: Topology, step: Timeline, *, in_seconds: bool) -> str:
     """The page of a job. `in_seconds` is timeline_svg's."""
     parts = [
         element("h1", text=f"Plan of {name}"),
@@ -78,7 +78,7 @@ def page_html(name: str, said: Said, layout: Topology, step: Timeline, *, in_sec
     return f"{_DOCTYPE}\n" + element("html", head, element("body", element("main", *parts)), lang="en") + "\n"
 
 
-def write_page(path: Path, name: str, said: Said, layout: Topology, step: Timeline, *, in_seconds: bool) -> None:
+def write_page(path: Path, name: str, said: PageText, layout: Topology, step: Timeline, *, in_seconds: bool) -> None:
     """Write the page of a job. Raises UserError where it cannot be written, or another file than a page is there."""
     if _is_another_file(path):
         raise UserError(f"{path} exists, is no HTML page, and is left as it is: choose another file")

@@ -27,7 +27,7 @@ PIECE = 128
 
 
 @dataclass(frozen=True)
-class Kept:
+class LayerActivations:
     """Bytes of one layer."""
 
     saved: int
@@ -35,20 +35,20 @@ class Kept:
     """The most that its backward pass takes beyond what is saved."""
 
 
-def kept_by_kind(job: JobSpec, sizes: LayerSizes, layers: Layers) -> dict[str, Kept]:
+def kept_by_kind(job: JobSpec, sizes: LayerSizes, layers: Layers) -> dict[str, LayerActivations]:
     """For each kind of layer."""
     branch = 2 * sizes.stream + sizes.own_tokens * norm_statistics(job)
     branch += sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0
     attention = saved_by_layer(job, sizes, layers, selective=False, experts=0) - branch
     whole = backward_of_layer(job, sizes, layers)
     return {
-        ATTENTION: Kept(attention, whole),
-        MLP: Kept(branch + kept_inside_mlp(job, sizes), whole),
+        ATTENTION: LayerActivations(attention, whole),
+        MLP: LayerActivations(branch + kept_inside_mlp(job, sizes), whole),
         STATE_SPACE: _state_space(job, sizes, branch),
     }
 
 
-def _state_space(job: JobSpec, sizes: LayerSizes, branch: int) -> Kept:
+def _state_space(job: JobSpec, sizes: LayerSizes, branch: int) -> LayerActivations:
     model, tp = job.model, job.parallelism.tensor_model_parallel_size
     width = state_space_width(model)
     row = sizes.tokens * sizes.width // tp
@@ -58,4 +58,4 @@ def _state_space(job: JobSpec, sizes: LayerSizes, branch: int) -> Kept:
     saved = branch + projected + 2 * inner + sizes.tokens * FP32
     weight = projected_width(model) * sizes.hidden * sizes.width // tp
     gathered = sizes.whole_stream if sizes.sequence_parallel else 0
-    return Kept(saved, sizes.stream + projected + convolved + inner + 2 * states + weight + gathered)
+    return LayerActivations(saved, sizes.stream + projected + convolved + inner + 2 * states + weight + gathered)

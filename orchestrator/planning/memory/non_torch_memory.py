@@ -34,7 +34,7 @@ for the pieces of the other ranks.
 
 
 @dataclass(frozen=True)
-class Outside:
+class NonTorchMemory:
     """Bytes that the allocator does not count."""
 
     fixed: int
@@ -47,12 +47,12 @@ class Outside:
         return sum(parts.values()) + int(moving * self.fragmentation) + self.fixed
 
 
-def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
+def outside_the_allocator(job: JobSpec, layers: Layers) -> NonTorchMemory:
     """The context, what every job uses, a communicator for every kind of group of more than one rank, also for the
     stages that share an embedding, and buffers where tensor parallelism overlaps. Nothing on the CPU.
     """
     if job.runtime.device == "cpu":
-        return Outside(0, 0.0)
+        return NonTorchMemory(0, 0.0)
     degrees = job.parallelism
     sizes = (
         degrees.tensor_model_parallel_size,
@@ -67,7 +67,7 @@ def outside_the_allocator(job: JobSpec, layers: Layers) -> Outside:
     if overlaps_tensor_parallel(job, layers):
         groups += 1  # over which the buffers are opened
         buffers = _user_buffers(job)
-    return Outside(_CONTEXT + (_ALWAYS + groups) * _COMMUNICATOR + buffers, _FRAGMENTATION)
+    return NonTorchMemory(_CONTEXT + (_ALWAYS + groups) * _COMMUNICATOR + buffers, _FRAGMENTATION)
 
 
 def _user_buffers(job: JobSpec) -> int:

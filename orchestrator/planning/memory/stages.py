@@ -22,7 +22,7 @@ from orchestrator.planning.memory.layer import (
     rotary_width,
     saved_by_layer,
 )
-from orchestrator.planning.memory.non_torch_memory import MIB, Outside, outside_the_allocator
+from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
@@ -95,7 +95,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     return Memory(tuple(stages), max(stage.peak_bytes for stage in stages), fullest.device_bytes)
 
 
-def _beside_a_graph(moments: list[tuple[str, dict[str, int]]], of_a_layer: int, outside: Outside) -> int:
+def _beside_a_graph(moments: list[tuple[str, dict[str, int]]], of_a_layer: int, outside: NonTorchMemory) -> int:
     """Bytes on the device where what the passes take at their fullest stays the graph's: beside it the optimizer takes
     more, and an evaluation has logits, a layer's tensors and FP8 of the weights in one order; while it was captured as
     much was reserved.

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from orchestrator.planning.time.communication import group_of
 from orchestrator.planning.time.gemm import Linear, gemm_seconds
-from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.passes import Pass, add, layer_linears
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.lora import MODULES
 
-_ADDED = Passes(5, 2)
+_ADDED = ForwardBackward(5, 2)
 """Accesses of the matrix's output: what is added is scaled and added, and its gradient scaled."""
 _JOINED = 3
 """Accesses of the input's gradient, which comes from the matrix and from the adapter."""
-_DROPOUT = Passes(2.5, 2.5)
+_DROPOUT = ForwardBackward(2.5, 2.5)
 """Accesses of the input, with one byte of mask per element."""
-_LAUNCHES = Passes(4, 8)
+_LAUNCHES = ForwardBackward(4, 8)
 """Kernels of one adapter: two products, scaled and added; their four gradients, scaled, joined, and two accumulated."""
 _LAUNCHES_OF_WEIGHTS = 10
 """Kernels that a frozen layer's backward pass lacks: gradients of four matrices and two norms, most accumulated."""
@@ -39,13 +39,13 @@ def adapted(setting: Setting, layer: Pass) -> Pass:
     return layer
 
 
-def launches(setting: Setting) -> Passes:
+def launches(setting: Setting) -> ForwardBackward:
     """Kernels that the host starts for a layer beside those of one that is trained whole."""
     if not setting.model.has_adapters:
-        return Passes(0, 0)
+        return ForwardBackward(0, 0)
     lora = setting.model.adapters
     count = len(lora.target_modules)
-    return Passes(count * _LAUNCHES.forward, count * _LAUNCHES.backward - _LAUNCHES_OF_WEIGHTS)
+    return ForwardBackward(count * _LAUNCHES.forward, count * _LAUNCHES.backward - _LAUNCHES_OF_WEIGHTS)
 
 
 def _beside(setting: Setting, linear: Linear, rank: int, *, drops: bool) -> Pass:
@@ -60,8 +60,8 @@ def _beside(setting: Setting, linear: Linear, rank: int, *, drops: bool) -> Pass
         backward += gemm_seconds(tokens, inputs, outputs, device, dtype)
         backward += gemm_seconds(outputs, inputs, tokens, device, dtype)
     entering, leaving = first * linear.inputs * setting.size, second * linear.outputs * setting.size
-    dropped = _DROPOUT if drops else Passes(0, 0)
-    moved = Passes(
+    dropped = _DROPOUT if drops else ForwardBackward(0, 0)
+    moved = ForwardBackward(
         _ADDED.forward * leaving + dropped.forward * entering,
         _ADDED.backward * leaving + (_JOINED + dropped.backward) * entering,
     )
@@ -72,11 +72,11 @@ def _beside(setting: Setting, linear: Linear, rank: int, *, drops: bool) -> Pass
     )
 
 
-def _sent(setting: Setting, linear: Linear, rank: int) -> Passes:
+def _sent(setting: Setting, linear: Linear, rank: int) -> ForwardBackward:
     """What tensor-parallel ranks send of the narrow [tokens, rank] between its matrices: nothing hides it."""
     group = group_of(setting.job, setting.device, setting.tp, 1)
     narrow = setting.tokens * rank * setting.size
     if setting.sp:
-        return Passes(group.gather_seconds(narrow), group.gather_seconds(narrow))
+        return ForwardBackward(group.gather_seconds(narrow), group.gather_seconds(narrow))
     reduced = group.reduce_seconds(narrow)
-    return Passes(0.0, reduced) if linear.is_column else Passes(reduced, 0.0)
+    return ForwardBackward(0.0, reduced) if linear.is_column else ForwardBackward(reduced, 0.0)

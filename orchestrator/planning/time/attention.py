@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.time.gemm import peak
-from orchestrator.planning.time.kernels import Kernels, Passes
+from orchestrator.planning.time.kernels import ForwardBackward, Kernels
 
 _BLOCK = 128
 """Tokens of a block: those on the diagonal are computed whole."""
 _SOFTMAX = 43
 """The exponentials of a score take as long as this much of a head's width."""
-_BESIDE = Passes(220, 490)
+_BESIDE = ForwardBackward(220, 490)
 """What there is to do for a query beside its scores, to read it and to write what becomes of it, takes as long as so
 many keys (H200, cuDNN, 512 to 4,096 tokens; docs/benchmarks/2026-11-23-h200-7.md).
 """
@@ -36,7 +36,7 @@ def attention_seconds(
     causal: bool = True,
     drops: bool = False,
     parts: int = 1,
-) -> Passes:
+) -> ForwardBackward:
     """Forward and backward over `sequences` of `length` tokens with `heads` heads; causal: half the scores masked.
     `parts`: ranks that share each sequence, of which `sequences` counts this one's part. Among their pieces only those
     of the same tokens are masked within.
@@ -45,19 +45,19 @@ def attention_seconds(
     waiting = _LAST * min(_STATED_LENGTH / length, 1.0) / parts if causal and not device.is_cpu else 0.0
     flops = 4.0 * (sequences * heads + waiting) * length  # of a key, and of one number of a head
     width = head_dim + _SOFTMAX
-    drawn = kernels.score_dropout if drops else Passes(0, 0)
+    drawn = kernels.score_dropout if drops else ForwardBackward(0, 0)
     efficiency = device.efficiency
     if kernels.fused_attention:
-        reached = Passes(efficiency.fused_attention_forward, efficiency.fused_attention_backward)
+        reached = ForwardBackward(efficiency.fused_attention_forward, efficiency.fused_attention_backward)
     else:
-        reached = Passes(efficiency.attention_forward, efficiency.attention_backward)
+        reached = ForwardBackward(efficiency.attention_forward, efficiency.attention_backward)
 
     def seconds(beside: float, drawn: float, reached: float) -> float:
         stated = (_STATED_WIDTH + _SOFTMAX) / _STATED_WIDTH * (_STATED_KEYS + beside) / _STATED_KEYS
         rate = peak(device, dtype) * stated * reached * kernels.attention_rate
         return flops * (keys * (width + drawn) + beside * width) / rate
 
-    return Passes(
+    return ForwardBackward(
         seconds(_BESIDE.forward, drawn.forward, reached.forward),
         _RECOMPUTATION * seconds(_BESIDE.backward, drawn.backward, reached.backward),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from orchestrator.backends.fused_kernels import rotates_projection
-from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.setting import Setting
 from orchestrator.planning.time.variants import attends_to_a_mask
 
 
-def layer_seconds(setting: Setting, ffn: float) -> Passes:
+def layer_seconds(setting: Setting, ffn: float) -> ForwardBackward:
     """The memory-bound parts of one layer over a micro-batch. `ffn`: elements inside its MLP, or inside its experts."""
     model, kernels, tp = setting.model, setting.kernels, setting.tp
     norm, branch = _norm(setting), _branch(setting)
@@ -27,22 +27,22 @@ def layer_seconds(setting: Setting, ffn: float) -> Passes:
         widths = query + 2 * key + ffn * (2 if model.is_gated else 1)
         forward += kernels.bias.forward * widths
         backward += 0.0 if setting.is_frozen else kernels.bias.backward * (widths + 2 * hidden)
-    return Passes(setting.streaming(forward * setting.size), setting.streaming(backward * setting.size))
+    return ForwardBackward(setting.streaming(forward * setting.size), setting.streaming(backward * setting.size))
 
 
-def _attention_inputs(setting: Setting, query: float, key: float) -> Passes:
+def _attention_inputs(setting: Setting, query: float, key: float) -> ForwardBackward:
     """Elements moved between the projection and the attention, of so many in queries and keys."""
     kernels, model = setting.kernels, setting.model
     if rotates_at_once(setting):
         assert kernels.projection is not None
         is_grouped = key < query  # and goes to tensors of its own, values too
         moved = query + 2 * key if is_grouped or setting.cp > 1 else query + key
-        return Passes(kernels.projection.forward * moved, kernels.projection.backward * moved)
+        return ForwardBackward(kernels.projection.forward * moved, kernels.projection.backward * moved)
     rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
     forward = kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
     backward = kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
     joined = 0 if kernels.returns_together and _lie_together(setting) else kernels.joins
-    return Passes(forward, backward + joined * (query + 2 * key))
+    return ForwardBackward(forward, backward + joined * (query + 2 * key))
 
 
 def rotates_at_once(setting: Setting) -> bool:
@@ -59,48 +59,48 @@ def _lie_together(setting: Setting) -> bool:
     return evenly and is_fused and model.position_embedding_type != "rope"
 
 
-def branch_seconds(setting: Setting) -> Passes:
+def branch_seconds(setting: Setting) -> ForwardBackward:
     """What goes with an attention or an MLP: the norm before it, its dropout, and adding it to the residual stream."""
     branch, moved = _branch(setting), setting.own_tokens * setting.model.hidden_size * setting.size
-    return Passes(setting.streaming(branch.forward * moved), setting.streaming(branch.backward * moved))
+    return ForwardBackward(setting.streaming(branch.forward * moved), setting.streaming(branch.backward * moved))
 
 
-def _branch(setting: Setting) -> Passes:
+def _branch(setting: Setting) -> ForwardBackward:
     """Accesses of [tokens, h]."""
-    norm, dropped = _norm(setting), setting.kernels.dropout if setting.model.hidden_dropout else Passes(0, 0)
-    return Passes(
+    norm, dropped = _norm(setting), setting.kernels.dropout if setting.model.hidden_dropout else ForwardBackward(0, 0)
+    return ForwardBackward(
         norm.forward + _RESIDUAL.forward + dropped.forward, norm.backward + _RESIDUAL.backward + dropped.backward
     )
 
 
-def _norm(setting: Setting) -> Passes:
+def _norm(setting: Setting) -> ForwardBackward:
     """Accesses of a norm; one that is frozen has its input's gradient alone, from what is read once."""
     norm = setting.kernels.norm
-    return Passes(norm.forward, min(norm.backward, _FROZEN_NORM)) if setting.is_frozen else norm
+    return ForwardBackward(norm.forward, min(norm.backward, _FROZEN_NORM)) if setting.is_frozen else norm
 
 
 _FROZEN_NORM = 3
-_RESIDUAL = Passes(3, 3)
+_RESIDUAL = ForwardBackward(3, 3)
 """Adding a branch to the residual stream, and its gradient to the stream's."""
-_ACTIVATION = Passes(3, 4.3)
+_ACTIVATION = ForwardBackward(3, 4.3)
 """Of [tokens, ffn]: what is neither gated nor the exact GeLU."""
-_GATED = Passes(3, 5)
+_GATED = ForwardBackward(3, 5)
 """Of [tokens, ffn]: SwiGLU over both halves."""
 
 
-def embedding_seconds(setting: Setting) -> Passes:
+def embedding_seconds(setting: Setting) -> ForwardBackward:
     """Looking up a micro-batch's tokens, and the dense gradient of the table."""
     rows = setting.tokens * setting.model.hidden_size * setting.size
     table = setting.padded_vocab / setting.tp * setting.model.hidden_size * setting.size
-    return Passes(setting.streaming(3 * rows), setting.streaming(table + 3 * rows))
+    return ForwardBackward(setting.streaming(3 * rows), setting.streaming(table + 3 * rows))
 
 
-def loss_seconds(setting: Setting) -> Passes:
+def loss_seconds(setting: Setting) -> ForwardBackward:
     """The cross entropy over this rank's part of the vocabulary, in fp32, and the norm before it."""
     logits = setting.tokens * setting.padded_vocab / setting.tp
     loss, norm = setting.kernels.loss, _norm(setting)
     hidden = setting.own_tokens * setting.model.hidden_size * setting.size
-    return Passes(
+    return ForwardBackward(
         setting.streaming(logits * loss.forward + hidden * norm.forward),
         setting.streaming(logits * loss.backward + hidden * norm.backward),
     )

@@ -9,20 +9,20 @@ from __future__ import annotations
 from orchestrator.backends.experts import groups_experts
 from orchestrator.planning.time.communication import group_of, linked_ranks
 from orchestrator.planning.time.gemm import gemm_seconds
-from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.setting import Setting
 
-_MOVED = Passes(13, 13)
+_MOVED = ForwardBackward(13, 13)
 """Accesses of [tokens · chosen experts, h]: copied together by expert, and added up again in their old places. Some
 five would do: this and the next are what Mixtral's layers took (docs/benchmarks/2026-11-24-h200-2.md).
 """
-_SORTED = Passes(11, 11)
+_SORTED = ForwardBackward(11, 11)
 """More of them where a rank has several experts, whose tokens come from each rank in turn."""
-_ROUTED = Passes(40, 40)
+_ROUTED = ForwardBackward(40, 40)
 """Bytes per token and expert of the router's softmax, choice and losses."""
-_LAUNCHES = Passes(70, 90)
+_LAUNCHES = ForwardBackward(70, 90)
 """Kernels beside those of a layer with a dense MLP."""
-_LAUNCHES_OF_EXPERT = Passes(5, 9)
+_LAUNCHES_OF_EXPERT = ForwardBackward(5, 9)
 """Kernels of each expert, where they are computed one after the other."""
 
 
@@ -41,7 +41,7 @@ def local_experts(setting: Setting) -> int:
     return setting.model.expert_count // setting.job.parallelism.expert_model_parallel_size
 
 
-def expert_products(setting: Setting) -> Passes:
+def expert_products(setting: Setting) -> ForwardBackward:
     """The matrix products of a rank's experts and of the router."""
     model, etp = setting.model, setting.job.parallelism.expert_tensor_parallel
     up = model.moe_ffn_size * (2 if model.is_gated else 1)
@@ -50,7 +50,7 @@ def expert_products(setting: Setting) -> Passes:
         forward += _grouped(setting, inputs, outputs)
         backward += _grouped(setting, outputs, inputs) + _weight_gradients(setting, inputs, outputs)
     gate = gemm_seconds(setting.own_tokens, model.expert_count, model.hidden_size, setting.device, setting.dtype)
-    return Passes(forward + gate, backward + 2 * gate)
+    return ForwardBackward(forward + gate, backward + 2 * gate)
 
 
 def _grouped(setting: Setting, inputs: float, outputs: float) -> float:
@@ -72,7 +72,7 @@ def is_grouped(setting: Setting) -> bool:
     return groups_experts(setting.job, setting.kernels.layers)
 
 
-def moving_seconds(setting: Setting) -> Passes:
+def moving_seconds(setting: Setting) -> ForwardBackward:
     """Routing, and sorting tokens by expert and back, in memory."""
     model = setting.model
     sent = _kept(setting) * model.hidden_size * setting.size
@@ -80,7 +80,7 @@ def moving_seconds(setting: Setting) -> Passes:
     scores = setting.own_tokens * model.expert_count
     forward = _MOVED.forward * sent + _SORTED.forward * sorted_ + _ROUTED.forward * scores
     backward = _MOVED.backward * sent + _SORTED.backward * sorted_ + _ROUTED.backward * scores
-    return Passes(setting.streaming(forward), setting.streaming(backward))
+    return ForwardBackward(setting.streaming(forward), setting.streaming(backward))
 
 
 def dispatch_seconds(setting: Setting) -> float:
@@ -111,9 +111,9 @@ def _exchange(setting: Setting, size: int, stride: int, count: float) -> float:
     return max(inside, outside) + efficiency.network_latency
 
 
-def launches(setting: Setting) -> Passes:
+def launches(setting: Setting) -> ForwardBackward:
     """Kernels that the host starts for a layer with experts beside those of one with a dense MLP."""
     each = 0 if is_grouped(setting) else local_experts(setting)
-    return Passes(
+    return ForwardBackward(
         _LAUNCHES.forward + each * _LAUNCHES_OF_EXPERT.forward, _LAUNCHES.backward + each * _LAUNCHES_OF_EXPERT.backward
     )

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from orchestrator.planning.time.gemm import Linear
-from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.setting import Setting
 
 _CAST = {"delayed": 4, "tensorwise": 6, "blockwise": 10}
 """Bytes per element: bf16 is read, FP8 and its transpose (Hopper multiplies in one order only) are written; the largest
 value of a tensor has to be looked for before. Blockwise is what it took beside the others, its slower products included
 (1,160 ms for 1,071 and 1,096: docs/benchmarks/2026-11-21-parallelism-h200.md)."""
-LAUNCHES = Passes(4, 4)
+LAUNCHES = ForwardBackward(4, 4)
 """Kernels of the casts of a layer's four linears."""
 
 
-def casting_seconds(setting: Setting, linears: Iterable[Linear]) -> Passes:
+def casting_seconds(setting: Setting, linears: Iterable[Linear]) -> ForwardBackward:
     """Casting the inputs of linear layers forward, the gradients of their outputs backward, and once per step, at the
     first micro-batch, their weights.
     """
@@ -28,4 +28,4 @@ def casting_seconds(setting: Setting, linears: Iterable[Linear]) -> Passes:
         weights = linear.inputs * linear.outputs / max(setting.job.num_micro_batches, 1)
         forward += each * (setting.tokens * linear.inputs + weights)
         backward += each * setting.tokens * linear.outputs
-    return Passes(setting.streaming(forward), setting.streaming(backward))
+    return ForwardBackward(setting.streaming(forward), setting.streaming(backward))

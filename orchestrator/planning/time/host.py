@@ -10,7 +10,7 @@ from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.elementwise import rotates_at_once
 from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.fp8 import LAUNCHES as FP8_LAUNCHES
-from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
 from orchestrator.planning.time.setting import Setting
 from orchestrator.planning.time.variants import goes_round
@@ -25,9 +25,9 @@ _GAP_IN_A_GRAPH = 2e-6 / 3
 """Seconds between two of one CUDA graph, however fast the host is: 1.7B DP2 1x8 took 645.5 ms where it took 2.8 times
 as long as planned, and 648.6 with another (docs/benchmarks/2026-11-25-h100.md).
 """
-_COLLECTIVES = {True: Passes(4, 6), False: Passes(2, 2)}
+_COLLECTIVES = {True: ForwardBackward(4, 6), False: ForwardBackward(2, 2)}
 """Of a layer under tensor parallelism, with and without sequence parallelism."""
-_DROPPING = Passes(14, 26)
+_DROPPING = ForwardBackward(14, 26)
 """What the host takes, in kernels, where the branches of a layer have a bias or dropout: 22.6 ms of that step. It was
 measured of a compiled function; the kernel there is now takes it as long (docs/benchmarks/2026-11-23-h200-7.md)."""
 _COUNTING = 2.2e-3
@@ -38,23 +38,25 @@ _MODULES: dict[RecomputedModule, float] = {"core_attn": 0.1, "layernorm": 0.1, "
 """Of the kernels of a layer's forward pass; those of experts, of a dense MLP's."""
 
 
-class Starts(NamedTuple):
+class LaunchTime(NamedTuple):
     """What the host starts for a forward and a backward pass, in seconds."""
 
-    host: Passes
+    host: ForwardBackward
     """That it takes."""
-    gaps: Passes
+    gaps: ForwardBackward
     """In which the GPU idles between kernels."""
 
-    def plus(self, other: Starts) -> Starts:
+    def plus(self, other: LaunchTime) -> LaunchTime:
         """This and more."""
-        return Starts(self.host.plus(other.host), self.gaps.plus(other.gaps))
+        return LaunchTime(self.host.plus(other.host), self.gaps.plus(other.gaps))
 
 
-NOTHING = Starts(Passes(0.0, 0.0), Passes(0.0, 0.0))
+NOTHING = LaunchTime(ForwardBackward(0.0, 0.0), ForwardBackward(0.0, 0.0))
 
 
-def with_host(setting: Setting, each: Pass, layers: float, share: float, again: float, more: Starts = NOTHING) -> Pass:
+def with_host(
+    setting: Setting, each: Pass, layers: float, share: float, again: float, more: LaunchTime = NOTHING
+) -> Pass:
     """A pass with the gaps after its kernels, which takes at least as long as the host. `share` of the layers have
     experts, the host starts `again` kernels to recompute what was not kept, and `more` than those of these layers.
     """
@@ -69,7 +71,7 @@ def _waits(parts: Parts, host: float, gap: float) -> Parts:
     return {"overhead": gap, "host": max(host - gap - sum(parts.values()), 0.0)}
 
 
-def starts(setting: Setting, layers: float, share: float, again: float) -> Starts:
+def starts(setting: Setting, layers: float, share: float, again: float) -> LaunchTime:
     """The same of so many layers."""
     device = setting.device
     # On the CPU the host computes itself: nothing waits for it.
@@ -78,12 +80,12 @@ def starts(setting: Setting, layers: float, share: float, again: float) -> Start
         work = 0.0
     kernels, beside = _kernels(setting, share), _beside(setting)
     gap_of_one = _GAP_IN_A_GRAPH if setting.captured else _GAP * device.efficiency.launch
-    return Starts(
-        Passes(
+    return LaunchTime(
+        ForwardBackward(
             work * layers * (kernels.forward + beside.forward),
             work * (layers * (kernels.backward + beside.backward) + again),
         ),
-        Passes(kernels.forward * layers * gap_of_one, kernels.backward * layers * gap_of_one),
+        ForwardBackward(kernels.forward * layers * gap_of_one, kernels.backward * layers * gap_of_one),
     )
 
 
@@ -102,37 +104,37 @@ def started_again(setting: Setting, layers: int, share: float = 0.0) -> float:
     return layers * (found + (of_experts if "moe" in modules else 0.0))
 
 
-def _kernels(setting: Setting, share: float) -> Passes:
+def _kernels(setting: Setting, share: float) -> ForwardBackward:
     """Kernels that the host starts for a layer."""
     plain, own, of_experts = _plain(setting), adapter_launches(setting), expert_launches(setting)
-    casts = FP8_LAUNCHES if setting.products == "fp8" else Passes(0, 0)
-    return Passes(
+    casts = FP8_LAUNCHES if setting.products == "fp8" else ForwardBackward(0, 0)
+    return ForwardBackward(
         plain.forward + share * of_experts.forward + own.forward + casts.forward,
         plain.backward + share * of_experts.backward + own.backward + casts.backward,
     )
 
 
-def _plain(setting: Setting) -> Passes:
+def _plain(setting: Setting) -> ForwardBackward:
     """Those of a dense layer that is trained whole."""
     kernels = setting.kernels
     fewer = kernels.rotated_launches if rotates_at_once(setting) and not setting.device.is_cpu else None
     return fewer or kernels.launches
 
 
-def _beside(setting: Setting) -> Passes:
+def _beside(setting: Setting) -> ForwardBackward:
     """What the host does for a layer beside starting its kernels, in kernels that would take it as long: additions
     with a bias or dropout, the collectives of tensor parallelism, and attention over a sequence that ranks share.
     """
     model, kernels = setting.model, setting.kernels
-    found = _DROPPING if model.add_bias_linear or model.hidden_dropout else Passes(0, 0)
+    found = _DROPPING if model.add_bias_linear or model.hidden_dropout else ForwardBackward(0, 0)
     if setting.tp > 1:
         found = found.plus(_COLLECTIVES[setting.sp], kernels.collective)
     return found.plus(_exchanging(setting))
 
 
-def _exchanging(setting: Setting) -> Passes:
+def _exchanging(setting: Setting) -> ForwardBackward:
     """The same of attention where ranks share a sequence."""
     if setting.cp == 1:
-        return Passes(0, 0)
+        return ForwardBackward(0, 0)
     ring, once = setting.kernels.ring, setting.kernels.exchange
-    return Passes(setting.cp * ring.forward, setting.cp * ring.backward) if goes_round(setting) else once
+    return ForwardBackward(setting.cp * ring.forward, setting.cp * ring.backward) if goes_round(setting) else once

@@ -5,18 +5,18 @@ from __future__ import annotations
 from orchestrator.planning.flops.hybrid import SCAN
 from orchestrator.planning.time.elementwise import branch_seconds, layer_seconds
 from orchestrator.planning.time.gemm import Linear, peak
-from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.passes import Parts, Pass, add, layer_linears, layer_pass, linear_passes
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width
 
 LAUNCHES = 0.5
 """Kernels of a layer of any kind, of those of a transformer layer, which is two of them."""
-_PROJECTED = Passes(3, 6)
+_PROJECTED = ForwardBackward(3, 6)
 """Accesses of z, x, B, C and dt together: brought into another order, and read by the scan."""
-_CONVOLVED = Passes(2, 5)
+_CONVOLVED = ForwardBackward(2, 5)
 """Of x, B and C: the convolution, which the backward pass does again."""
-_INNER = Passes(5, 8)
+_INNER = ForwardBackward(5, 8)
 """Of the scan's output: written, brought back into order, and normed."""
 _RATE = 0.2
 """Of the device's peak that the products inside the scan reach, which are small."""
@@ -60,18 +60,18 @@ def _state_space(setting: Setting) -> Pass:
     )
 
 
-def _scan(setting: Setting) -> Passes:
+def _scan(setting: Setting) -> ForwardBackward:
     """Convolution, scan and norm: the slower of moving and computing."""
     model = setting.model
     own = setting.tokens / setting.tp
     width = state_space_width(model)
     widths = ((_PROJECTED, projected_width(model)), (_CONVOLVED, convolved_width(model)), (_INNER, width))
-    moved = Passes(
+    moved = ForwardBackward(
         sum(accesses.forward * each for accesses, each in widths),
         sum(accesses.backward * each for accesses, each in widths),
     )
     computed = SCAN * width * model.mamba_state_dim * own / (_RATE * peak(setting.device, setting.dtype))
-    return Passes(
+    return ForwardBackward(
         max(setting.streaming(moved.forward * own * setting.size), computed),
         max(setting.streaming(moved.backward * own * setting.size), _BACKWARD * computed),
     )

@@ -28,7 +28,7 @@ _CPU_WORK = 2.0
 what is measured is within passes."""
 
 
-class Reached(NamedTuple):
+class KernelEfficiency(NamedTuple):
     """One measurement beside its datasheet figure."""
 
     what: str
@@ -74,34 +74,38 @@ def efficiency_of(found: Mapping[str, Any], base: Device) -> dict[str, float]:
     return reached
 
 
-def table_of(found: Mapping[str, Any], base: Device) -> list[Reached]:
+def table_of(found: Mapping[str, Any], base: Device) -> list[KernelEfficiency]:
     """What was measured, for people."""
     dtype, sizes, stream = found["dtype"], found["attention"], found["stream"]
     top = None if base.is_cpu else peak(base, dtype) / 1e12
     bandwidth = None if base.is_cpu else base.memory_bandwidth / 1e9
     rows = [
-        Reached(f"matrix product {one['m']} x {one['k']} x {one['n']}, {dtype}", _rate(one) / 1e12, top, "TFLOP/s")
+        KernelEfficiency(
+            f"matrix product {one['m']} x {one['k']} x {one['n']}, {dtype}", _rate(one) / 1e12, top, "TFLOP/s"
+        )
         for one in found["gemms"]
     ]
     held = found["sustained_gemm"]
     if held:
         limit = "the power limit" if _is_limited(found, held) else "no power limit"
         rows.append(
-            Reached(f"the largest for {held['loop_seconds']:g} s, at {limit}", _rate(held) / 1e12, top, "TFLOP/s")
+            KernelEfficiency(
+                f"the largest for {held['loop_seconds']:g} s, at {limit}", _rate(held) / 1e12, top, "TFLOP/s"
+            )
         )
     flops = 2.0 * sizes["sequences"] * sizes["heads"] * sizes["length"] ** 2 * sizes["head_dim"]
     rows += [
-        Reached("attention, causal, forward", flops / sizes["forward_seconds"] / 1e12, top, "TFLOP/s"),
-        Reached("attention, causal, backward", 2.5 * flops / sizes["backward_seconds"] / 1e12, top, "TFLOP/s"),
-        Reached("adding two tensors", stream["bytes"] / stream["seconds"] / 1e9, bandwidth, "GB/s"),
-        Reached("starting a kernel", found["launch_seconds"] * 1e6, None, "µs"),
+        KernelEfficiency("attention, causal, forward", flops / sizes["forward_seconds"] / 1e12, top, "TFLOP/s"),
+        KernelEfficiency("attention, causal, backward", 2.5 * flops / sizes["backward_seconds"] / 1e12, top, "TFLOP/s"),
+        KernelEfficiency("adding two tensors", stream["bytes"] / stream["seconds"] / 1e9, bandwidth, "GB/s"),
+        KernelEfficiency("starting a kernel", found["launch_seconds"] * 1e6, None, "µs"),
     ]
     links = found.get("links")
     if links:
         link = None if base.is_cpu else base.link_bandwidth / 1e9
         name = f"all-gather over {links['processes']} {'processes' if base.is_cpu else 'GPUs'}"
-        rows.append(Reached(name, _ring_bandwidth(links) / 1e9, link, "GB/s"))
-        rows.append(Reached("shortest all-reduce", links["latency_seconds"] * 1e6, None, "µs"))
+        rows.append(KernelEfficiency(name, _ring_bandwidth(links) / 1e9, link, "GB/s"))
+        rows.append(KernelEfficiency("shortest all-reduce", links["latency_seconds"] * 1e6, None, "µs"))
     return rows
 
 

@@ -16,15 +16,15 @@ from orchestrator.spec.runtime import Layers
 
 
 @dataclass(frozen=True)
-class Passes:
+class ForwardBackward:
     """Something of the forward pass, and of the backward pass."""
 
     forward: float
     backward: float
 
-    def plus(self, other: Passes, times: float = 1.0) -> Passes:
+    def plus(self, other: ForwardBackward, times: float = 1.0) -> ForwardBackward:
         """This, and so many times another."""
-        return Passes(self.forward + times * other.forward, self.backward + times * other.backward)
+        return ForwardBackward(self.forward + times * other.forward, self.backward + times * other.backward)
 
 
 @dataclass(frozen=True)
@@ -35,27 +35,27 @@ class Kernels:
     """Whose layers these are, which decides about grouped experts and `rotates_projection`."""
     fused_attention: bool
     """Whether attention runs at the device's `fused_attention_*` efficiencies instead of `attention_*`."""
-    norm: Passes
+    norm: ForwardBackward
     """Accesses of [tokens, h] for one norm."""
-    rope: Passes
+    rope: ForwardBackward
     """Accesses of queries and keys each, to rotate them one after the other."""
-    attention_layout: Passes
+    attention_layout: ForwardBackward
     """Accesses of [tokens, query width] to bring attention's output back into [s, b, h]."""
     joins: float
     """Accesses of queries, keys and values each, to bring their gradients together."""
-    dropout: Passes
+    dropout: ForwardBackward
     """Accesses of [tokens, h] to drop what a branch gives: the mask is half an access, its gradient one more each way;
     and each number that decides is drawn by arithmetic.
     """
-    score_dropout: Passes
+    score_dropout: ForwardBackward
     """Dropping scores takes attention as long as this much of a head's width would (planning/time/attention.py)."""
-    bias: Passes
+    bias: ForwardBackward
     """Accesses of a linear layer's output for its bias, and for the gradient of it."""
     accumulation: float
     """Bytes per parameter and micro-batch, beside writing it, to add a weight gradient to the fp32 buffer."""
     optimizer: float
     """Bytes per parameter that this rank updates: norm, clipping, Adam, the copy in the model's dtype."""
-    launches: Passes
+    launches: ForwardBackward
     """Kernels that the host starts for one layer."""
     collective: float
     """Kernels of a layer that take the host as long as one of its collectives: 7.1B on two H100s, whose hosts were
@@ -64,26 +64,26 @@ class Kernels:
     """
     optimizer_launches: float
     """Kernels that the host starts per parameter tensor in the optimizer's step."""
-    loss: Passes
+    loss: ForwardBackward
     """Bytes per logit of the cross entropy, the matrix product aside."""
-    exchange: Passes = Passes(0, 0)
+    exchange: ForwardBackward = ForwardBackward(0, 0)
     """Kernels of a layer that would take the host as long as what attention has it do more where ranks share a
     sequence: gathering its keys and values, and attending piece by piece (docs/benchmarks/2026-11-26-h100.md).
     """
-    ring: Passes = Passes(0, 0)
+    ring: ForwardBackward = ForwardBackward(0, 0)
     """The same of each round where they go round, one for each of these ranks. Measured with two: in a trace a round
     was 0.5 of the 1.5 ms of a forward pass and 0.7 of the 1.9 of a backward pass."""
     rings: bool = False
     """Whether they go round: Transformer Engine's way."""
     returns_together: bool = False
     """Whether attention returns gradients of what the projection left side by side in one tensor."""
-    rotated_launches: Passes | None = None
+    rotated_launches: ForwardBackward | None = None
     """What `launches` says, where it is less for layers that one kernel rotates."""
-    projection: Passes | None = None
+    projection: ForwardBackward | None = None
     """Accesses of queries and keys each where one kernel rotates them as their projection left them, if there is one
     (`rotates_projection`); no gradients are joined then, nor is anything laid out anew.
     """
-    gelu: Passes = Passes(3, 4.3)
+    gelu: ForwardBackward = ForwardBackward(3, 4.3)
     """Accesses of [tokens, ffn] for the exact GeLU: 2 and 3, and torch computes longer than these take."""
     after_transfer: float = 0.0
     """Seconds in which the GPU has nothing to do after a transfer between stages. None where the host does not wait
@@ -103,11 +103,11 @@ class Kernels:
 
 _FLASH_ATTENTION = 1.17
 """FlashAttention 4 beside cuDNN, of four shapes: 1.14 to 1.23 (docs/benchmarks/2026-11-24-h200-2.md)."""
-_DROPOUT = Passes(2, 2.5)
+_DROPOUT = ForwardBackward(2, 2.5)
 """Measured on an H200 (docs/benchmarks/2026-11-23-h200-7.md): 20.2 us forward and 9.9 backward for 16 MiB, one drawing
 of a seed included. Other devices, the CPU too, are taken to be like it.
 """
-_SCORE_DROPOUT = Passes(187, 32)
+_SCORE_DROPOUT = ForwardBackward(187, 32)
 """Measured there, of cuDNN's attention."""
 
 _IN_PRODUCTS = 2
@@ -119,48 +119,52 @@ _BEHIND_PRODUCTS_IN_16_BITS = 6
 TORCH = Kernels(
     layers="torch",
     fused_attention=False,
-    norm=Passes(4, 9),  # the backward's second kernel reads x and dy again for the gradients of weight and bias
-    rope=Passes(10, 8),  # torch.compile makes one kernel of each pass, at a quarter of the bandwidth
-    attention_layout=Passes(2, 2),
+    norm=ForwardBackward(
+        4, 9
+    ),  # the backward's second kernel reads x and dy again for the gradients of weight and bias
+    rope=ForwardBackward(10, 8),  # torch.compile makes one kernel of each pass, at a quarter of the bandwidth
+    attention_layout=ForwardBackward(2, 2),
     joins=2,
     dropout=_DROPOUT,
     score_dropout=_SCORE_DROPOUT,
-    bias=Passes(2, 1),
+    bias=ForwardBackward(2, 1),
     accumulation=_IN_PRODUCTS,
     optimizer=34,  # norm 4, and one kernel that clips, updates and writes the weights
-    launches=Passes(45, 85),
-    exchange=Passes(12, 12),
-    rotated_launches=Passes(18, 36),  # 0.57 to 0.8 of Transformer Engine's (docs/benchmarks/2026-11-24-h200-4.md)
+    launches=ForwardBackward(45, 85),
+    exchange=ForwardBackward(12, 12),
+    rotated_launches=ForwardBackward(
+        18, 36
+    ),  # 0.57 to 0.8 of Transformer Engine's (docs/benchmarks/2026-11-24-h200-4.md)
     collective=4,
     optimizer_launches=1,
-    loss=Passes(2.7, 5.4),
-    projection=Passes(2.2, 2.2),
-    gelu=Passes(2.2, 3.0),
+    loss=ForwardBackward(2.7, 5.4),
+    projection=ForwardBackward(2.2, 2.2),
+    gelu=ForwardBackward(2.2, 3.0),
 )
 """torch's operations one by one, and its scaled dot product attention."""
 
 TRANSFORMER_ENGINE = Kernels(
     layers="transformer_engine",
     fused_attention=True,
-    norm=Passes(2.5, 4.3),
-    rope=Passes(5, 5.5),
-    attention_layout=Passes(0, 5.5),
+    norm=ForwardBackward(2.5, 4.3),
+    rope=ForwardBackward(5, 5.5),
+    attention_layout=ForwardBackward(0, 5.5),
     joins=2,
     returns_together=True,
     dropout=_DROPOUT,
     score_dropout=_SCORE_DROPOUT,
-    bias=Passes(0, 2),  # added by the product; its gradient is summed by a kernel of cuBLAS's
+    bias=ForwardBackward(0, 2),  # added by the product; its gradient is summed by a kernel of cuBLAS's
     accumulation=_IN_PRODUCTS,
     optimizer=34,
-    launches=Passes(30, 60),
-    exchange=Passes(12, 12),
-    ring=Passes(35, 20),
+    launches=ForwardBackward(30, 60),
+    exchange=ForwardBackward(12, 12),
+    ring=ForwardBackward(35, 20),
     rings=True,
     collective=4,
     optimizer_launches=1,
-    loss=Passes(2.7, 5.4),
-    projection=Passes(2.2, 2.2),
-    gelu=Passes(2.2, 3.0),
+    loss=ForwardBackward(2.7, 5.4),
+    projection=ForwardBackward(2.2, 2.2),
+    gelu=ForwardBackward(2.2, 3.0),
 )
 """Fused norms and rotation, cuDNN's attention."""
 

@@ -5,7 +5,7 @@ once, all communication hidden, and the GPU never idle.
 from __future__ import annotations
 
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time.kernels import Kernels, Passes
+from orchestrator.planning.time.kernels import ForwardBackward, Kernels
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.spec.job import JobSpec
 
@@ -15,23 +15,23 @@ PARTS = ("gemm", "attention", "memory_bound", "loss", "optimizer")
 IDEAL = Kernels(
     layers="transformer_engine",
     fused_attention=True,
-    norm=Passes(2, 3),
-    rope=Passes(2, 2),
-    projection=Passes(2, 2),
-    gelu=Passes(2, 3),
-    attention_layout=Passes(0, 0),
+    norm=ForwardBackward(2, 3),
+    rope=ForwardBackward(2, 2),
+    projection=ForwardBackward(2, 2),
+    gelu=ForwardBackward(2, 3),
+    attention_layout=ForwardBackward(0, 0),
     joins=0,
-    dropout=Passes(0.5, 1.5),
-    score_dropout=Passes(0, 0),
-    bias=Passes(0, 0),
+    dropout=ForwardBackward(0.5, 1.5),
+    score_dropout=ForwardBackward(0, 0),
+    bias=ForwardBackward(0, 0),
     accumulation=2,  # fp32 instead of bf16 is written by the product that computes it
     # Norm 4; Adam reads the gradient, reads and writes the weight and two moments in fp32, and writes bf16: 30.
     optimizer=34,
-    launches=Passes(0, 0),
+    launches=ForwardBackward(0, 0),
     rings=True,
     collective=0,
     optimizer_launches=0,
-    loss=Passes(2, 4),  # logits are read, and read and replaced by their gradient, in bf16
+    loss=ForwardBackward(2, 4),  # logits are read, and read and replaced by their gradient, in bf16
     overlaps_tensor_parallel=True,
 )
 """Kernels that read and write nothing twice."""

@@ -8,14 +8,14 @@ from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.elementwise import layer_seconds
 from orchestrator.planning.time.gemm import Linear
-from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, scale
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.spec.encoder_decoder import HALVES, Half
 
 LAUNCHES: dict[Half, float] = {"encoder": 1.0, "decoder": 1.5}
 """Kernels of a layer, of those of a BERT or a GPT."""
-_BIAS = Passes(3, 4)
+_BIAS = ForwardBackward(3, 4)
 """Reading and writing of the bias of all scores: made with the padding, and added; its gradient summed over samples."""
 
 

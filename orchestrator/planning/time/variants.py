@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.setting import Setting
 
-_CAPPED = Passes(16, 24)
+_CAPPED = ForwardBackward(16, 24)
 """Accesses of each score, beside the two products: to scale, cap, mask and normalise it, one kernel after the other."""
 _IN_PIECES, _FASTER_ON = 1.85, "Hopper"
 """How many times as long torch's attention takes over a sequence that ranks share: a piece of it sees more keys than it
@@ -29,7 +29,7 @@ def goes_round(setting: Setting) -> bool:
     return setting.cp > 1 and setting.kernels.rings and not (attends_to_a_mask(setting) or in_windows)
 
 
-def attention_of_variant(setting: Setting, causal: Passes) -> Passes:
+def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBackward:
     """The mean over the layers. `causal`: the seconds of plain causal attention in one layer."""
     model = setting.model
     length, window = model.seq_length, model.sliding_window
@@ -43,22 +43,22 @@ def attention_of_variant(setting: Setting, causal: Passes) -> Passes:
     full = skipped / model.num_layers
     if setting.kernels.fused_attention and setting.cp == 1:
         seen = window * (2 * length - window) / length**2  # of the pairs below the diagonal
-        local = Passes(seen * causal.forward, seen * causal.backward)
+        local = ForwardBackward(seen * causal.forward, seen * causal.backward)
     else:
         local = _masked(setting, causal, capped=False)
-    return Passes(
+    return ForwardBackward(
         full * whole.forward + (1 - full) * local.forward, full * whole.backward + (1 - full) * local.backward
     )
 
 
-def _in_pieces(setting: Setting, causal: Passes) -> Passes:
+def _in_pieces(setting: Setting, causal: ForwardBackward) -> ForwardBackward:
     """The same, by torch, where ranks that share a sequence gather its keys and values."""
     if setting.cp == 1 or goes_round(setting) or setting.device.generation != _FASTER_ON:
         return causal
-    return Passes(_IN_PIECES * causal.forward, _IN_PIECES * causal.backward)
+    return ForwardBackward(_IN_PIECES * causal.forward, _IN_PIECES * causal.backward)
 
 
-def _masked(setting: Setting, causal: Passes, capped: bool) -> Passes:
+def _masked(setting: Setting, causal: ForwardBackward, capped: bool) -> ForwardBackward:
     """With a mask, torch's attention computes every score, and its kernel is the one for both layer backends."""
     efficiency = setting.device.efficiency
     forward, backward = 2 * causal.forward, 2 * causal.backward
@@ -66,8 +66,8 @@ def _masked(setting: Setting, causal: Passes, capped: bool) -> Passes:
         forward *= efficiency.fused_attention_forward / efficiency.attention_forward
         backward *= efficiency.fused_attention_backward / efficiency.attention_backward
     if not capped:
-        return Passes(forward, backward)
+        return ForwardBackward(forward, backward)
     scores = setting.tokens * setting.model.num_attention_heads / setting.tp * setting.model.seq_length * setting.size
-    return Passes(
+    return ForwardBackward(
         forward + setting.streaming(_CAPPED.forward * scores), backward + setting.streaming(_CAPPED.backward * scores)
     )

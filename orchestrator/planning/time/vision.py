@@ -10,8 +10,8 @@ from typing import NamedTuple
 from orchestrator.planning.time.communication import group_of
 from orchestrator.planning.time.elementwise import branch_seconds
 from orchestrator.planning.time.gemm import Linear, gemm_seconds
-from orchestrator.planning.time.host import Starts, started_again, starts
-from orchestrator.planning.time.kernels import Passes
+from orchestrator.planning.time.host import LaunchTime, started_again, starts
+from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, recomputed, scale
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.vision import CHANNELS, encoder_job
@@ -20,7 +20,7 @@ from orchestrator.spec.vision import VisionSpec
 
 _NUMBERS = 4
 """Accesses of an image's numbers in the activations' format: scaled, and cut into patches."""
-_PLACED = Passes(3, 3)
+_PLACED = ForwardBackward(3, 3)
 """Accesses of the decoder's [tokens, h]: embeddings of images put among those of words, and their gradients taken out.
 """
 _BESIDE = 1
@@ -31,7 +31,7 @@ class Images(NamedTuple):
     """What the first model chunk does more for a micro-batch."""
 
     passes: Pass
-    starts: Starts
+    starts: LaunchTime
 
 
 def trained_layers(model: ModelSpec) -> int:
@@ -55,7 +55,7 @@ def images_of(setting: Setting) -> Images | None:
     backward = add(projector.backward, placed.backward)
     encoder, beside = starts(own, layers, 0.0, started_again(own, layers)), starts(own, _BESIDE, 0.0, 0.0)
     if vision.freeze:
-        alone = Starts(*(Passes(each.forward, 0.0) for each in encoder))
+        alone = LaunchTime(*(ForwardBackward(each.forward, 0.0) for each in encoder))
         return Images(Pass(forward, backward), beside.plus(alone))
     back = add(backward, scale(layer.backward, layers), recomputed(own, layer, layers), before.backward)
     return Images(Pass(forward, back), beside.plus(encoder))

@@ -67,7 +67,7 @@ class Benchmark(Callback):
 
     def _write(self, session: Session) -> None:
         """What all ranks have found so far."""
-        session.settle()
+        session.wait_for_all_reduce()
         ranks = session.ranks
         own = {"rank": ranks.rank, "pp": ranks.pp, "tp": ranks.tp, "dp": ranks.dp, "cp": ranks.cp, **self._found}
         gathered = session.control.gather_to_first(own)
@@ -97,7 +97,7 @@ class Benchmark(Callback):
         if number < PROFILED:
             return
         session.mark = _unmarked
-        session.settle()
+        session.wait_for_all_reduce()
         path = self._run.bench / f"trace-{session.ranks.rank}.json"
         self._stop(path, on_gpu=on_gpu)
         self._found["profile"] = breakdown(
@@ -109,7 +109,7 @@ class Benchmark(Callback):
     def _trace(self, session: Session, number: int) -> None:
         """The same once more on rank 0, with what torch does on the host. `number`: how many of its steps are done."""
         if number == PROFILED:
-            session.settle()
+            session.wait_for_all_reduce()
         if not session.ranks.is_first:
             return
         if number == 0:

@@ -80,7 +80,7 @@ def evaluate(session: Session) -> None:
     """Measure and record the loss on every validation set. A requested stop ends it early, an event says so, and the
     next start does it.
     """
-    session.settle()
+    session.wait_for_all_reduce()
     values: dict[str, float] = {}
     with evaluating(session):
         for number, (name, dataset) in enumerate(session.validation_data.items()):

@@ -20,10 +20,10 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.runtime import Layers
 
 
-class SeeingGPT(GPT):
+class VisionLanguageModel(GPT):
     """A GPT whose first stage has an encoder of images."""
 
-    def see_with(self, encoder: ImageEncoder) -> None:
+    def set_image_encoder(self, encoder: ImageEncoder) -> None:
         """Give the chunk that embeds tokens its encoder, behind the constructor, which all decoders share."""
         self.vision = encoder
 
@@ -67,12 +67,12 @@ def is_of_images(name: str) -> bool:
 
 def build_chunk(
     job: JobSpec, config: LayerConfig, layers: Layers, vocabulary: Vocabulary, ranks: Ranks, index: int
-) -> SeeingGPT:
+) -> VisionLanguageModel:
     """Model chunk `index` of this rank."""
     block = block_spec_function(layers)(config, virtual_stage(job, index))
-    chunk = decoder(job, config, block, vocabulary, ranks, index, SeeingGPT)
+    chunk = decoder(job, config, block, vocabulary, ranks, index, VisionLanguageModel)
     if chunk.pre_process:
-        chunk.see_with(ImageEncoder(job.model.image_encoder, config, layers))
+        chunk.set_image_encoder(ImageEncoder(job.model.image_encoder, config, layers))
     return chunk
 
 

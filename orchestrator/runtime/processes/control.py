@@ -105,7 +105,7 @@ class StopRequest:
 
 
 class Control:
-    """The exchange itself. `offer` starts one, `take` ends it; `exchange` does both at once.
+    """The exchange itself. `begin_all_reduce` starts one, `wait` ends it; `exchange` does both at once.
 
     `parts` is how many parts and metrics a step has, `auxiliary` how many auxiliary losses there are.
     """
@@ -114,7 +114,7 @@ class Control:
         self._group, self._parts, self._auxiliary = group, parts, auxiliary
         self._pending: tuple[int, torch.Tensor, Any] | None = None
 
-    def offer(
+    def begin_all_reduce(
         self,
         iteration: int,
         *,
@@ -137,8 +137,8 @@ class Control:
         work = dist.all_reduce(values, group=self._group, async_op=True)
         self._pending = (iteration, values, work)
 
-    def take(self) -> Agreement | None:
-        """What all ranks said in the last `offer`; None when there was none since."""
+    def wait(self) -> Agreement | None:
+        """What all ranks said in the last `begin_all_reduce`; None when there was none since."""
         if self._pending is None:
             return None
         iteration, values, work = self._pending
@@ -150,9 +150,9 @@ class Control:
         return Agreement(iteration, stop > 0, sums[:parts], round(busy), save > 0, sums[parts:])
 
     def exchange(self, iteration: int, *, stop: bool = False, loss: torch.Tensor | None = None) -> Agreement:
-        """`offer` and `take` at once, for the places that must know before they go on."""
-        self.offer(iteration, stop=stop, loss=loss, writer_busy=False)
-        agreement = self.take()
+        """`begin_all_reduce` and `wait` at once, for the places that must know before they go on."""
+        self.begin_all_reduce(iteration, stop=stop, loss=loss, writer_busy=False)
+        agreement = self.wait()
         assert agreement is not None
         return agreement
 

@@ -52,7 +52,7 @@ def stages_of(job: JobSections) -> tuple[BatchStage, ...]:
 
 
 @dataclass(frozen=True)
-class Offer:
+class SuggestedValues:
     """Values for a field that may end a refusal; nearest.py tries them."""
 
     path: str
@@ -67,7 +67,7 @@ class Offer:
 class Refusal(Problem):
     """A problem that another value of a field may end. Its hint says what else would."""
 
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[SuggestedValues, ...] = ()
     """In the order in which the values go before the hint."""
 
 
@@ -77,21 +77,21 @@ def divisors(number: int) -> list[int]:
     return [*small, *(number // value for value in reversed(small) if value * value != number)]
 
 
-def divisors_of(number: int, path: str, present: int) -> Offer:
+def divisors_of(number: int, path: str, present: int) -> SuggestedValues:
     """Divisors of a number for a field that has another value."""
     legal = divisors(number)
     below = tuple(value for value in reversed(legal) if value < present)
-    return Offer(path, below, tuple(value for value in legal if value > present))
+    return SuggestedValues(path, below, tuple(value for value in legal if value > present))
 
 
-def multiples_of(unit: int, path: str, present: int, less: int = 0, note: str = "") -> Offer:
+def multiples_of(unit: int, path: str, present: int, less: int = 0, note: str = "") -> SuggestedValues:
     """Multiples of a unit, each less so many, for a field that has another value."""
     above = (present + less) // unit * unit + unit - less
     below = -(-(present + less) // unit) * unit - unit - less
-    return Offer(path, range(below, 0, -unit), range(above, MAX_SIZE + 1, unit), note)
+    return SuggestedValues(path, range(below, 0, -unit), range(above, MAX_SIZE + 1, unit), note)
 
 
-def around(path: str, present: int) -> Offer:
+def around(path: str, present: int) -> SuggestedValues:
     """Any other value: the rules say which."""
     return multiples_of(1, path, present)
 

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules.base import Offer, Refusal
+from orchestrator.spec.rules.base import Refusal, SuggestedValues
 from orchestrator.spec.sections import JobSections
 
 Refusals: TypeAlias = Callable[[JobSections], Iterator[Problem]]
@@ -50,7 +50,7 @@ class _Search:
 
     job: JobSections
     refusal: Refusal
-    offer: Offer
+    offer: SuggestedValues
     found: Sequence[Problem]
     """All that is wrong with the job."""
     refusals: Refusals

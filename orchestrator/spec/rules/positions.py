@@ -7,7 +7,7 @@ from math import ceil
 
 from orchestrator.errors import Problem
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Offer, Refusal, Unavailable
+from orchestrator.spec.rules.base import Refusal, SuggestedValues, Unavailable
 from orchestrator.spec.sections import JobSections
 
 PERCENT = "model.rotary_percent"
@@ -33,7 +33,7 @@ def rotary(job: JobSections) -> Iterator[Problem]:
             f"the rotated part of a head must be even: head width · rotary_percent = {width} · {percent:g} → {rotated}"
         )
         lower = rotated // 2 * 2
-        offer = Offer(PERCENT, _shares((lower,), width), _shares((lower + 2,), width))
+        offer = SuggestedValues(PERCENT, _shares((lower,), width), _shares((lower + 2,), width))
         paths = (PERCENT, "model.kv_channels", "model.num_attention_heads", "model.hidden_size")
         yield Refusal(message, paths, "write wider heads", offers=(offer,))
 

@@ -14,7 +14,7 @@ from support.faults import QUICK_TORCHRUN, Ranks
 from support.shipped import SHIPPED
 
 from orchestrator.bench import text
-from orchestrator.bench.measurement import Measurement, Request, bench_job
+from orchestrator.bench.measurement import Measurement, MeasurementRequest, bench_job
 from orchestrator.bench.report import report_of
 from orchestrator.causes import Exit
 from orchestrator.cli.jobs import this_machine
@@ -150,7 +150,7 @@ def measurement(tmp_path: Path, **changes: Any) -> Measurement:
     loaded = load_job([SHIPPED["gpt-1.7b"]], ["batch.global_batch_size=4"])
     rank = {"rank": 0, "pp": 0, "tp": 0, "dp": 0, "step_seconds": [0.40, 0.39, 0.42], "profile": PROFILE}
     rank |= {"peak_bytes": 70 * 2**30, "used_bytes": 75 * 2**30}
-    request = Request(warm_up=5, steps=3)
+    request = MeasurementRequest(warm_up=5, steps=3)
     job = bench_job(loaded.job, request, 131072)
     return Measurement(RunDir(tmp_path), job, request, {**RESULT, "ranks": [rank], **changes})
 
@@ -351,7 +351,7 @@ def test_a_job_that_fails(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("FAKE_END", "memory@2")
-    monkeypatch.setattr("orchestrator.bench.measuring.MODULE", "fake_runtime")
+    monkeypatch.setattr("orchestrator.bench.measurement.MODULE", "fake_runtime")
     assert main(["bench", str(tiny), "--steps", "3"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: nothing was measured: ")
@@ -367,12 +367,12 @@ def test_a_person_who_asks_it_to_stop(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("FAKE_HOLD", "0:nothing-that-comes")
-    monkeypatch.setattr("orchestrator.bench.measuring.MODULE", "fake_runtime")
+    monkeypatch.setattr("orchestrator.bench.measurement.MODULE", "fake_runtime")
 
     def stopping(run: RunDir, job: Any, *, watcher: Watcher, module: str) -> Exit:
         return launch(run, job, watcher=watcher, module=module, on_launched=lambda _: request_stop(run, "SIGINT"))
 
-    monkeypatch.setattr("orchestrator.bench.measuring.launch", stopping)
+    monkeypatch.setattr("orchestrator.bench.measurement.launch", stopping)
     assert main(["bench", str(tiny), "--steps", "3"]) == 130
     assert capsys.readouterr().err == "stopped; nothing was measured\n"
 

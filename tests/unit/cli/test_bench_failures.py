@@ -84,7 +84,7 @@ def test_steps_were_measured_though_their_profile_failed(
     (tmp_path / "programs" / "failing_bench.py").write_text(program)
     for name, value in ranks.for_commands(tmp_path / "programs").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("orchestrator.bench.measuring.MODULE", "failing_bench")
+    monkeypatch.setattr("orchestrator.bench.measurement.MODULE", "failing_bench")
     monkeypatch.chdir(tmp_path)
     assert main(["bench", tiny.name, "--steps", "3", "--warm-up", "1", "-o", "page.md", "--json"]) == code
     said = capsys.readouterr()
@@ -116,7 +116,7 @@ def test_a_step_by_part_though_the_file_of_the_trace_cannot_be_written(
         (tmp_path / "traces").rmdir()
         return launch(run, job, **options)
 
-    monkeypatch.setattr("orchestrator.bench.measuring.launch", removing)
+    monkeypatch.setattr("orchestrator.bench.measurement.launch", removing)
     monkeypatch.chdir(tmp_path)
     assert main(["bench", tiny.name, "--steps", "3", "--warm-up", "1", "--trace", "traces/one.json"]) == 2
     said = capsys.readouterr()

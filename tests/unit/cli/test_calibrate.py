@@ -120,7 +120,7 @@ def test_devices_that_do_not_talk_are_measured_each_by_itself(
         "sys.exit(program.main())\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("orchestrator.cli.jobs.calibrating.PROGRAM", "unlinked")
+    monkeypatch.setattr("orchestrator.cli.jobs.calibration.PROGRAM", "unlinked")
     assert main(["calibrate", "--cpu", "--seconds", "0.01", "--json"]) == 1
     said = capsys.readouterr()
     document = json.loads(said.out)

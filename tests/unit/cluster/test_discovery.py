@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cluster.discovery import Discovered, Partition, discover, partitions_in, seconds_of
+from orchestrator.cluster.discovery import DiscoveredCluster, Partition, discover, partitions_in, seconds_of
 from orchestrator.cluster.profile_text import default_partition, profile_text
 from orchestrator.cluster.profiles import PROFILE
 from orchestrator.errors import SchedulerError, UserError
@@ -174,7 +174,7 @@ lines = st.tuples(names, *[fields] * 7).map("|".join)
 
 @given(st.lists(lines, min_size=1, max_size=4).map("\n".join), fields)
 def test_whatever_sinfo_says_the_profile_can_be_loaded(text: str, cluster: str) -> None:
-    found = Discovered(cluster, cluster, partitions_in(text), False)
+    found = DiscoveredCluster(cluster, cluster, partitions_in(text), False)
     written = profile_text(found, default_partition(found), "mine")
     assert set(spec_of(written).partitions) == {partition.name for partition in found.partitions}
 

@@ -20,8 +20,8 @@ from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.process import Process
 from orchestrator.review import series_cache
-from orchestrator.review.index import Behind
-from orchestrator.review.log_search import Found
+from orchestrator.review.index import Staleness
+from orchestrator.review.log_search import SearchResults
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
 
@@ -53,7 +53,7 @@ def asked(tmp_path: Path) -> Asked:
 
 def test_pages_say_since_when_the_folder_could_not_be_read(asked: Asked) -> None:
     assert "Not up to date" not in asked.visitor.get("/").text
-    asked.its.index.behind = Behind(1e9, "OSError: <b>Stale file handle")
+    asked.its.index.behind = Staleness(1e9, "OSError: <b>Stale file handle")
     for address in ("/", asked.address, "/sweeps"):
         found = asked.visitor.get(address).text
         assert found.count("Not up to date since 2001-09-0") == 1
@@ -134,10 +134,10 @@ def test_searches_leave_the_threads_to_the_pages(asked: Asked, monkeypatch: pyte
     (asked.run.logs / "launcher.log").write_text("the word\n")
     begun, ended = threading.Barrier(3), threading.Event()
 
-    def search(*asked_for: object) -> Found:
+    def search(*asked_for: object) -> SearchResults:
         begun.wait(10)
         ended.wait(10)
-        return Found((), None)
+        return SearchResults((), None)
 
     address = f"{asked.address}/logs?q=word"
     with monkeypatch.context() as slow, ThreadPoolExecutor(2) as others:

@@ -22,8 +22,8 @@ from support.training import tiny_job
 
 from orchestrator.cli.main import main
 from orchestrator.dashboard.report import __main__ as program
-from orchestrator.dashboard.report.building import Wanted, build
-from orchestrator.dashboard.report.document import Curves, Document, Facts, Lines, Section, Table, Words
+from orchestrator.dashboard.report.building import ReportRequest, build
+from orchestrator.dashboard.report.document import Curves, Document, Facts, Lines, Paragraph, Section, Table
 from orchestrator.dashboard.report.drawing import drawn, ticks
 from orchestrator.dashboard.report.html import to_html
 from orchestrator.dashboard.report.markdown import sparkline, to_markdown
@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_written_is_said(
 def test_a_report_on_two_runs(tmp_path: Path) -> None:
     first = run_of(tiny_job("first"), tmp_path)
     second = failed(run_of(tiny_job("second", optimizer={"lr": 0.5}), tmp_path, [4.0, 5.0, math.nan]))
-    report = build(Wanted((first, second), "Two rates", f"mine {EVIL}\n\nand more"))
+    report = build(ReportRequest((first, second), "Two rates", f"mine {EVIL}\n\nand more"))
     titles = [(part.title, part.level) for part in report.sections]
     assert titles[:4] == [("Comparison", 1), ("What differs", 2), ("What came of it", 2), ("Curves", 2)]
     assert [title for title, level in titles if level == 1] == ["Comparison", first_key(first), first_key(second)]
@@ -122,7 +122,7 @@ def first_key(run: RunDir) -> str:
 def test_names_of_curves_are_as_they_were_written(tmp_path: Path) -> None:
     run = run_of(tiny_job("named"), tmp_path)
     MetricLog(run, check=lambda: None).append(4, 8, 512, {"validation/a&b/loss": 1.0})
-    document = build(Wanted((run,)))
+    document = build(ReportRequest((run,)))
     assert "&amp;" not in Read(to_html(document, light=True)).text
     assert "| Loss | validation/a&b/loss |" in to_markdown(document)
 
@@ -132,7 +132,7 @@ def test_drawings_have_units(tmp_path: Path) -> None:
     log = MetricLog(run, check=lambda: None)
     for step in (4, 5):
         log.append(step, 8, 512, {"memory/peak_bytes": step * 2.0**30, "throughput/mfu": 0.1 * step})
-    document = build(Wanted((run,)))
+    document = build(ReportRequest((run,)))
     page = Read(to_html(document, light=True))
     for words in ("GiB", "tokens/s", "45%"):
         assert words in page.text
@@ -143,7 +143,7 @@ def test_drawings_have_the_colours_of_their_figures(tmp_path: Path) -> None:
     runs = tuple(run_of(tiny_job(name), tmp_path) for name in ("a", "b"))
     for run in runs:
         MetricLog(run, check=lambda: None).append(4, 8, 512, {"validation/loss": 1.0})
-    document = build(Wanted(runs))
+    document = build(ReportRequest(runs))
     [curves] = [block for part in document.sections if part.title == "Curves" for block in part.blocks][:1]
     assert isinstance(curves, Curves)
     for _, figure in curves.charts:
@@ -155,13 +155,13 @@ def test_a_drawing_says_what_happened_by_signs_and_not_by_colours_alone(tmp_path
     run = run_of(tiny_job("signed"), tmp_path)
     append_event(run, "stop_requested", by="SIGINT", iteration=2)
     append_event(run, "resumed", checkpoint="iter_0000002", iteration=2)
-    document = build(Wanted((failed(run),)))
+    document = build(ReportRequest((failed(run),)))
     loss = to_html(document, light=True).partition("<figcaption>Loss</figcaption>")[2].partition("</ul>")[0]
     signs = dict(re.findall(r'<text x="([\d.]+)" y="10" text-anchor="middle">([^<]+)</text>', loss))
     stop, end = sorted(signs, key=float)
     assert (signs[stop], signs[end]) == ("■↻", "✕")
     assert re.findall(r"<li>([^<]+)</li>", loss) == ["↻ resumed", "✕ failed", "■ asked to stop"]
-    quiet = to_html(build(Wanted((run_of(tiny_job("quiet"), tmp_path),))), light=True)
+    quiet = to_html(build(ReportRequest((run_of(tiny_job("quiet"), tmp_path),))), light=True)
     assert "asked to stop" not in quiet
 
 
@@ -169,7 +169,7 @@ def test_many_checkpoints_are_one_event(tmp_path: Path) -> None:
     run = run_of(tiny_job("saves"), tmp_path)
     for step in range(1, 101):
         append_event(run, "checkpoint_saved", iteration=step, bytes=1000, seconds=0.1)
-    page = Read(to_html(build(Wanted((run,))), light=True)).text
+    page = Read(to_html(build(ReportRequest((run,))), light=True)).text
     assert "100 checkpoints saved, the last at iteration 100" in page
     assert "saved a checkpoint at iteration 50" not in page
     assert "created" in page
@@ -179,10 +179,10 @@ def test_a_state_is_said_once(tmp_path: Path) -> None:
     runs = tuple(run_of(tiny_job(name), tmp_path) for name in ("a", "b"))
     for run in runs:
         append_event(run, "exited", launch_id="1", code=0, cause="completed", message="", iteration=3)
-    assert "What is known" not in Read(to_html(build(Wanted(runs)), light=True)).text
+    assert "What is known" not in Read(to_html(build(ReportRequest(runs)), light=True)).text
     assert (
         "What is known"
-        in Read(to_html(build(Wanted((*runs, failed(run_of(tiny_job("c"), tmp_path))))), light=True)).text
+        in Read(to_html(build(ReportRequest((*runs, failed(run_of(tiny_job("c"), tmp_path))))), light=True)).text
     )
 
 
@@ -190,7 +190,7 @@ def test_what_a_resume_changed_is_told(tmp_path: Path) -> None:
     run = run_of(tiny_job("changed"), tmp_path)
     again = tiny_job("changed", optimizer={"lr": 0.25})
     add_generation(run, again, dump_resolved(again))
-    text = to_markdown(build(Wanted((run,))))
+    text = to_markdown(build(ReportRequest((run,))))
     assert "| Changed by a resume | spec | spec 2 |" in text
     assert "| optimizer.lr | 0.001 | 0.25 |" in text
 
@@ -204,7 +204,7 @@ def test_secrets_stay_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ]
     message = "refused: hunter2-hunter2, wandb-zq81x7kk at https://me:secret@mlflow.example"
     append_event(runs[1], "exited", launch_id="1", code=1, cause="bug", message=message, evidence=[message])
-    report = build(Wanted(tuple(runs), note=message))
+    report = build(ReportRequest(tuple(runs), note=message))
     for text in (to_html(report, light=True), to_markdown(report), to_html(report, light=False)):
         for secret in ("hunter2", "wandb-zq81x7kk", "plain-as-day", "me:secret"):
             assert secret not in text
@@ -216,7 +216,7 @@ def test_runs_in_which_little_can_be_read(tmp_path: Path) -> None:
     run.resolved().write_text('{"model": 3, "data": ')
     run.events_file.write_bytes(b'{"event": "started", "time": "x"\n{"event": 7}\n')
     (run.path / "code.json").write_text("[]")
-    report = build(Wanted((run,)))
+    report = build(ReportRequest((run,)))
     assert "damaged" in to_markdown(report)
     assert "<h3>Events</h3>" in to_html(report, light=True)
 
@@ -279,7 +279,7 @@ figures = st.lists(st.lists(st.tuples(st.integers(0, 1000), numbers), max_size=3
 @given(texts, st.lists(texts, max_size=4), figures)
 def test_nothing_of_a_run_is_markup(text: str, lines: list[str], figure: dict[str, Any]) -> None:
     blocks = (
-        Words(text),
+        Paragraph(text),
         Facts(((text, text),)),
         Table((text, ""), ((text, text),)),
         Lines(tuple(lines)),
@@ -287,7 +287,7 @@ def test_nothing_of_a_run_is_markup(text: str, lines: list[str], figure: dict[st
     )
     report = Document(text, 0.0, text, "1", text, (Section(text, 1, blocks, "failed"),))
     plain = Document(
-        "a", 0.0, "a", "1", "a", (Section("a", 1, (Words("a"), Facts((("a", "a"),)), *blocks[2:]), "failed"),)
+        "a", 0.0, "a", "1", "a", (Section("a", 1, (Paragraph("a"), Facts((("a", "a"),)), *blocks[2:]), "failed"),)
     )
     assert set(Read(to_html(report, light=True)).tags) <= {*Read(to_html(plain, light=True)).tags, "p", "th"}
     shown = to_markdown(report)
@@ -327,6 +327,6 @@ def test_a_sparkline_is_short(values: list[float]) -> None:
 def test_parameters_are_those_of_the_model(tmp_path: Path) -> None:
     run = run_of(tiny_job("halves"), tmp_path)
     append_event(run, "started", launch_id="1", parameters=935_000, total_parameters=1_869_000)
-    text = to_markdown(build(Wanted((run,))))
+    text = to_markdown(build(ReportRequest((run,))))
     assert "- Parameters: 1.87M\n" in text
     assert "- Parameters of rank 0: 935k\n" in text

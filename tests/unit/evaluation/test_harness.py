@@ -15,8 +15,8 @@ from support.training import tiny_job
 
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.evaluation.base import Prompt, Score, Scored, Setting
-from orchestrator.results.evaluation_request import Asked
+from orchestrator.evaluation.base import Prompt, Score, ScoredTokens, TaskContext
+from orchestrator.results.evaluation_request import EvaluationRequest
 
 pytest.importorskip("lm_eval", reason="lm-eval is an extra, and is not installed")
 
@@ -34,10 +34,10 @@ class Network:
     """Bytes are alike, and of two answers the shorter one is the likelier; it writes the same to all."""
 
     def __init__(self) -> None:
-        self.scored: list[Scored] = []
+        self.scored: list[ScoredTokens] = []
         self.prompts: list[Prompt] = []
 
-    def scores(self, part: str, sequences: Sequence[Scored]) -> list[Score]:
+    def scores(self, part: str, sequences: Sequence[ScoredTokens]) -> list[Score]:
         self.scored += sequences
         return [Score(-math.log(256) * (len(one.tokens) - one.first), False) for one in sequences]
 
@@ -74,7 +74,9 @@ REST: dict[str, Any] = {"num_fewshot": None, "limit": None}
 
 def harness(where: str, folder: Path, **options: Any) -> Harness:
     given = {"add_bos": False, "include_path": [str(folder)], **REST, **options}
-    return Harness(Asked("lm-eval", "lm-eval/name", where, given), Setting(JOB, load_tokenizer(JOB.data.tokenizer)))
+    return Harness(
+        EvaluationRequest("lm-eval", "lm-eval/name", where, given), TaskContext(JOB, load_tokenizer(JOB.data.tokenizer))
+    )
 
 
 def test_a_group_says_which_of_its_tasks_a_number_is_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,9 +127,9 @@ def test_the_token_that_begins_a_text_is_put_before_it_when_asked_for(folder: Pa
         harness("toys", folder, add_bos=True)
     tokenizer = load_tokenizer(JOB.data.tokenizer)
     tokenizer.bos = 257
-    asked = Asked("lm-eval", "name", "toys", {"add_bos": True, "include_path": [str(folder)], **REST})
+    asked = EvaluationRequest("lm-eval", "name", "toys", {"add_bos": True, "include_path": [str(folder)], **REST})
     network: Any = Network()
-    Harness(asked, Setting(JOB, tokenizer)).measure(network)
+    Harness(asked, TaskContext(JOB, tokenizer)).measure(network)
     assert (list(network.scored[0].tokens), network.scored[0].first) == ([257, *b"0?  no"], 3)
 
 
@@ -153,7 +155,7 @@ def test_what_is_wrong_with_a_task_is_one_message(folder: Path, change: dict[str
 
 def test_what_the_network_raises_stays_what_it_is(folder: Path) -> None:
     class Broken(Network):
-        def scores(self, part: str, sequences: Sequence[Scored]) -> list[Score]:
+        def scores(self, part: str, sequences: Sequence[ScoredTokens]) -> list[Score]:
             raise ValueError("not a person's mistake")
 
     with pytest.raises(ValueError, match="not a person's mistake"):

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.evaluation.base import Scored
+from orchestrator.evaluation.base import ScoredTokens
 from orchestrator.evaluation.journal import Journal
 from orchestrator.evaluation.rank_calls import score
-from orchestrator.evaluation.task_batches import Working, batches
+from orchestrator.evaluation.task_batches import BatchedNetwork, batches
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=40)
 
@@ -58,12 +58,12 @@ class Echo:
 
 
 def test_a_journal_is_gone_on_with(tmp_path: Path) -> None:
-    sequences = [Scored([1] * length, 1) for length in (3, 9, 5, 9, 2)]
+    sequences = [ScoredTokens([1] * length, 1) for length in (3, 9, 5, 9, 2)]
     told: list[tuple[int, int]] = []
 
     def scores(echo: Echo) -> list[float]:
         journal = Journal(tmp_path / "folder" / "part.jsonl")
-        working = Working(echo, journal, 16, lambda *done: told.append(done))  # type: ignore[arg-type]  # a stand-in
+        working = BatchedNetwork(echo, journal, 16, lambda *done: told.append(done))  # type: ignore[arg-type]  # a stand-in
         return [score.logprob for score in working.scores("part", sequences)]
 
     first, second, third = Echo(dies_at=1), Echo(), Echo()

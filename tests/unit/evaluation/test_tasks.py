@@ -14,9 +14,9 @@ from tokenizers import models, normalizers
 
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.evaluation.base import Score, Scored, Setting
+from orchestrator.evaluation.base import Score, ScoredTokens, TaskContext
 from orchestrator.evaluation.tasks.choice import make_task
-from orchestrator.results.evaluation_request import Asked, Kind
+from orchestrator.results.evaluation_request import EvaluationRequest, Kind
 from orchestrator.spec.data import TokenizerSpec
 
 JOB = tiny_job(
@@ -28,7 +28,9 @@ JOB = tiny_job(
 
 def task(kind: Kind, path: Path, **options: Any) -> Any:
     given = {"add_bos": False, "seq_length": 16, "overlapping_eval": None, "strict": True, **options}
-    return make_task(Asked(kind, "name", str(path), given), Setting(JOB, load_tokenizer(JOB.data.tokenizer)))
+    return make_task(
+        EvaluationRequest(kind, "name", str(path), given), TaskContext(JOB, load_tokenizer(JOB.data.tokenizer))
+    )
 
 
 class Uniform:
@@ -36,9 +38,9 @@ class Uniform:
 
     def __init__(self, likeliest: str = "") -> None:
         self.likeliest = likeliest.encode()
-        self.seen: list[Scored] = []
+        self.seen: list[ScoredTokens] = []
 
-    def scores(self, part: str, sequences: Sequence[Scored]) -> list[Score]:
+    def scores(self, part: str, sequences: Sequence[ScoredTokens]) -> list[Score]:
         self.seen = list(sequences)
         targets = [bytes(one.tokens[one.first :]) for one in sequences]
         return [Score(-len(target) * math.log(256), target == self.likeliest) for target in targets]
@@ -122,10 +124,12 @@ def test_the_last_word_has_one_space_before_it_where_a_tokenizer_begins_with_one
     assert tokenizer.encode(" sat") == [1, 4]
     path = tmp_path / "lambada.jsonl"
     path.write_text('{"text": "a cat sat"}')
-    made = make_task(Asked("lambada", "name", str(path), {"strict": True, "add_bos": False}), Setting(JOB, tokenizer))
+    made = make_task(
+        EvaluationRequest("lambada", "name", str(path), {"strict": True, "add_bos": False}), TaskContext(JOB, tokenizer)
+    )
     network = Uniform()
     made.measure(network)  # type: ignore[arg-type]  # it is never asked as a BERT
-    assert network.seen == [Scored([2, 3, 4], 2)]
+    assert network.seen == [ScoredTokens([2, 3, 4], 2)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from orchestrator.inference.requests import Request
 from orchestrator.inference.serving.engine import Engine, Ticket
 from orchestrator.inference.serving.protocol import RequestError
-from orchestrator.inference.texts import Continuation, Piece
+from orchestrator.inference.texts import Continuation, TextDelta
 from orchestrator.spec.generation import Generation
 
 
@@ -39,13 +39,13 @@ class Model:
     def reload(self) -> None:
         self.reloads += 1
 
-    def write(self, requests: Sequence[Request]) -> Iterator[Piece]:
+    def write(self, requests: Sequence[Request]) -> Iterator[TextDelta]:
         self.batches.append(len(requests))
         for request in requests:
             if request.tokens == [13]:
                 raise self.error
             whole = Continuation(request.tokens, request.tokens, "", "end")
-            yield Piece(request.number, "", None, 0.0, whole)
+            yield TextDelta(request.number, "", None, 0.0, whole)
 
 
 def requests(*prompts: int, beams: int = 1) -> list[Request]:
@@ -56,7 +56,7 @@ def test_calls_are_put_together_up_to_the_size_of_a_batch() -> None:
     model: Any = Model()
     engine = Engine(model, max_batch=4, max_waiting=20)
 
-    async def all_of() -> list[list[Piece | RequestError]]:
+    async def all_of() -> list[list[TextDelta | RequestError]]:
         loop = asyncio.get_running_loop()
         tickets = [Ticket(asked, loop) for asked in (requests(1, 2), requests(3), requests(4, 5), requests(6, beams=4))]
         for ticket in tickets:
@@ -78,7 +78,7 @@ def test_a_batch_that_fails_is_answered_and_the_next_one_is_written(capsys: pyte
     model: Any = Model()
     engine = Engine(model, max_batch=1, max_waiting=2)
 
-    async def both() -> list[Piece | RequestError]:
+    async def both() -> list[TextDelta | RequestError]:
         tickets = [Ticket(requests(prompt), asyncio.get_running_loop()) for prompt in (13, 5)]
         for ticket in tickets:
             engine.submit(ticket)
@@ -91,7 +91,7 @@ def test_a_batch_that_fails_is_answered_and_the_next_one_is_written(capsys: pyte
 
     failed, written = asyncio.run(both())
     assert isinstance(failed, RequestError)
-    assert (failed.status, isinstance(written, Piece)) == (500, True)
+    assert (failed.status, isinstance(written, TextDelta)) == (500, True)
     assert "IndexError: tuple index out of range" in capsys.readouterr().err
 
 
@@ -109,7 +109,7 @@ def test_ranks_load_the_model_again_after_an_error_of_one_and_go_on() -> None:
     thread.join()
     loop.close()
     assert isinstance(refusal, RequestError)
-    assert (refusal.status, isinstance(piece, Piece), model.reloads) == (500, True, 1)
+    assert (refusal.status, isinstance(piece, TextDelta), model.reloads) == (500, True, 1)
 
 
 def test_nothing_is_written_of_a_batch_that_another_rank_has_left() -> None:

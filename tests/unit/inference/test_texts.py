@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.inference.__main__ import told
 from orchestrator.inference.serving.protocol import completion_choice
-from orchestrator.inference.texts import Continuation, Follower, Piece
+from orchestrator.inference.texts import Continuation, IncrementalDetokenizer, TextDelta
 from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.generation import Generation
 
 BYTES = load_tokenizer(TokenizerSpec(type="byte_level"))
 
 
-def follow(tokens: list[int], *, prompt: str = "so: ", shows: bool = True, **options: object) -> list[Piece]:
+def follow(tokens: list[int], *, prompt: str = "so: ", shows: bool = True, **options: object) -> list[TextDelta]:
     chosen = Generation.model_validate({"max_new_tokens": max(len(tokens), 1), **options})
     before = BYTES.encode(prompt)
-    follower = Follower(0, before, chosen, [BYTES.eod], BYTES, shows, before)
+    follower = IncrementalDetokenizer(0, before, chosen, [BYTES.eod], BYTES, shows, before)
     pieces = []
     for token in tokens:
         pieces.append(follower.add(token, -1.0))

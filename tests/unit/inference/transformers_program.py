@@ -19,7 +19,7 @@ import transformers
 from transformers.generation import logits_process
 
 from orchestrator.inference import load
-from orchestrator.inference.conditional import ConditionalPasses
+from orchestrator.inference.conditional import EncoderDecoderRunner
 from orchestrator.inference.sampling import Choice
 from orchestrator.spec.generation import options_of
 
@@ -117,7 +117,7 @@ def searched(folder: Path) -> dict[str, Any]:
         theirs, run = make(name, folder)
         with load(run.path) as model:
             if name == "t5":  # it came without a tokenizer, which would say what the decoder begins with
-                vars(model)["_passes"] = ConditionalPasses(model.network, 0)
+                vars(model)["_passes"] = EncoderDecoderRunner(model.network, 0)
             greedy = {"max_new_tokens": NEW, "temperature": 0}
             often = Counter(
                 token for each in model.generate(prompts(), greedy, ends=[]) for token in set(each.tokens[2:])

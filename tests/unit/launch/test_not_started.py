@@ -52,7 +52,9 @@ def test_a_run_that_was_there_before_stays(
     assert all_runs(runs_dir) == [run]
 
 
-@pytest.mark.parametrize("moment", ["orchestrator.cli.runs.run.start", "orchestrator.cli.running.launch_with_restarts"])
+@pytest.mark.parametrize(
+    "moment", ["orchestrator.cli.runs.run.start", "orchestrator.cli.run_start.launch_with_restarts"]
+)
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_run_that_is_stopped_before_it_is_launched(
     orchestrator: Orchestrator,

@@ -23,7 +23,7 @@ from orchestrator.review.overview import overview_of
 from orchestrator.review.summary import summarize
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.job import JobSpec
-from orchestrator.sweeps.ledger import Entry, Planned, find_sweep, sweep_dir
+from orchestrator.sweeps.ledger import Entry, SweepPlan, find_sweep, sweep_dir
 from orchestrator.sweeps.states import cell_statuses
 
 MakeJob = Callable[..., JobSpec]
@@ -95,7 +95,7 @@ def test_commands_name_the_folder_of_a_run_that_is_elsewhere(
 
 def test_commands_name_the_folder_of_a_sweep_that_is_elsewhere(elsewhere: Path) -> None:
     sweep = sweep_dir("rates", elsewhere)
-    sweep.plan(Planned(1, None, "min", [Entry("1", "lr=1", {}, "rates/1")], [], 0, 0), "")
+    sweep.plan(SweepPlan(1, None, "min", [Entry("1", "lr=1", {}, "rates/1")], [], 0, 0), "")
     [(name, folder)] = commands_in(what_is_retried(sweep, cell_statuses(sweep, sweep.planned())))
     assert find_sweep(name, folder) == sweep
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.event_log import append_event
 
-from orchestrator.launch.states import Latest, last_metrics, status_of
+from orchestrator.launch.states import LatestMetrics, last_metrics, status_of
 from orchestrator.lease import Lease
 from orchestrator.process import Process
 from orchestrator.review.summary import summarize
@@ -162,7 +162,7 @@ def test_last_metrics_of_a_long_and_torn_file(run: RunDir) -> None:
     append_line(run.metrics_file, {**measured(1999, 1999), "values": {"validation/loss": 2.5}})
     with open(run.metrics_file, "ab") as file:
         file.write(b'{"time": 1, "itera')
-    assert last_metrics(run) == Latest(
+    assert last_metrics(run) == LatestMetrics(
         1999,
         {"train/loss": 1.0, "throughput/step_seconds": 0.5, "validation/loss": 2.5},
         {"throughput/step_seconds": 0.0},
@@ -185,7 +185,7 @@ def test_the_last_evaluation_is_many_steps_ago(run: RunDir) -> None:
 def test_a_log_that_was_never_evaluated_is_read_to_its_beginning(run: RunDir, torn: bytes) -> None:
     with open(run.metrics_file, "wb") as file:
         file.write(torn)
-    assert last_metrics(run) == Latest(None, {}, {})
+    assert last_metrics(run) == LatestMetrics(None, {}, {})
     append_line(run.metrics_file, measured(1, 1))
 
 

@@ -10,10 +10,10 @@ from support.event_log import append_event
 
 from orchestrator.cluster.slurm import JobState
 from orchestrator.launch import states
-from orchestrator.launch.cluster_states import SchedulersWord
+from orchestrator.launch.cluster_states import SchedulerReport
 from orchestrator.rundir import RunDir
 
-Ask = Callable[[Iterable[str]], SchedulersWord]
+Ask = Callable[[Iterable[str]], SchedulerReport]
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def run(tmp_path: Path) -> RunDir:
 def asked(meanwhile: Callable[[], None]) -> Ask:
     """A scheduler that says that job 7 has failed, and takes its time over it."""
 
-    def ask(job_ids: Iterable[str]) -> SchedulersWord:
+    def ask(job_ids: Iterable[str]) -> SchedulerReport:
         assert list(job_ids) == ["7"]
         meanwhile()
-        return SchedulersWord({"7": JobState("7", "FAILED", "NonZeroExitCode", ("n1",), 1, 0, 0.0, 1.0, 2.0)})
+        return SchedulerReport({"7": JobState("7", "FAILED", "NonZeroExitCode", ("n1",), 1, 0, 0.0, 1.0, 2.0)})
 
     return ask
 
@@ -72,5 +72,5 @@ def test_a_job_that_waited_for_another_run_says_so(
     run = RunDir(tmp_path)
     append_event(run, "submitted", job_id="7", cluster="lab")
     never = JobState("7", "CANCELLED", reason, (), 0, 0, 0.0, None, None)
-    monkeypatch.setattr(states, "ask_the_scheduler", lambda job_ids: SchedulersWord({"7": never}))
+    monkeypatch.setattr(states, "ask_the_scheduler", lambda job_ids: SchedulerReport({"7": never}))
     assert states.status_of(run).describe() == f"cancelled ({said}: SLURM says CANCELLED ({reason}))"

@@ -11,7 +11,7 @@ from unit.migration.conftest import SMALLEST, recorded_choices
 from orchestrator.migration.defaults import is_about_speed
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
-from orchestrator.migration.report import LOUD, Account, Migration
+from orchestrator.migration.report import LOUD, FlagOutcome, Migration
 from orchestrator.migration.table import ROWS
 from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, unsupported_flag
 
@@ -51,7 +51,7 @@ READ = {row.flag for row in ROWS if row.kind.values} | {
 }
 
 
-def migrated(context: str, flag: str, value: str) -> tuple[Migration, Account]:
+def migrated(context: str, flag: str, value: str) -> tuple[Migration, FlagOutcome]:
     """A migration in a context, and what became of the flag."""
     program, *words = context.split()
     needed = [word for pair in SMALLEST.items() for word in pair]
@@ -59,13 +59,13 @@ def migrated(context: str, flag: str, value: str) -> tuple[Migration, Account]:
     return migration, next(each for each in migration.accounts if each.flag == f"--{flag} {value}")
 
 
-def effects(flag: str, value: str) -> Iterator[tuple[Migration, Account]]:
+def effects(flag: str, value: str) -> Iterator[tuple[Migration, FlagOutcome]]:
     """Where a flag has an effect with this value."""
     found = (migrated(context, flag, value) for context in CONTEXTS)
     return ((migration, account) for migration, account in found if account.outcome != "no_effect")
 
 
-def is_said(account: Account, value: str, meant: Any) -> bool:
+def is_said(account: FlagOutcome, value: str, meant: Any) -> bool:
     """Whether a value is loudly refused, or in the job as what it means."""
     return account.outcome in LOUD or account.value == meant or value in str(account.value)
 

@@ -16,8 +16,8 @@ import pytest
 
 from orchestrator.errors import UserError
 from orchestrator.planning.drawing import (
+    PageText,
     Rows,
-    Said,
     bubble_share,
     page_html,
     ranks_svg,
@@ -141,7 +141,7 @@ def test_passes_of_very_different_lengths_are_drawn(make_job: Any) -> None:
 def test_the_page_is_one_small_file(largest: tuple[Topology, int]) -> None:
     layout, micro_batches = largest
     page = page_html(
-        "462B", Said((("layout", "TP 8"),)), layout, unit_timeline(layout, micro_batches), in_seconds=False
+        "462B", PageText((("layout", "TP 8"),)), layout, unit_timeline(layout, micro_batches), in_seconds=False
     )
     assert len(page.encode()) < 1_000_000
     assert not re.search(r"(src|href)=|@import|url\((?!#)", page)
@@ -159,7 +159,7 @@ def test_names_are_text(layout: Topology) -> None:
     step = unit_timeline(layout, 4)
     page = page_html(
         "<b>&",
-        Said((("data", EVIL),), (f"  warning  {EVIL}",), (Rows(EVIL, (EVIL,), ((EVIL,),)),)),
+        PageText((("data", EVIL),), (f"  warning  {EVIL}",), (Rows(EVIL, (EVIL,), ((EVIL,),)),)),
         layout,
         step,
         in_seconds=False,
@@ -171,12 +171,12 @@ def test_names_are_text(layout: Topology) -> None:
 
 def test_writing(layout: Topology, tmp_path: Path) -> None:
     step = unit_timeline(layout, 4)
-    write_page(tmp_path / "plan.html", "a", Said(), layout, step, in_seconds=False)
+    write_page(tmp_path / "plan.html", "a", PageText(), layout, step, in_seconds=False)
     assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")
     for path in write_drawings(tmp_path / "new" / "folder", layout, step, in_seconds=False):
         assert ElementTree.fromstring(path.read_text()).tag == SVG + "svg"
     with pytest.raises(UserError, match=r"cannot write .*no/plan.html: No such file"):
-        write_page(tmp_path / "no" / "plan.html", "a", Said(), layout, step, in_seconds=False)
+        write_page(tmp_path / "no" / "plan.html", "a", PageText(), layout, step, in_seconds=False)
     with pytest.raises(UserError, match=r"cannot make the folder .*plan.html/x: Not a directory"):
         write_drawings(tmp_path / "plan.html" / "x", layout, step, in_seconds=False)
 
@@ -185,7 +185,7 @@ def test_on_a_full_disk_the_page_before_stays(
     layout: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page, step = tmp_path / "plan.html", unit_timeline(layout, 4)
-    write_page(page, "before", Said(), layout, step, in_seconds=False)
+    write_page(page, "before", PageText(), layout, step, in_seconds=False)
     before = page.read_text()
 
     def full(descriptor: int) -> None:
@@ -193,7 +193,7 @@ def test_on_a_full_disk_the_page_before_stays(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match=r"cannot write .*plan.html: No space left on device"):
-        write_page(page, "after", Said(), layout, step, in_seconds=False)
+        write_page(page, "after", PageText(), layout, step, in_seconds=False)
     assert page.read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
 
@@ -203,7 +203,7 @@ def test_a_pipe_takes_a_page(layout: Topology, tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as reading:
         read = reading.submit(pipe.read_text)
-        write_page(pipe, "a", Said(), layout, unit_timeline(layout, 4), in_seconds=False)
+        write_page(pipe, "a", PageText(), layout, unit_timeline(layout, 4), in_seconds=False)
         assert read.result(timeout=30).startswith("<!doctype html>")
 
 

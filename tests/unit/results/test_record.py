@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.results.evaluation_request import Asked, dump_asked, file_facts, load_asked
+from orchestrator.results.evaluation_request import EvaluationRequest, dump_asked, file_facts, load_asked
 from orchestrator.results.record import (
     Measure,
     Result,
@@ -77,7 +77,9 @@ def test_a_key_is_of_contents_and_not_of_places(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("text")
     (tmp_path / "b").write_text("text")
     (tmp_path / "c").write_text("texT")
-    a, b, c = (Asked("text", name, name, {"seq_length": 8}, [file_facts(tmp_path / name)]) for name in "abc")
+    a, b, c = (
+        EvaluationRequest("text", name, name, {"seq_length": 8}, [file_facts(tmp_path / name)]) for name in "abc"
+    )
     assert a.key("checkpoint", "tokenizer") == b.key("checkpoint", "tokenizer")
     others = {
         c.key("checkpoint", "tokenizer"),

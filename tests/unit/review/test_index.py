@@ -18,11 +18,11 @@ from support.training import tiny_job
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review import index as looking
-from orchestrator.review.cache import Kept
+from orchestrator.review.cache import Cache
 from orchestrator.review.charts import CHARTS
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series import Series
-from orchestrator.review.series_cache import Beside
+from orchestrator.review.series_cache import SeriesCache
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
 
@@ -153,7 +153,7 @@ def test_charts_of_many_runs_read_each_run_once(tmp_path: Path, monkeypatch: pyt
             yield series
 
     monkeypatch.setattr(index, "reading", counted)
-    beside = Beside(index)
+    beside = SeriesCache(index)
     charts = [CHARTS["loss"], CHARTS["lr"]]
     for chart in charts * 2:
         for run in runs:
@@ -163,14 +163,14 @@ def test_charts_of_many_runs_read_each_run_once(tmp_path: Path, monkeypatch: pyt
     for _ in range(2):
         assert [beside.facts(run).values["tokens"] for run in runs] == [256.0] * 5
     assert len(read) == len(runs)
-    assert Beside(index).facts(runs[0]).values["tokens"] == 256.0
+    assert SeriesCache(index).facts(runs[0]).values["tokens"] == 256.0
     measure(runs[0], 5, 5)
     assert beside.curves(runs[0], charts[0])[0].points["x"] == [1, 2, 3, 4, 5]
     assert beside.facts(runs[0]).values["tokens"] == 320.0
 
 
 def test_what_is_kept_weighs_no_more_than_it_may() -> None:
-    kept: Kept[str] = Kept(10)
+    kept: Cache[str] = Cache(10)
     kept.put("a", "one", 4)
     kept.put("b", "two", 4)
     assert kept.get("a") == "one"

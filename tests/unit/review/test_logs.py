@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
 from orchestrator.review import logs as reading
-from orchestrator.review.log_search import Wanted, search
+from orchestrator.review.log_search import SearchPattern, search
 from orchestrator.rundir import RunDir
 
 
@@ -81,11 +81,11 @@ def test_pages_have_room_for_their_lines_and_follow_each_other(
 
 def test_a_search_ends_where_a_page_is_full(tmp_path: Path) -> None:
     logs = [log_of(tmp_path / f"{name}.log", b"word " + b"&" * 2000 + b"\n") for name in range(30)]
-    found, numbers = search(logs, Wanted("word")), 0
+    found, numbers = search(logs, SearchPattern("word")), 0
     assert 1 <= len(found.lines) < 10
     while found.rest is not None:
         numbers += len(found.lines)
-        found = search(logs, Wanted("word"), start=found.rest)
+        found = search(logs, SearchPattern("word"), start=found.rest)
     assert numbers + len(found.lines) == 30
 
 
@@ -158,15 +158,15 @@ def test_the_first_rank_is_read_first_and_the_launcher_where_no_rank_printed(tmp
 def test_a_search_goes_on_where_it_ended_and_counts_lines(tmp_path: Path) -> None:
     content = b"".join(b"\x1b[32mstep\x1b[0m %d of <b>it</b>\n" % n for n in range(1, 60_001))
     logs = [log_of(tmp_path / "a.log", content), log_of(tmp_path / "b.log", b"nothing\nSTEP 7000 again\n")]
-    found = search(logs, Wanted("step 7"), most=3)
+    found = search(logs, SearchPattern("step 7"), most=3)
     assert [line.number for _, line in found.lines] == [7, 70, 71]
     assert found.rest is not None
-    rest = search(logs, Wanted("step 7"), start=found.rest)
+    rest = search(logs, SearchPattern("step 7"), start=found.rest)
     assert [line.number for name, line in rest.lines if name == "logs/a.log"][:2] == [72, 73]
-    few = search(logs, Wanted("step 7000"))
+    few = search(logs, SearchPattern("step 7000"))
     assert [(name, line.number) for name, line in few.lines] == [("logs/a.log", 7000), ("logs/b.log", 2)]
     assert few.rest is None
-    regex = search(logs, Wanted(r"^step \d+999 of", is_regex=True))
+    regex = search(logs, SearchPattern(r"^step \d+999 of", is_regex=True))
     assert [line.number for _, line in regex.lines] == [*range(1999, 60_000, 1000)]
 
 
@@ -174,10 +174,10 @@ def test_a_search_looks_at_what_is_shown(tmp_path: Path) -> None:
     bar = b"".join(b"\r%3d%%|%s|" % (done, b"#" * 100) for done in range(100))
     assert len(bar) > reading.LONGEST_LINE
     log = log_of(tmp_path / "bars.log", b"begin\n" + bar + b"\rstep 7 done\r\n" + bar + b"\n")
-    for wanted in (Wanted("STEP 7"), Wanted("^step 7 done$", is_regex=True)):
+    for wanted in (SearchPattern("STEP 7"), SearchPattern("^step 7 done$", is_regex=True)):
         assert [(line.number, line.text) for _, line in search([log], wanted).lines] == [(2, "step 7 done")]
-    assert [line.number for _, line in search([log], Wanted("42%")).lines] == []
-    assert [line.number for _, line in search([log], Wanted("99%")).lines] == [3]
+    assert [line.number for _, line in search([log], SearchPattern("42%")).lines] == []
+    assert [line.number for _, line in search([log], SearchPattern("99%")).lines] == [3]
 
 
 def test_an_expression_that_is_none_is_refused_and_one_that_never_ends_is_ended(
@@ -185,9 +185,9 @@ def test_an_expression_that_is_none_is_refused_and_one_that_never_ends_is_ended(
 ) -> None:
     log = log_of(tmp_path / "a.log", b"a" * 60 + b"\n")
     with pytest.raises(UserError, match="no regular expression"):
-        search([log], Wanted("(", is_regex=True))
+        search([log], SearchPattern("(", is_regex=True))
     monkeypatch.setattr("orchestrator.review.log_search._SECONDS_OF_GRACE", -5.0)
-    found = search([log], Wanted("(a+)+$b", is_regex=True))
+    found = search([log], SearchPattern("(a+)+$b", is_regex=True))
     assert found.problem is not None
     assert "too long" in found.problem
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.review.page_size import Room, fitting
+from orchestrator.review.page_size import PageBudget, fitting
 
 ROWS = st.lists(st.text(st.characters(codec=None), max_size=20), max_size=30)
 
@@ -19,7 +19,7 @@ def test_as_many_rows_fit_as_their_html_leaves_room_for(rows: list[str], room: i
     sizes = [len(html.escape(row).encode(errors="replace")) + beside for row in rows]
     wanted = max(number for number in range(len(rows) + 1) if number <= at_least or sum(sizes[:number]) <= room)
     assert fitting(rows, str, room, beside, at_least) == rows[:wanted]
-    left = Room(room, at_least)
+    left = PageBudget(room, at_least)
     assert [left.takes(row, beside) for row in rows[:wanted]] == [True] * wanted
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.event_log import append_event, log_of
 
 from orchestrator.review.summary import RunSummary, unreadable
-from orchestrator.review.usage import Launch, Taken, UsageLog, Wait, days_figure, gpus_of, usage
+from orchestrator.review.usage import Launch, RunUsage, UsageLog, Wait, days_figure, gpus_of, usage
 from orchestrator.review.usage import taken as taken_by
 from orchestrator.rundir import RunDir
 
@@ -26,7 +26,7 @@ def event(kind: str, hours: float, **more: Any) -> dict[str, Any]:
     return {"time": NOON + 3600 * hours, "event": kind, **more}
 
 
-def taken(events: list[dict[str, Any]], gpus: int, **more: Any) -> Taken:
+def taken(events: list[dict[str, Any]], gpus: int, **more: Any) -> RunUsage:
     return taken_by(log_of(*events), gpus, **more)
 
 
@@ -107,11 +107,11 @@ def test_a_start_that_was_refused_ends_nothing(is_active: bool) -> None:
 
 def test_a_job_that_was_taken_out_of_the_queue_did_not_wait_for_anything() -> None:
     events = [event("submitted", 0, job_id="1", cluster="alps"), event("withdrawn", 3, job_id="1")]
-    assert taken(events, 4, is_active=False) == Taken()
+    assert taken(events, 4, is_active=False) == RunUsage()
 
 
 def test_a_day_ends_at_midnight() -> None:
-    found = Taken((Launch(2, NOON, NOON + 86400),))
+    found = RunUsage((Launch(2, NOON, NOON + 86400),))
     use = usage([(summary("a"), found)], None, NOON + 1e6)
     assert use.days == (("2026-03-10", {"a": 24.0}), ("2026-03-11", {"a": 24.0}))
     figure = days_figure(use)
@@ -141,7 +141,7 @@ def test_a_log_is_read_again_when_it_grew(tmp_path: Path) -> None:
     append_event(run, "launched", launch_id="b")
     assert len(log.of([shown])[0][1].launches) == 2
     run.events_file.write_bytes(b'{"time": "torn')
-    assert log.of([shown])[0][1] == Taken()
+    assert log.of([shown])[0][1] == RunUsage()
 
 
 words = st.sampled_from(

@@ -20,7 +20,7 @@ from support.training import tiny_job
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
-from orchestrator.inference.decoder import DecoderPasses
+from orchestrator.inference.decoder import DecoderRunner
 from orchestrator.inference.loading import _without_training
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
@@ -269,7 +269,7 @@ def cached(module: Any, job: Any, ids: torch.Tensor, whole: torch.Tensor) -> flo
     """The largest difference of logits with a cache from those of `whole`, [b, s, v], without: after prompts of
     different lengths, and after each further token.
     """
-    passes = DecoderPasses(Network(module, job, VOCAB, RANKS, GROUPS, DEVICE))
+    passes = DecoderRunner(Network(module, job, VOCAB, RANKS, GROUPS, DEVICE))
     places = torch.tensor([PROMPT - 4 * row for row in range(ids.size(0))])
     prompts = [row[:place].tolist() for row, place in zip(ids, places.tolist(), strict=True)]
     asked = [Request(number, prompt, Generation()) for number, prompt in enumerate(prompts)]

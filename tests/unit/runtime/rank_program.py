@@ -47,15 +47,15 @@ def control() -> Any:
     """What two ranks agree on."""
     dist.init_process_group("gloo")
     rank, exchange = dist.get_rank(), Control(dist.group.WORLD, parts=2, auxiliary=1)
-    found: dict[str, Any] = {"nothing offered": exchange.take()}
+    found: dict[str, Any] = {"nothing offered": exchange.wait()}
     loss = torch.tensor([[12.0, 4.0], [5.0, 2.0]]) if rank == 1 else None
     auxiliary = torch.tensor([[1.0 + rank, 2.0]])
-    exchange.offer(7, stop=rank == 1, loss=loss, writer_busy=True, save=rank == 0, auxiliary=auxiliary)
-    agreed = exchange.take()
+    exchange.begin_all_reduce(7, stop=rank == 1, loss=loss, writer_busy=True, save=rank == 0, auxiliary=auxiliary)
+    agreed = exchange.wait()
     assert agreed is not None
     found["agreed"] = [agreed.iteration, agreed.stop, agreed.sums, agreed.writers_busy, agreed.save]
     found["auxiliary"] = agreed.auxiliary
-    found["taken once"] = exchange.take()
+    found["taken once"] = exchange.wait()
     quiet = exchange.exchange(8)
     found["quiet"] = [quiet.iteration, quiet.stop, quiet.sums, quiet.writers_busy, quiet.save]
     found["any"] = [exchange.any(rank == 1), exchange.any(False)]

@@ -19,7 +19,7 @@ from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.inference.decoder import DecoderPasses
+from orchestrator.inference.decoder import DecoderRunner
 from orchestrator.inference.decoding import Decoding
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
@@ -98,7 +98,7 @@ def exercise() -> list[float]:
                     network = Network(module, job, words, session.ranks, session.groups, CPU)
                     drawn = Generation(max_new_tokens=3, temperature=1.0, top_k=5, seed=1)
                     asked = [Request(0, [1, 2], drawn)]
-                    assert len(list(Decoding(network, DecoderPasses(network), None).steps(asked, ()))) == 3
+                    assert len(list(Decoding(network, DecoderRunner(network), None).steps(asked, ()))) == 3
     return losses
 
 

@@ -303,7 +303,7 @@ def test_a_profile_is_prepared_where_a_graph_will_be_captured(
     is_captured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared: list[None] = []
-    monkeypatch.setattr("orchestrator.runtime.bench.measuring._prepare_for_graphs", lambda: prepared.append(None))
+    monkeypatch.setattr("orchestrator.runtime.bench.measurement._prepare_for_graphs", lambda: prepared.append(None))
     session: Any = SimpleNamespace(
         captured=object() if is_captured else None,
         ranks=SimpleNamespace(is_first=True),
@@ -318,8 +318,8 @@ def test_one_profile_after_the_timed_steps_and_a_trace_after_that(
     keep_trace: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two at a time end a process."""
-    monkeypatch.setattr("orchestrator.runtime.bench.measuring._moment", lambda *, on_gpu: 0.0)
-    monkeypatch.setattr("orchestrator.runtime.bench.measuring._memory", lambda session: {})
+    monkeypatch.setattr("orchestrator.runtime.bench.measurement._moment", lambda *, on_gpu: 0.0)
+    monkeypatch.setattr("orchestrator.runtime.bench.measurement._memory", lambda session: {})
     measuring = Counted(RunDir(tmp_path), keep_trace=keep_trace)
     monkeypatch.setattr(measuring, "_step_seconds", lambda session: [])
     session: Any = SimpleNamespace(device=SimpleNamespace(is_cuda=True))

@@ -18,7 +18,7 @@ from orchestrator.cli.runs.sweep_tables import describe_cells
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.rundir import RunDir
-from orchestrator.sweeps.ledger import Planned, SweepDir, find_sweep, sweep_dir
+from orchestrator.sweeps.ledger import SweepDir, SweepPlan, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import write_plan
 from orchestrator.sweeps.states import CellStatus, State, cell_statuses
@@ -183,7 +183,7 @@ def test_a_sweep_is_found_by_name_or_place(sweep: SweepDir, orchestrator: Run) -
     assert "did you mean tiny?" in err
     code, out, err = orchestrator("sweep", "cancel", "tiny")
     assert (code, out, err) == (0, "sweep tiny: no cell is under way\n", "")
-    assert isinstance(sweep.planned(), Planned)
+    assert isinstance(sweep.planned(), SweepPlan)
 
 
 def test_in_a_pipe_running_cells_say_how_far_they_are(
@@ -192,7 +192,7 @@ def test_in_a_pipe_running_cells_say_how_far_they_are(
     planned = sweep.planned()
     cell = cell_statuses(sweep, planned)[0]
 
-    def at(state: State, iteration: int | None) -> tuple[Planned, list[CellStatus]]:
+    def at(state: State, iteration: int | None) -> tuple[SweepPlan, list[CellStatus]]:
         values = {} if iteration is None else {"train/loss": 6.0 - iteration}
         return planned, [replace(cell, state=state, status=replace(cell.status, iteration=iteration, values=values))]
 

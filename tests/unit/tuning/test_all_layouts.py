@@ -18,7 +18,7 @@ from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job
-from orchestrator.tuning.estimates import Planned
+from orchestrator.tuning.estimates import PlanEstimates
 from orchestrator.tuning.layout import Layout, on_machines, with_layout
 from orchestrator.tuning.overlay import overlay_text
 from orchestrator.tuning.search import search
@@ -41,7 +41,7 @@ MODELS = st.fixed_dictionaries(
 
 
 @st.composite
-def tasks(draw: st.DrawFn) -> tuple[Space, Planned]:
+def tasks(draw: st.DrawFn) -> tuple[Space, PlanEstimates]:
     """A job with a layout of its own on up to 8 GPUs, which may be too small for it."""
     tp, pp, dp = (draw(st.sampled_from([1, 2])) for _ in range(3))
     document: dict[str, Any] = {
@@ -69,13 +69,13 @@ def tasks(draw: st.DrawFn) -> tuple[Space, Planned]:
     gpus = draw(st.sampled_from([1, 2, 4, 8]))
     gib = draw(st.sampled_from([4, 8, 16, 80]))
     device = replace(H100, memory_bytes=gib * GIB)
-    estimates = Planned(device, draw(st.sampled_from(["torch", "transformer_engine"])), job.model.vocab_size or 0)
+    estimates = PlanEstimates(device, draw(st.sampled_from(["torch", "transformer_engine"])), job.model.vocab_size or 0)
     return Space(on_machines(job, 1, gpus)), estimates
 
 
 @settings(max_examples=8)  # each of them tries up to 6,800 layouts
 @given(task=tasks())
-def test_the_search_finds_the_best_of_all_layouts(task: tuple[Space, Planned]) -> None:
+def test_the_search_finds_the_best_of_all_layouts(task: tuple[Space, PlanEstimates]) -> None:
     space, estimates = task
     found, best = search(space, estimates), _fastest_of_all(space, estimates)
     if best is None:
@@ -85,7 +85,7 @@ def test_the_search_finds_the_best_of_all_layouts(task: tuple[Space, Planned]) -
     assert found.fitting[0].step_seconds <= best * 1.001
 
 
-def _fastest_of_all(space: Space, estimates: Planned) -> float | None:
+def _fastest_of_all(space: Space, estimates: PlanEstimates) -> float | None:
     """Seconds of a step; None where nothing fits."""
     usable = (estimates.memory_bytes or 0) * TIGHT
     jobs = (with_layout(space.job, layout) for layout in everything(space))
@@ -108,13 +108,13 @@ def test_more_recomputation_and_whole_activations_can_be_faster(
     """On 8 GiB, by 4 %, 19 % and 10 % than what has the least recomputation and sequence parallelism."""
     batch = {"global_batch_size": 32 if gpus == 8 else 12}
     wanted = space(gpus=gpus, model=model, batch=batch)
-    estimates = Planned(replace(H100, memory_bytes=8 * GIB), layers, wanted.job.model.vocab_size or 0)
+    estimates = PlanEstimates(replace(H100, memory_bytes=8 * GIB), layers, wanted.job.model.vocab_size or 0)
     assert search(wanted, estimates).fitting[0].step_seconds == _fastest_of_all(wanted, estimates)
 
 
 @settings(max_examples=15)
 @given(task=tasks())
-def test_what_is_proposed_is_legal_fits_and_trains_the_same(task: tuple[Space, Planned]) -> None:
+def test_what_is_proposed_is_legal_fits_and_trains_the_same(task: tuple[Space, PlanEstimates]) -> None:
     space, estimates = task
     found = search(space, estimates)
     for candidate in found.fitting[:10]:

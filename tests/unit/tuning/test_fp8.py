@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.planning.hardware import device_named
 from orchestrator.spec.rules import check
-from orchestrator.tuning.estimates import Planned
+from orchestrator.tuning.estimates import PlanEstimates
 from orchestrator.tuning.layout import with_layout
 from orchestrator.tuning.search import search
 from orchestrator.tuning.space import Space
@@ -19,7 +19,7 @@ def test_every_layout_keeps_it(space: Callable[..., Space]) -> None:
         "precision": {"fp8": {"recipe": "blockwise"}},
     }
     own = space(8, **sections)
-    estimates = Planned(device_named("H200"), "transformer_engine", 32000)
+    estimates = PlanEstimates(device_named("H200"), "transformer_engine", 32000)
     found, plain = search(own, estimates), search(space(8, model=sections["model"]), estimates)
     for candidate in (*found.fitting, *found.leaner):
         job = with_layout(own.job, candidate.layout)

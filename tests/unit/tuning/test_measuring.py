@@ -9,7 +9,7 @@ import pytest
 from support.layouts import GIB, Laws
 
 from orchestrator.spec.job import JobSpec
-from orchestrator.tuning.candidate_trials import Measuring
+from orchestrator.tuning.candidate_trials import CandidateTrials
 from orchestrator.tuning.estimates import Candidate
 from orchestrator.tuning.layout import Layout
 from orchestrator.tuning.search import search
@@ -58,8 +58,10 @@ class Machine:
         return Trial("measured", seconds, seconds, seconds, 10, round(needed))
 
 
-def run(candidates: tuple[Candidate, ...], machine: Machine, count: int, own: Candidate | None = None) -> Measuring:
-    measuring = Measuring(candidates, 80 * GIB)
+def run(
+    candidates: tuple[Candidate, ...], machine: Machine, count: int, own: Candidate | None = None
+) -> CandidateTrials:
+    measuring = CandidateTrials(candidates, 80 * GIB)
     measuring.run(machine, count, own)
     return measuring
 
@@ -96,7 +98,7 @@ def test_trying_is_bounded(candidates: tuple[Candidate, ...]) -> None:
         tried.append(candidate)
         return Trial("failed", message="NCCL error")
 
-    Measuring(candidates, None).run(attempt, 2)
+    CandidateTrials(candidates, None).run(attempt, 2)
     assert tried == list(candidates[:4])
 
 
@@ -143,14 +145,14 @@ def test_running_out_of_memory_is_bounded(candidates: tuple[Candidate, ...]) -> 
         tried.append(candidate)
         return Trial("out_of_memory", message="the GPU's memory is not enough")
 
-    Measuring(distinct, None).run(attempt, 1)
+    CandidateTrials(distinct, None).run(attempt, 1)
     assert tried == distinct[:4]
 
 
 def test_measured_peaks_rule_out_what_would_not_fit(candidates: tuple[Candidate, ...]) -> None:
     """The first stage needs half as much again: then 60 GiB are 90, and a GPU has 80."""
     machine = Machine(lambda layout: 10.0 if layout.tp == 2 else 100.0, ratio=1.5)
-    measuring = Measuring(candidates, 80 * GIB)
+    measuring = CandidateTrials(candidates, 80 * GIB)
     measuring.trials[candidates[1].layout] = machine(candidates[1])
     ranking = measuring.ranking()
     assert candidates[0] not in [each.candidate for each in ranking]
@@ -165,7 +167,7 @@ def test_what_was_measured_before_an_interruption_is_kept(candidates: tuple[Cand
             raise KeyboardInterrupt
         return machine(candidate)
 
-    measuring = Measuring(candidates, None)
+    measuring = CandidateTrials(candidates, None)
     with pytest.raises(KeyboardInterrupt):
         measuring.run(attempt, 3)
     assert list(measuring.trials) == [candidates[0].layout]
@@ -182,5 +184,5 @@ def test_thousands_are_ranked_at_once(candidates: tuple[Candidate, ...]) -> None
             return super().__iter__()
 
     many = Counting(candidates)
-    assert len(Measuring(many, 80 * GIB).ranking()) == len(candidates) > 5
+    assert len(CandidateTrials(many, 80 * GIB).ranking()) == len(candidates) > 5
     assert Counting.looks < 5

@@ -17,9 +17,9 @@ from orchestrator.planning.hardware import device_named
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.stages import layers_of_chunks
-from orchestrator.tuning.estimates import Candidate, Planned, front
+from orchestrator.tuning.estimates import Candidate, PlanEstimates, front
 from orchestrator.tuning.layout import EVEN, NO_RECOMPUTE, SELECTIVE, Recompute, Split, layout_of, on_machines
-from orchestrator.tuning.search import ACROSS, NEARLY, NO_FIT, NOT_LEGAL, WHOLE, Found, can_fit, search
+from orchestrator.tuning.search import ACROSS, NEARLY, NO_FIT, NOT_LEGAL, WHOLE, SearchResult, can_fit, search
 from orchestrator.tuning.space import Space
 
 Spaces = Callable[..., Space]
@@ -48,7 +48,7 @@ def test_logits_are_done_without_where_they_take_what_layers_need() -> None:
     few, as where nothing has to give way, they stay.
     """
     job = on_machines(load_job([SHIPPED["gpt-7.1b"]], ["batch.global_batch_size=16"]).job, 1, 4)
-    h200 = Planned(device_named("H200"), "transformer_engine", 131072)
+    h200 = PlanEstimates(device_named("H200"), "transformer_engine", 131072)
     found = {each.layout for each in search(Space(job), h200).fitting}
     of_four = {each for each in found if each.micro_batch_size == 4 and each.model_parallel_size == 1}
     assert any(each.joins_loss and each.recompute == NO_RECOMPUTE for each in of_four)
@@ -269,7 +269,7 @@ def test_the_same_again(space: Spaces) -> None:
     assert _told(search(space(), laws(None, split=0.0))) == _told(search(space(), laws(None, split=0.0)))
 
 
-def _told(found: Found) -> list[Any]:
+def _told(found: SearchResult) -> list[Any]:
     return [[each.layout for each in found.fitting], {reason: vars(lost) for reason, lost in found.lost.items()}]
 
 
@@ -302,9 +302,9 @@ def test_no_layer_more_is_recomputed_than_has_to_be(space: Spaces, saved: Callab
 def test_layouts_of_a_70b_model_on_1024_gpus(space: Spaces) -> None:
     """The bar is 20 seconds; it takes a second, and the search asks for few enough estimates that it must."""
     asked = {"memory": 0, "time": 0}
-    planned = Planned(H100, "transformer_engine", 131072)
+    planned = PlanEstimates(H100, "transformer_engine", 131072)
 
-    class Counted(Planned):
+    class Counted(PlanEstimates):
         def memory(self, job: JobSpec) -> Any:
             asked["memory"] += 1
             return planned.memory(job)
@@ -325,12 +325,12 @@ def test_layouts_of_a_70b_model_on_1024_gpus(space: Spaces) -> None:
 def test_a_layout_is_reckoned_with_the_graphs_that_it_would_have(make_job: Any) -> None:
     small = make_job(model={"num_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 512})
     found, captured, plain = (
-        Planned(H100, "transformer_engine", 131072).time(each).step_seconds
+        PlanEstimates(H100, "transformer_engine", 131072).time(each).step_seconds
         for each in (small, with_graphs(small, True), with_graphs(small, False))
     )
     assert found == captured < plain
     needed, with_them, without = (
-        Planned(H100, "transformer_engine", 131072).memory(each).device_bytes
+        PlanEstimates(H100, "transformer_engine", 131072).memory(each).device_bytes
         for each in (small, with_graphs(small, True), with_graphs(small, False))
     )
     assert needed == with_them > without
