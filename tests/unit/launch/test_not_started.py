@@ -100,7 +100,7 @@ sys.exit(main(sys.argv[1:]))
     [
         ("runs, 'code_state'", ""),
         ("run, 'start'", "stopped before it started; run tiny/{} is gone again\n"),
-        ("running, 'launch_with_restarts'", "stopped before it started; run tiny/{} is gone again\n"),
+        ("run_start, 'launch_with_restarts'", "stopped before it started; run tiny/{} is gone again\n"),
     ],
 )
 def test_a_signal_before_the_launch_leaves_nothing(
