@@ -14,6 +14,7 @@ from support.training import events, largest_difference, layout, losses, make_ru
 from orchestrator.exchange.megatron_arguments import to_model
 from orchestrator.exchange.shapes import weights_of
 from orchestrator.exchange.stored_weights import StoredWeights
+from orchestrator.models.registry import FAMILIES
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
@@ -79,6 +80,6 @@ def test_there_and_back(family: str, ranks: Ranks, orchestrator: CommandLine, tm
     expected = {step: loss for step, loss in losses(whole).items() if step > HALF}
     assert largest_difference(expected, losses(run)) < 1e-5
 
-    model = ModelSpec.model_validate(to_model(found["args"], family))
+    model = ModelSpec.model_validate(to_model(found["args"], FAMILIES[family]))
     for name, value in MODELS[family].items():
         assert name == "vocab_size" or getattr(model, name) == value, name
