@@ -418,4 +418,6 @@ def event_of(record: Mapping[str, Any], kinds: Mapping[str, type[Event]] = Event
     said = {key: None if (given := record.get(key)) is None else reader(given) for key, reader in kind.readers.items()}
     said |= {"stored_name": name} if kind is Unknown else {}
     other = {key: value for key, value in record.items() if value is not None and key != "event" and key not in said}
-    return kind(**said, other=other)
+    event = object.__new__(kind)
+    vars(event).update(said, other=other)  # as its constructor would, which takes three times as long
+    return event

@@ -179,7 +179,3 @@ def _on(job: JobSpec, device: str, layers: str) -> tuple[JobSpec, str | None]:
 def _median(series: Series, key: str) -> float | None:
     column = series.measured(key)
     return None if column is None else usual(column.values)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

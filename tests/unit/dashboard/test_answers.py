@@ -12,7 +12,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 from fastapi import Response
 from fastapi.testclient import TestClient
-from support.event_log import append_event
+from support.event_log import append_event, append_to_ledger
 from support.faults import wait_until
 from support.training import tiny_job
 
@@ -169,7 +169,7 @@ def test_cells_are_compared_by_what_is_measured(tmp_path: Path) -> None:
     cell = {"id": "0" * 64, "name": "lr=1", "values": {"optimizer.lr": "1"}, "run": "cell/00000000"}
     sweep = sweep_dir("rates", tmp_path)
     sweep.path.mkdir(parents=True)
-    sweep.append("planned", generation=1, metric="validation/loss", goal="min", cells=[cell])
+    append_to_ledger(sweep, "planned", generation=1, metric="validation/loss", goal="min", cells=[cell])
     with TestClient(create_app(Settings(tmp_path))) as client:
         wait_until(lambda: "are being read" not in client.get("/sweeps/rates").text, "the folder to be read")
         assert client.get("/sweeps/rates?metric=validation/loss").status_code == 200

@@ -19,7 +19,7 @@ import pytest
 from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.event_log import append_event
+from support.event_log import append_event, append_to_ledger
 from support.faults import wait_until
 from support.hostile import LARGEST_ANSWER, NUMBERS, TEXTS, half_open, watched, with_few_descriptors
 from support.training import tiny_job
@@ -118,7 +118,7 @@ def large_sweep(folder: Path, name: str = "large") -> SweepDir:
     ]
     sweep = sweep_dir(name, folder)
     sweep.path.mkdir(parents=True)
-    sweep.append("planned", generation=1, metric="train/loss", goal="min", cells=cells, pruned=pruned)
+    append_to_ledger(sweep, "planned", generation=1, metric="train/loss", goal="min", cells=cells, pruned=pruned)
     return sweep
 
 
@@ -132,7 +132,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     for number in range(60):
         other = sweep_dir(f"{number:03}-{'s' * 60}", folder)
         other.path.mkdir()
-        other.append("planned", **{**planned, "cells": planned["cells"][number : number + 1]})
+        append_to_ledger(other, "planned", **{**planned, "cells": planned["cells"][number : number + 1]})
     server, listening = Server(create_app(Settings(folder, allows_actions=True))), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.event_log import append_event, lines_of
+from support.event_log import append_event
 from support.training import four_layer_job
 
 from orchestrator.errors import UserError
@@ -67,7 +67,7 @@ def test_on_a_cpu_no_nominal_figure_is_drawn(tmp_path: Path) -> None:
     append_event(run, "started", device="cpu", layers="torch")
     planned = planned_of(run)
     assert planned.forecast.device.is_cpu
-    names = [row.name for row in rows_of(planned, Series(), lines_of(run))]
+    names = [row.name for row in rows_of(planned, Series(), run.events())]
     assert [name for name in names if "TFLOP/s" in name] == ["TFLOP/s per process"]
     assert references_of("speed", run) == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.event_log import append_event, append_to_ledger
@@ -13,6 +12,7 @@ from support.event_log import append_event, append_to_ledger
 from orchestrator.cli.runs.interrupts import Interrupts
 from orchestrator.cli.runs.sweep_start import cancel_cells
 from orchestrator.errors import JobError
+from orchestrator.events.ledger import LedgerEvent
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.executor import CellTask
@@ -79,9 +79,9 @@ def test_a_cell_that_is_launched_while_it_is_cancelled_is_asked_to_stop(
 ) -> None:
     append = SweepDir.append
 
-    def launched_meanwhile(self: SweepDir, kind: str, **fields: Any) -> None:
+    def launched_meanwhile(self: SweepDir, event: LedgerEvent) -> None:
         append_event(run, "launched", launch_id="a", **HERE)
-        append(self, kind, **fields)
+        append(self, event)
 
     monkeypatch.setattr(SweepDir, "append", launched_meanwhile)
     pending, running = cancel_cells(sweep, now=now)
