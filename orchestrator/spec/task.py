@@ -15,7 +15,9 @@ class TaskSpec(Section):
     options answers a question on an article, from the folders of RACE."""
     train: Annotated[
         TextPaths,
-        resume.same_or(lambda job: [resume.place(path) for path in job.task.train] if job.task else None, resume.ORDER),
+        resume.same_or(
+            lambda job: [resume.place(path) for path in job.labelled_task.train] if job.has_task else None, resume.ORDER
+        ),
     ]
     """Files to train on, one path or a list: TSV files of MNLI; folders or files of RACE."""
     validation: Annotated[TextPaths | None, resume.safe("evaluation sees other examples; training does not change")] = (

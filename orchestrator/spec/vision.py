@@ -29,7 +29,8 @@ class VisionSpec(Section):
     num_attention_heads: Annotated[Positive, resume.SHAPE] = 16
     """Its heads."""
     ffn_hidden_size: Annotated[
-        Positive | None, resume.same_or(lambda job: job.model.vision and job.model.vision.ffn_size, resume.SHAPE)
+        Positive | None,
+        resume.same_or(lambda job: job.model.image_encoder.ffn_size if job.model.has_vision else None, resume.SHAPE),
     ] = None
     """Width inside its MLPs; 4 times its own by default."""
     activation: Annotated[Literal["quick_gelu", "gelu", "gelu_tanh"], resume.LOGIC] = "quick_gelu"

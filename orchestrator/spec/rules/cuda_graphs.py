@@ -26,11 +26,11 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     for name in _DEGREES:
         if getattr(degrees, name) > 1:
             yield f"parallelism.{name}", "what ranks send each other within a pass is not captured"
-    if model.architecture == "mamba":
+    if model.family.is_hybrid:
         yield "model.architecture", "it was not measured for state space layers"
-    if model.num_experts is not None:
+    if model.has_experts:
         yield "model.num_experts", "how many tokens an expert gets is another number in each pass"
-    if model.vision is not None:
+    if model.has_vision:
         yield "model.vision", "it was not measured for images"
     recipe = None if job.precision.fp8 is None else job.precision.fp8.recipe
     if recipe == "delayed" and job.data_parallel_size > 1:
@@ -46,7 +46,7 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
 
 
 def _drops(model: ModelSpec) -> bool:
-    of_adapters = 0.0 if model.lora is None else model.lora.lora_dropout
+    of_adapters = model.adapters.lora_dropout if model.has_adapters else 0.0
     return max(model.hidden_dropout, model.attention_dropout, of_adapters) > 0
 
 

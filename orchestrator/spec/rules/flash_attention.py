@@ -15,7 +15,7 @@ _HEAD_DIMS = (64, 128)
 def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     """Fields that rule it out, each with the reason."""
     model, runtime = job.model, job.runtime
-    if model.architecture != "gpt":
+    if "flash_attention" not in model.family.supports:
         yield "model.architecture", "it is for the layers of a GPT"
     if runtime.device == "cpu":
         yield "runtime.device", "its kernels are for GPUs"

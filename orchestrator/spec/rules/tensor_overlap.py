@@ -36,15 +36,15 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     if runtime.layers == "torch" or runtime.device == "cpu":
         field = "runtime.layers" if runtime.layers == "torch" else "runtime.device"
         yield field, "it is done by Transformer Engine's layers, on GPUs"
-    if model.lora is not None:
+    if model.has_adapters:
         yield "model.lora", "adapters stand beside torch's layers"
-    if model.architecture != "gpt":
+    if "tensor_overlap" not in model.family.supports:
         yield "model.architecture", "it was measured for decoders alone"
-    if model.num_experts is not None:
+    if model.has_experts:
         yield "model.num_experts", "it was not measured for layers with experts"
-    if model.vision is not None:
+    if model.has_vision:
         yield "model.vision", "it was not measured for images"
-    if job.task is not None:
+    if job.has_task:
         yield "task", "micro-batches of a task have other shapes"
     if runtime.train_step is not None:
         yield "runtime.train_step", "a step of your own may compute on other shapes than one micro-batch's"
