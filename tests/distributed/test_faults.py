@@ -386,9 +386,10 @@ def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: I
 WAITS_FOR_ITS_KILLER = """
 import os, time
 import orchestrator.runtime.loop as loop
+from orchestrator.events.types import Resumed
 real = loop.train_step
 def is_to_be_killed(run):
-    return len(os.listdir(run.path.parent)) == 2 and all(event["event"] != "resumed" for event in lines_of(run))
+    return len(os.listdir(run.path.parent)) == 2 and run.events().first(Resumed) is None
 def train_step(session):
     while session.state.iteration == 20 and is_to_be_killed(session.run):
         time.sleep(0.02)

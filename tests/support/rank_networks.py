@@ -16,6 +16,7 @@ import transformers
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.exchange.megatron import describe, import_megatron
 from orchestrator.exchange.megatron_arguments import to_model
+from orchestrator.models.registry import BERT, GPT
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
@@ -45,7 +46,7 @@ def main() -> None:
         torch.save(
             logits(bert_of(network) if network.bert else gpt2_of(network, is_fused)), folder / name / "logits.pt"
         )
-        model = to_model(describe(source)["arguments"], "bert" if network.bert else "gpt")
+        model = to_model(describe(source)["arguments"], BERT if network.bert else GPT)
         job = JobSpec.model_validate(
             {
                 **{"name": name, "model": {**model, "vocab_size": VOCAB}, "data": {"random_tokens": True}},

@@ -19,7 +19,7 @@ import pytest
 import torch
 from PIL import Image
 from support.faults import PATIENCE, CommandLine, Ranks
-from support.training import layout, make_run, tiny_job, values
+from support.training import four_layer_job, layout, make_run, values
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from orchestrator.rundir import RunDir
@@ -63,7 +63,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
     tokenizer = {"type": "huggingface", "path": str(write_tokenizer(tmp_path_factory.mktemp("tokenizer")))}
     steps = {"train_iters": 4}
     more: dict[str, Any] = {"schedule": steps, "evaluation": {"eval_interval": 2, "eval_iters": 1}}
-    return tiny_job("seer", model=MODEL, data={"random_tokens": True, "tokenizer": tokenizer}, **more)
+    return four_layer_job("seer", model=MODEL, data={"random_tokens": True, "tokenizer": tokenizer}, **more)
 
 
 @pytest.fixture(scope="module")

@@ -273,14 +273,14 @@ def cached(module: Any, job: Any, ids: torch.Tensor, whole: torch.Tensor) -> flo
     places = torch.tensor([PROMPT - 4 * row for row in range(ids.size(0))])
     prompts = [row[:place].tolist() for row, place in zip(ids, places.tolist(), strict=True)]
     asked = [Request(number, prompt, Generation()) for number, prompt in enumerate(prompts)]
-    logits = passes.start(asked, ids.size(1))
+    logits = passes.prefill(asked, ids.size(1))
     rows, worst = torch.arange(ids.size(0)), 0.0
     while True:
         assert logits is not None, "there is one stage"
         worst = max(worst, (logits - whole[rows, places - 1]).abs().max().item())
         if places[0] == ids.size(1):
             return worst
-        logits = passes.go_on(ids[rows, places], places)
+        logits = passes.decode_step(ids[rows, places], places)
         places = places + 1
 
 

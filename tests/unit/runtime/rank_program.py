@@ -20,7 +20,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.pipeline_parallel.schedules import deallocate_output_tensor
 from megatron.core.tensor_parallel import mappings
-from support.training import layout, tiny_job
+from support.training import four_layer_job, layout
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from orchestrator import checkpoints
@@ -100,7 +100,7 @@ def weights(tp: int, pp: int, vp: int | None, seed: int = 7) -> dict[str, Any]:
     """Digest of every slice this rank holds: {key: [[global offset, first and last value, sum, shape], …]}."""
     model = {"activation": "swiglu", "num_query_groups": 2, "vocab_size": 250, "qk_layernorm": True}
     parallelism = layout(tp=tp, pp=pp, vp=vp)
-    job = tiny_job("weights", model=model, parallelism=parallelism, runtime={"seed": seed})
+    job = four_layer_job("weights", model=model, parallelism=parallelism, runtime={"seed": seed})
     device = select_device("cpu", threads=1)
     megatron_compat.apply(device)
     ranks, _ = start_process_groups(job, device, timeout_seconds=60)
@@ -120,7 +120,10 @@ def connected(model: dict[str, Any], degrees: dict[str, Any], **sections: Any) -
     """The ranks of the groups that are connected for a real model, and of those that the end of a step is the first to
     use all the same. A CPU stands for the GPU: its groups send too.
     """
-    job, cpu = tiny_job("connected", model=model, parallelism=layout(**degrees), **sections), select_device("cpu", 1)
+    job, cpu = (
+        four_layer_job("connected", model=model, parallelism=layout(**degrees), **sections),
+        select_device("cpu", 1),
+    )
     megatron_compat.apply(cpu)
     ranks, _ = start_process_groups(job, cpu, timeout_seconds=60)
     seed_everything(job.runtime.seed, ranks)
@@ -195,7 +198,7 @@ def sent_and_freed() -> Any:
     """What the later stages receive of 32 MB each that the stage before has begun to send, and freed as an interleaved
     schedule does, before they listen.
     """
-    job, device = tiny_job("sent", parallelism=layout(pp=4)), select_device("cpu", threads=1)
+    job, device = four_layer_job("sent", parallelism=layout(pp=4)), select_device("cpu", threads=1)
     megatron_compat.apply(device)
     ranks, groups = start_process_groups(job, device, timeout_seconds=60)
     connect_stages(ranks, groups, device)
@@ -223,7 +226,7 @@ def divided() -> Any:
     untied = {"untie_embeddings_and_output_weights": True}  # a table on both stages has the sum of both gradients
     whole = {"use_distributed_optimizer": False}  # of gradients that are shared out the rest is left as it was
     job, device = (
-        tiny_job("divided", model=untied, parallelism=layout(pp=2, dp=2, **whole)),
+        four_layer_job("divided", model=untied, parallelism=layout(pp=2, dp=2, **whole)),
         select_device("cpu", threads=1),
     )
     megatron_compat.apply(device)
