@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+_NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 @contextmanager
@@ -25,6 +28,22 @@ def staying() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def without_pydantic_plugins() -> Iterator[None]:
+    """Pydantic's models that are made inside have no plugins: to look for some in all that is installed takes as long as
+    to make ten models. Programs that are started afterwards may have plugins.
+    """
+    before = os.environ.get(_NO_PLUGINS)
+    os.environ[_NO_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_PLUGINS]
+        else:
+            os.environ[_NO_PLUGINS] = before
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 from orchestrator import __version__
 from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import OrchestratorError, SpecError
-from orchestrator.imports import staying
+from orchestrator.imports import staying, without_pydantic_plugins
 from orchestrator.rundir import write_refusal
 
 
@@ -202,7 +202,8 @@ def build_app(typed: str | None) -> typer.Typer:
         if entry.name != typed:
             app.command(entry.name, help=entry.summary, rich_help_panel=entry.panel)(_not_imported)
             continue
-        with staying() if entry.module not in sys.modules else contextlib.nullcontext():
+        is_new = entry.module not in sys.modules
+        with staying() if is_new else contextlib.nullcontext(), without_pydantic_plugins():
             module = importlib.import_module(entry.module)
         if hasattr(module, "app"):
             app.add_typer(module.app, name=entry.name, rich_help_panel=entry.panel)

@@ -33,7 +33,7 @@ class LeftOutSource(BaseModel):
 class Manifest(BaseModel):
     """What tokenization did. Fields that a later version adds are ignored by this one."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
     version: int = VERSION
     tokenizer: TokenizerSpec

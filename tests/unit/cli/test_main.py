@@ -21,6 +21,7 @@ from orchestrator import __version__
 from orchestrator.cli import main as front
 from orchestrator.cli.main import COMMANDS, build_app, main, value_name
 from orchestrator.errors import CheckpointError, Location, Problem, SpecError, UserError
+from orchestrator.imports import without_pydantic_plugins
 
 HEAVY = {"torch", "megatron", "mlflow", "transformers", "tokenizers", "pandas", "numpy", "submitit", "pyarrow"}
 
@@ -199,3 +200,16 @@ def test_validate_is_light_and_quick(orchestrator: Any, job_file: Path) -> None:
     assert "orchestrator" in imported
     assert not imported & HEAVY
     assert "rich" not in imported
+
+
+@pytest.mark.parametrize("before", [None, "mine"])
+def test_only_our_models_are_without_plugins(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command starts finds the variable as the person has it."""
+    name = "PYDANTIC_DISABLE_PLUGINS"
+    if before is None:
+        monkeypatch.delenv(name, raising=False)
+    else:
+        monkeypatch.setenv(name, before)
+    with without_pydantic_plugins():
+        assert os.environ[name] == "__all__"
+    assert os.environ.get(name) == before
