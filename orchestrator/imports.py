@@ -32,8 +32,8 @@ def staying() -> Iterator[None]:
 
 @contextmanager
 def without_pydantic_plugins() -> Iterator[None]:
-    """Pydantic's models that are made inside have no plugins: to look for some in all that is installed takes as long as
-    to make ten models. Programs that are started afterwards may have plugins.
+    """Pydantic's models that are made inside have no plugins: to look for some in all that is installed takes as long
+    as to make ten models. Programs that are started afterwards may have plugins.
     """
     before = os.environ.get(_NO_PLUGINS)
     os.environ[_NO_PLUGINS] = "__all__"
