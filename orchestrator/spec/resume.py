@@ -15,13 +15,18 @@ ChangeClass = Literal["safe", "trajectory", "forbidden"]
 
 
 class OnResume(Metadata):
-    """What a change means of the field that is declared with it, or of all fields of a section that have none."""
+    """What a change means of the field that is declared with it, or of all fields of a section that have none: by a
+    rule, where it depends on the jobs.
+    """
 
-    __slots__ = ()
+    __slots__ = ("_rule",)
+
+    def __init__(self, rule: Callable[[JobSections, JobSections], Meaning]) -> None:
+        self._rule = rule
 
     def judge(self, old: JobSections, new: JobSections) -> Meaning:
         """What it means between these jobs."""
-        raise NotImplementedError
+        return self._rule(old, new)
 
 
 class Meaning(OnResume):
@@ -30,22 +35,8 @@ class Meaning(OnResume):
     __slots__ = ("kind", "reason")
 
     def __init__(self, kind: ChangeClass, reason: str) -> None:
+        super().__init__(lambda old, new: self)
         self.kind, self.reason = kind, reason
-
-    def judge(self, old: JobSections, new: JobSections) -> Meaning:
-        return self
-
-
-class Rule(OnResume):
-    """It depends on the jobs."""
-
-    __slots__ = ("_rule",)
-
-    def __init__(self, rule: Callable[[JobSections, JobSections], Meaning]) -> None:
-        self._rule = rule
-
-    def judge(self, old: JobSections, new: JobSections) -> Meaning:
-        return self._rule(old, new)
 
 
 def safe(reason: str) -> Meaning:
@@ -87,14 +78,14 @@ NOT_BITWISE = safe("losses agree, not bitwise")
 INITIAL = safe("weights are initialised once, and they are in the checkpoint")
 
 
-@Rule
+@OnResume
 def global_batch(old: JobSections, new: JobSections) -> Meaning:
     if old.global_batch_size == new.global_batch_size:
         return safe("the global batch is the same")
     return GLOBAL_BATCH
 
 
-@Rule
+@OnResume
 def micro_batch(old: JobSections, new: JobSections) -> Meaning:
     if _balances_groups_of_tokens(old) or _balances_groups_of_tokens(new):
         return trajectory("experts are balanced over other groups of tokens")
@@ -116,28 +107,28 @@ def _assigns_by_rank(job: JobSections) -> bool:
     return model.moe_router_load_balancing_type == "sinkhorn" or model.moe_expert_capacity_factor is not None
 
 
-@Rule
+@OnResume
 def parts_of_sequences(old: JobSections, new: JobSections) -> Meaning:
     if _assigns_by_rank(old) or _assigns_by_rank(new):
         return trajectory("experts are given out among other groups of tokens")
     return LAYOUT
 
 
-@Rule
+@OnResume
 def distributed_optimizer(old: JobSections, new: JobSections) -> Meaning:
     if "fp32" in (old.precision.dtype, new.precision.dtype):
         return forbidden("in fp32 the plain and the distributed optimizer store their state differently")
     return safe("the state is read either way; losses agree, not bitwise")
 
 
-@Rule
+@OnResume
 def seed(old: JobSections, new: JobSections) -> Meaning:
     if old.model.hidden_dropout == old.model.attention_dropout == 0.0:
         return safe("weights are in the checkpoint, and there is no dropout")
     return trajectory("dropout draws other masks")
 
 
-@Rule
+@OnResume
 def positions(old: JobSections, new: JobSections) -> Meaning:
     if "learned_absolute" not in (old.model.position_embedding_type, new.model.position_embedding_type):
         return safe("there is no table of positions")
@@ -146,14 +137,14 @@ def positions(old: JobSections, new: JobSections) -> Meaning:
     return SHAPE
 
 
-@Rule
+@OnResume
 def activation(old: JobSections, new: JobSections) -> Meaning:
     if {old.model.activation, new.model.activation} == {"gelu", "gelu_tanh"}:
         return trajectory("the tanh approximation differs from GeLU by up to 0.0005")
     return SHAPE
 
 
-@Rule
+@OnResume
 def sequence(old: JobSections, new: JobSections) -> Meaning:
     if "learned_absolute" in (old.model.position_embedding_type, new.model.position_embedding_type) and (
         old.model.positions != new.model.positions
@@ -167,7 +158,7 @@ def place(path: str | None) -> str | None:
     return None if path is None else os.path.abspath(path)
 
 
-@Rule
+@OnResume
 def sources(old: JobSections, new: JobSections) -> Meaning:
     before, after = ([(place(entry.path), entry.weight) for entry in job.data.blend or []] for job in (old, new))
     if before == after:
@@ -175,28 +166,28 @@ def sources(old: JobSections, new: JobSections) -> Meaning:
     return ORDER
 
 
-@Rule
+@OnResume
 def training_part(old: JobSections, new: JobSections) -> Meaning:
     if old.data.training_share == new.data.training_share:
         return safe("evaluation sees other data; training does not change")
     return trajectory("another part of each source is for training: the samples to come are others")
 
 
-@Rule
+@OnResume
 def decoupled_rate(old: JobSections, new: JobSections) -> Meaning:
     if (old.optimizer.decoupled_lr is None) != (new.optimizer.decoupled_lr is None):
         return PARAMETER_GROUPS
     return RATE
 
 
-@Rule
+@OnResume
 def momentum(old: JobSections, new: JobSections) -> Meaning:
     if old.optimizer.state_tensors != new.optimizer.state_tensors:
         return forbidden("the optimizer's state is another one")
     return UPDATE
 
 
-def same_or(size: Callable[[JobSections], object], otherwise: Meaning) -> Rule:
+def same_or(size: Callable[[JobSections], object], otherwise: Meaning) -> OnResume:
     """Safe when what follows from a field is the same although the field was written differently."""
 
     def judge(old: JobSections, new: JobSections) -> Meaning:
@@ -204,4 +195,4 @@ def same_or(size: Callable[[JobSections], object], otherwise: Meaning) -> Rule:
             return safe("written differently, with the same result")
         return otherwise
 
-    return Rule(judge)
+    return OnResume(judge)

@@ -27,8 +27,8 @@ def comparisons(source: str) -> list[tuple[int, str]]:
     for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, _Function))):
         kinds, optional = _locals(scope)
         for node in ast.walk(scope):
-            if _compares(node, kinds, optional):
-                found.add((node.lineno, ast.unparse(node)))  # type: ignore[attr-defined]
+            if isinstance(node, ast.expr | ast.stmt | ast.pattern) and _compares(node, kinds, optional):
+                found.add((node.lineno, ast.unparse(node)))
             for asked in _truths(node):
                 if _is_of(asked, _OPTIONAL, optional):
                     found.add((asked.lineno, ast.unparse(asked)))

@@ -52,6 +52,21 @@ def requests(*prompts: int, beams: int = 1) -> list[Request]:
     return [Request(number, [prompt], Generation(num_beams=beams)) for number, prompt in enumerate(prompts)]
 
 
+def refusal(model: Any, prompt: int) -> RequestError:
+    """What the only request to an engine is refused with."""
+    engine, loop = Engine(model, max_batch=1, max_waiting=1), asyncio.new_event_loop()
+    ticket = Ticket(requests(prompt), loop)
+    engine.submit(ticket)
+    thread = threading.Thread(target=engine.run)
+    thread.start()
+    found = loop.run_until_complete(asyncio.wait_for(ticket.pieces.get(), 60))
+    engine.stop()
+    thread.join()
+    loop.close()
+    assert isinstance(found, RequestError)
+    return found
+
+
 def test_calls_are_put_together_up_to_the_size_of_a_batch() -> None:
     model: Any = Model()
     engine = Engine(model, max_batch=4, max_waiting=20)
@@ -116,16 +131,7 @@ def test_nothing_is_written_of_a_batch_that_another_rank_has_left() -> None:
     """What waits for it over NCCL gets numbers that mean nothing, and no error."""
     model: Any = Model(world_size=2)
     model.network.groups.aborted.set()
-    engine, loop = Engine(model, max_batch=1, max_waiting=1), asyncio.new_event_loop()
-    ticket = Ticket(requests(5), loop)
-    engine.submit(ticket)
-    thread = threading.Thread(target=engine.run)
-    thread.start()
-    found = loop.run_until_complete(asyncio.wait_for(ticket.pieces.get(), 60))
-    engine.stop()
-    thread.join()
-    loop.close()
-    assert isinstance(found, RequestError)
+    found = refusal(model, 5)
     assert (found.status, model.reloads) == (500, 1)
 
 
@@ -142,16 +148,7 @@ def test_what_an_error_is_answered_with(error: Exception, status: int) -> None:
     """Too little memory may be enough for fewer texts, or later."""
     model: Any = Model()
     model.error = error
-    engine, loop = Engine(model, max_batch=1, max_waiting=1), asyncio.new_event_loop()
-    ticket = Ticket(requests(13), loop)
-    engine.submit(ticket)
-    thread = threading.Thread(target=engine.run)
-    thread.start()
-    found = loop.run_until_complete(asyncio.wait_for(ticket.pieces.get(), 60))
-    engine.stop()
-    thread.join()
-    loop.close()
-    assert isinstance(found, RequestError)
+    found = refusal(model, 13)
     assert found.status == status
     assert len(found.message) < 3000
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.faults import PATIENCE, Ranks
 from support.hostile import LARGEST_ANSWER, NUMBERS, TEXTS, VALUES, as_json, bodies, half_open, watched
-from support.serving import GREEDY, TOKEN, Server, served_job, start, with_mistakes, write_tokenizer
+from support.serving import (
+    GREEDY,
+    TOKEN,
+    Server,
+    generate_with_mistake,
+    served_job,
+    start,
+    with_mistakes,
+    write_tokenizer,
+)
 from support.training import make_run
 
 from orchestrator.inference.serving.protocol import ChatRequest, CompletionRequest
@@ -277,14 +283,7 @@ def test_more_connections_than_descriptors_shut_nobody_out(alone: Server) -> Non
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_generate_tells_the_mistake_and_not_that_another_rank_was_lost(rank: int, run: RunDir, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "orchestrator", "generate", str(run.path), "--prompt", "d"]
-    finished = subprocess.run(
-        [*command, "--max-new-tokens", "6", "--seed", str(7000 + rank)],
-        env={**os.environ, **with_mistakes(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    finished = generate_with_mistake(run, rank, tmp_path)
     assert finished.returncode == 1
     assert "OverflowError: a mistake of ours" in finished.stderr
     assert "gloo" not in finished.stderr
