@@ -22,11 +22,11 @@ from orchestrator.checkpoints import COMMIT_FILE, Commit, committed, damage_of_m
 from orchestrator.data.tokenizer_copies import carried, files_to_copy
 from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir
-from orchestrator.spec.diff import Change, diff_jobs
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.launch import LaunchSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
-from orchestrator.spec.tracking import TrackingSpec
+from orchestrator.spec.schema.diff import Change, diff_jobs
+from orchestrator.spec.sections.launch import LaunchSpec
+from orchestrator.spec.sections.tracking import TrackingSpec
 from orchestrator.stored_files import open_stored
 
 JOB_FILE = "job.json"

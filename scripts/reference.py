@@ -18,10 +18,10 @@ import typer.main
 from orchestrator.cli.main import COMMANDS, build_app, value_name
 from orchestrator.migration.performance import ANSWERS, GROUPS
 from orchestrator.planning.hardware.profiles import GpuProfile
-from orchestrator.spec.base import Section
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.docstrings import documented_schema
-from orchestrator.spec.field_names import short_names
+from orchestrator.spec.documents.field_names import short_names
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.docstrings import documented_schema
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sweep import SweepSpec
 

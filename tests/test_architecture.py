@@ -220,9 +220,9 @@ def test_files_of_run_directories_are_opened_in_one_place() -> None:
 # How often a file compares kinds of models by name, or optional sections with None, and why it may.
 COMPARES_KINDS = {
     "migration/from_megatron.py": (1, "a job names its family where it is not the spec's default"),
-    "spec/rules/bert.py": (3, "the rules of this family"),
-    "spec/rules/mamba.py": (3, "the rules of this family"),
-    "spec/rules/t5.py": (7, "the rules of this family"),
+    "spec/rules/model/bert.py": (3, "the rules of this family"),
+    "spec/rules/model/mamba.py": (3, "the rules of this family"),
+    "spec/rules/model/t5.py": (7, "the rules of this family"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.backends.machine import MEASURED_ON, Machine
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.rules.flash_attention import obstacles
+from orchestrator.spec.rules.kernels.flash_attention import obstacles
 
 
 def may_use_flash(job: JobSpec) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.spec.sections import JobSections
+from orchestrator.spec.job_sections import JobSections
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 _BY_CUDA = 8

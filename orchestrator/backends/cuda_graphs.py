@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from orchestrator.backends.machine import MEASURED_ON, Estimates, Machine
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.rules.cuda_graphs import GRAPHS, obstacles
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS, obstacles
+from orchestrator.spec.sections.runtime import Layers
 
 _ANY_HOST = 1.0
 """Seconds to start a kernel: no GPU is slower than such a host."""

@@ -9,7 +9,7 @@ from orchestrator.backends.attention import takes_flash, with_attention
 from orchestrator.backends.cuda_graphs import chooses_graphs, with_graphs
 from orchestrator.backends.machine import Estimates, Machine
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 def settled(job: JobSpec, layers: Layers, machine: Machine, estimates: Estimates) -> JobSpec:

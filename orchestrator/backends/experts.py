@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.spec.runtime import Layers
-from orchestrator.spec.sections import JobSections
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.sections.runtime import Layers
 
 GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
 """By which Transformer Engine (2.9 and later) is told to multiply all experts of a rank in one kernel, forward and for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 def rotates_projection(job: JobSpec, layers: Layers) -> bool:

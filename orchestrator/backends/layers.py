@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from orchestrator.backends.effective_job import settled
 from orchestrator.backends.machine import MEASURED_ON, Estimates, Machine
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 WORTH = 0.1
 """Share of a step that torch's layers are to save before they are taken: hosts differ by more than the plan knows, and

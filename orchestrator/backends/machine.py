@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 MEASURED_ON = "Hopper"
 """A GPU's generation. On others libraries choose other kernels, some of which ask the GPU for numbers."""

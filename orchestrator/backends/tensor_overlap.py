@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.spec.rules.tensor_overlap import obstacles
-from orchestrator.spec.runtime import Layers
-from orchestrator.spec.sections import JobSections
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.rules.parallelism.tensor_overlap import obstacles
+from orchestrator.spec.sections.runtime import Layers
 
 
 def overlaps_tensor_parallel(job: JobSections, layers: Layers) -> bool:

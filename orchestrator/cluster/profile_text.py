@@ -6,8 +6,8 @@ import re
 
 from orchestrator.cluster.discovery import DiscoveredCluster, Partition
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.docstrings import docstrings
-from orchestrator.spec.formatting import as_yaml, duration
+from orchestrator.spec.fields.docstrings import docstrings
+from orchestrator.spec.fields.formatting import as_yaml, duration
 
 DAY = 86400
 WIDTH = 120

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.spec.cluster import ClusterSpec, check_cluster
-from orchestrator.spec.document import Document
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.loading import LoadedDocument, load_document
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.messages.document import Document
+from orchestrator.spec.messages.suggestions import closest
 
 PROJECT_FOLDER = Path("clusters")
 """In the folder where the command is started."""

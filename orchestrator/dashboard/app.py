@@ -34,7 +34,7 @@ from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.errors import UserError
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
-from orchestrator.spec.formatting import few, shorten
+from orchestrator.spec.fields.formatting import few, shorten
 
 _SECONDS_BEFORE_ZIPPING = 2.0
 """The first page goes before."""

@@ -18,7 +18,7 @@ from orchestrator.planning import figures
 from orchestrator.planning.figures import disk_size, memory_size
 from orchestrator.review.table import spark_points, spark_words
 from orchestrator.rundir import in_command
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.fields.formatting import shorten
 
 NOTHING = "\N{EN DASH}"
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))

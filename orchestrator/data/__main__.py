@@ -18,7 +18,7 @@ from orchestrator.errors import MissingDependency, OrchestratorError
 from orchestrator.events.types import DataFailed, DataPrepared
 from orchestrator.rundir import RunDir
 from orchestrator.safe_path import module_command
-from orchestrator.spec.notifications import NotificationsSpec
+from orchestrator.spec.sections.notifications import NotificationsSpec
 
 try:
     from orchestrator.data.dataset_builder import prepare

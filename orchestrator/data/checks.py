@@ -22,7 +22,7 @@ from orchestrator.data.index import (
 from orchestrator.data.manifest import Manifest, read_manifest
 from orchestrator.errors import DataError, UserError
 from orchestrator.models.registry import ModelFamily
-from orchestrator.spec.data import BlendEntry, DataSpec
+from orchestrator.spec.sections.data import BlendEntry, DataSpec
 from orchestrator.spec.vision import VisionSpec
 
 PARTS = ("train", "validation", "test")

@@ -27,10 +27,10 @@ from orchestrator.data.request import (
 )
 from orchestrator.data.vocabulary import looked_for
 from orchestrator.errors import UserError
-from orchestrator.spec.chat import TEMPLATES_SAID
+from orchestrator.spec.fields.values import check_day
 from orchestrator.spec.rules.base import divisors_of
+from orchestrator.spec.sections.chat import TEMPLATES_SAID
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
-from orchestrator.spec.values import check_day
 from orchestrator.spec.vision import VisionSpec
 
 TokenizerType = Literal["byte_level", "huggingface", "gpt2_bpe", "wordpiece", "sentencepiece"]

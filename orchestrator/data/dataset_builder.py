@@ -12,7 +12,7 @@ from orchestrator.data.progress import Display
 from orchestrator.data.request import TokenizeRequest
 from orchestrator.data.tokenization import tokenize
 from orchestrator.errors import DataIsHeld, UserError
-from orchestrator.spec.data import DataSpec
+from orchestrator.spec.sections.data import DataSpec
 from orchestrator.spec.vision import VisionSpec
 
 

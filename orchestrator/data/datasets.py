@@ -36,8 +36,8 @@ from orchestrator.data.resumed_dataset import continued_samples
 from orchestrator.data.sample_index import IndexFiles
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import DataError, UserError
-from orchestrator.spec.data import BlendEntry, DataSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import BlendEntry, DataSpec
 
 Samples = Dataset[dict[str, torch.Tensor]]
 """Item i holds the fields that the family's training step reads; `families/` says which."""

@@ -16,7 +16,7 @@ from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import MARK, VisionSpec
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.data.blend_samples import SURPLUS, asked_of_sources, blend_counts, larger_surplus
-from orchestrator.spec.sections import JobSections
+from orchestrator.spec.job_sections import JobSections
 
 _MOST = 1 << 48
 """Samples, more than any training has."""

@@ -17,10 +17,10 @@ from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.vocabulary import UNREADABLE_TOKENIZER, content_hash
 from orchestrator.errors import DataError, Problem, UserError
 from orchestrator.rundir import RunDir
-from orchestrator.spec.chat import BUILT_IN_TEMPLATES, TEMPLATES_SAID, ChatSpec
-from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_resolved
+from orchestrator.spec.sections.chat import BUILT_IN_TEMPLATES, TEMPLATES_SAID, ChatSpec
+from orchestrator.spec.sections.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
 LOOKED_THROUGH = 32 << 20

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.spec.data import DataSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import DataSpec
 
 
 def sample_index_dir(data: DataSpec, runs_dir: Path) -> Path:

@@ -37,7 +37,7 @@ from orchestrator.data.sources import (
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.data.workers import available_cores, ordered_map
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import MARK
 
 _MEGABYTE = 1_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.data.vocabulary import merges_file, tokenizer_file
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 GENERATION = "generation_config.json"
 """How a Hugging Face model is to generate, by the ids of its tokenizer: which of them end a text."""

@@ -35,7 +35,7 @@ from orchestrator.data.vocabulary import (
     wordpiece_vocabulary,
 )
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 _SMALL_VOCABULARY = 65500
 """Below this megatron-core stores ids as uint16, else as int32 (its `DType.optimal_dtype`)."""

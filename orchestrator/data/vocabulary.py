@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.data.json_values import read_json
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 UNREADABLE_TOKENIZER = "unreadable_tokenizer"
 """The code of that problem, which both a plan and a look at the data meet."""

@@ -25,7 +25,7 @@ from orchestrator.portable import open_weights
 from orchestrator.results.evaluation_request import EvaluationRequest, checkpoint_digest, load_asked
 from orchestrator.results.record import Result, journal_path, read_result, result_path, write_result
 from orchestrator.rundir import write_atomically
-from orchestrator.spec.values import resolve_environment
+from orchestrator.spec.fields.values import resolve_environment
 
 _PROGRESS_SECONDS = 5.0
 _PATIENCE_SECONDS = 24 * 3600.0

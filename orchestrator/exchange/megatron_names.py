@@ -17,7 +17,7 @@ from orchestrator.exchange.shapes import weights_of
 from orchestrator.exchange.table import DECODER
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.optimizer import OptimizerSpec
+from orchestrator.spec.sections.optimizer import OptimizerSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
 _STATES = {"adam": ("param", "exp_avg", "exp_avg_sq"), "sgd": ("param", "exp_avg")}

@@ -15,7 +15,7 @@ from orchestrator.data.tokenizer_copies import files_to_copy
 from orchestrator.data.tokenizers import RustTokenizer, SentencePieceTokenizer, load_tokenizer
 from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS, GPT2_EOD, special_tokens, tokenizer_file
 from orchestrator.exchange.sentencepiece_files import read_model, to_library
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 _OF_BERT = {
     **{"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "pad_token": "[PAD]"},

@@ -21,7 +21,7 @@ from orchestrator.runtime.processes.process_groups import seed_everything, start
 from orchestrator.runtime.saving.checkpoint_reader import load
 from orchestrator.runtime.saving.verification import newest_whole, require_whole, require_whole_at
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.stage_letters import evenly
+from orchestrator.spec.layout.stage_letters import evenly
 
 _TIMEOUT_SECONDS = 600.0
 

@@ -33,10 +33,10 @@ from orchestrator.planning.replica import at_layout
 from orchestrator.portable import open_weights
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import leave_failed_groups, stop_process_groups
+from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.spec.generation import Generation, options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import NO_TEXT, is_text
-from orchestrator.spec.values import resolve_environment
 from orchestrator.spec.vision import MARK
 
 Prompt = str | Sequence[int]

@@ -15,9 +15,9 @@ from orchestrator.launch.runs import RUN_ID, refuse_lost_spec, specs_named, writ
 from orchestrator.launch.states import RunStatus, last_iteration, readable_statuses
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir, cell_of
-from orchestrator.spec.diff import Change, diff_jobs
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.schema.diff import Change, diff_jobs
 
 _LENGTHS = ("schedule.train_iters", "schedule.train_samples", "schedule.train_tokens")
 _OF_THE_START = ("runtime.seed", "model.init_method_std", "checkpoint.pretrained")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from orchestrator.causes import Exit
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import CheckpointSaved, Exited, Requeued
-from orchestrator.spec.launch import Action, LaunchSpec
+from orchestrator.spec.sections.launch import Action, LaunchSpec
 
 DEFAULT_ACTIONS: Mapping[str, Action] = {
     "time_limit": "requeue",

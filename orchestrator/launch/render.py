@@ -15,8 +15,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.errors import UserError
 from orchestrator.resources import resource_root
+from orchestrator.spec.fields.values import environment_references
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.values import environment_references
 
 RUNTIME_MODULE = "orchestrator.runtime"
 SHIPPED_TEMPLATE = "torchrun.sh.j2"

@@ -19,7 +19,7 @@ from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.state_words import withdrawn_end
 from orchestrator.launch.stop_request import StopSignals, asked_to_stay, caught_signals, request_stop
 from orchestrator.rundir import RunDir
-from orchestrator.spec.formatting import duration
+from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec
 
 _POLL_SECONDS = 0.1

@@ -15,8 +15,8 @@ from orchestrator.lease import held_message, read_holder
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.rundir import RunDir, in_command
+from orchestrator.spec.fields.values import environment_references
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.values import environment_references
 
 
 def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:

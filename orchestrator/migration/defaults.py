@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from orchestrator.spec.shape import field_at
+from orchestrator.spec.schema.shape import field_at
 
 
 @cache

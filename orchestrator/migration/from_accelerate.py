@@ -9,7 +9,7 @@ from orchestrator.errors import SpecError, UserError
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.report import WRITE_IT, FlagOutcome, Migration, Outcome, Source
-from orchestrator.spec.yaml_reader import LocatedValue, parse_yaml
+from orchestrator.spec.yaml.reader import LocatedValue, parse_yaml
 
 _SECTION = "megatron_lm_config"
 _REQUIRED = {

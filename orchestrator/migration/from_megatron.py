@@ -41,10 +41,10 @@ from orchestrator.migration.shell.values import Unknown, Value, known, shown, sp
 from orchestrator.migration.shell.variables import Array, Variables
 from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS, Row
 from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, HINTS, OPENS, WORDS, unsupported_flag, why_idle
-from orchestrator.spec.document import JOB_SPEC
-from orchestrator.spec.metadata import OURS, REQUIRED
-from orchestrator.spec.shape import leaf_paths
-from orchestrator.spec.suggestions import closest, suggest
+from orchestrator.spec.fields.metadata import OURS, REQUIRED
+from orchestrator.spec.messages.document import JOB_SPEC
+from orchestrator.spec.messages.suggestions import closest, suggest
+from orchestrator.spec.schema.shape import leaf_paths
 
 _ROWS = {row.flag: row for row in ROWS}
 _WORDS: dict[str, int | None] = {**WORDS, **{row.flag: row.kind.values for row in ROWS}}

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.migration.given_flags import GivenFlags
 from orchestrator.models.registry import FamilyTable
-from orchestrator.spec.formatting import as_yaml
+from orchestrator.spec.fields.formatting import as_yaml
 
 RELEASE = "core_v0.16.1"
 

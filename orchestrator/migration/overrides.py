@@ -10,12 +10,12 @@ import yaml
 
 from orchestrator.errors import SpecError
 from orchestrator.migration.report import LOUD, WRITE_IT, Migration, Source
-from orchestrator.spec.composition import apply_override, compose_text
-from orchestrator.spec.field_names import overridden
-from orchestrator.spec.plain_data import to_plain
+from orchestrator.spec.documents.composition import apply_override, compose_text
+from orchestrator.spec.documents.field_names import overridden
+from orchestrator.spec.documents.plain_data import to_plain
 from orchestrator.spec.presets import preset_names, preset_text
-from orchestrator.spec.shape import shape_at
-from orchestrator.spec.yaml_reader import LocatedValue
+from orchestrator.spec.schema.shape import shape_at
+from orchestrator.spec.yaml.reader import LocatedValue
 
 PRESET, RANDOM, TOKENIZER = "model.preset", "data.random_tokens", "data.tokenizer.type"
 _ALTERNATIVES: tuple[tuple[str, ...], ...] = (

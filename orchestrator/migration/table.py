@@ -13,10 +13,10 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 
 from orchestrator.models.registry import FAMILIES
-from orchestrator.spec.base import Section
-from orchestrator.spec.metadata import OURS, MegatronFlag
-from orchestrator.spec.sections import JobSections
-from orchestrator.spec.shape import declared, field_at, leaf_paths, types_of
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.metadata import OURS, MegatronFlag
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.schema.shape import declared, field_at, leaf_paths, types_of
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from orchestrator.migration.flag_writer import FlagWriter, UnwrittenField
 from orchestrator.migration.ignored_flags import UNREAD
 from orchestrator.migration.table import ROWS, Row
 from orchestrator.spec.encoder_decoder import HALVES, layers_of, stages_of
+from orchestrator.spec.fields.metadata import OURS, REQUIRED, NoMegatronFlag
+from orchestrator.spec.fields.values import environment_references
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.metadata import OURS, REQUIRED, NoMegatronFlag
-from orchestrator.spec.shape import declared_around, leaf_paths
-from orchestrator.spec.values import environment_references
+from orchestrator.spec.schema.shape import declared_around, leaf_paths
 
 _GROUPS = {
     "model": "MODEL",

@@ -7,11 +7,11 @@ from typing import Any
 
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.report import HEADINGS, LOUD, Migration
-from orchestrator.spec.base import Section
-from orchestrator.spec.formatting import as_yaml, duration, shorten
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.formatting import as_yaml, duration, shorten
+from orchestrator.spec.fields.metadata import REQUIRED
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.metadata import REQUIRED
-from orchestrator.spec.shape import fields_of
+from orchestrator.spec.schema.shape import fields_of
 
 _LONGEST_COMMENT = 100
 _DURATIONS = ("launch.time", "runtime.hang_timeout")

@@ -10,10 +10,10 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.parallelism import ParallelismSpec
+from orchestrator.spec.layout.parallelism import ParallelismSpec
+from orchestrator.spec.layout.stage_letters import EMBEDDING, END, LAYER, LOSS
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.rules import refusals
-from orchestrator.spec.stage_letters import EMBEDDING, END, LAYER, LOSS
-from orchestrator.spec.stages import layers_of_chunks
 
 _SPLIT = (
     "num_layers_in_first_pipeline_stage",

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.ramp import (
+from orchestrator.spec.layout.ramp import (
     BatchStage,
     batch_sizes,
     batch_stages,

@@ -15,7 +15,7 @@ from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.precision import DTYPE_BYTES
+from orchestrator.spec.sections.precision import DTYPE_BYTES
 
 _LAST, _EVERY, _EXPORTS = "checkpoint.keep_last", "checkpoint.keep_every", "checkpoint.export.keep_last"
 

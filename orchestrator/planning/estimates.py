@@ -10,7 +10,7 @@ from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import capacity, estimate_memory
 from orchestrator.planning.time import estimate_time, faster_with_graphs
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 def machine_of(device: Device) -> Machine:

@@ -23,8 +23,8 @@ from orchestrator.planning.slow_host import slow_host_seconds
 from orchestrator.planning.time import StepTime, estimate_time, step_timeline
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.precision import DTYPE_BYTES
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.precision import DTYPE_BYTES
+from orchestrator.spec.sections.runtime import Layers
 
 FORWARD_SHARE = 1 / 3
 """Of a step's time: the forward pass alone, which is what an evaluation does."""

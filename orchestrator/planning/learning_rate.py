@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.ramp import last_samples
+from orchestrator.spec.layout.ramp import last_samples
 
 
 @dataclass(frozen=True)

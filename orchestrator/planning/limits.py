@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from orchestrator.errors import Problem
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
-from orchestrator.spec.formatting import any_of, duration
+from orchestrator.spec.fields.formatting import any_of, duration
+from orchestrator.spec.fields.values import megabytes
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.rules.base import Unavailable
-from orchestrator.spec.suggestions import closest
-from orchestrator.spec.values import megabytes
 
 _LAYOUT = (
     "launch.gpus_per_node",

@@ -20,8 +20,8 @@ from orchestrator.planning.plan import Plan
 from orchestrator.rundir import default_runs_dir, nearest_folder
 from orchestrator.safe_path import code_folders
 from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.fields.values import environment_references
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.values import environment_references
 
 _STEP = "runtime.train_step"
 _SHOWN = 5

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from orchestrator.planning.groups import GroupKind, GroupPlacement, group_kinds
 from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of_stage, stages_of
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.parallelism import ParallelismSpec
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.parallelism import ParallelismSpec
-from orchestrator.spec.stages import layers_of_chunks
 
 
 class Rank(NamedTuple):

@@ -38,7 +38,7 @@ from orchestrator.planning.unusual_values import unusual_values
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.formatting import duration
+from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.pretrained import in_words, other_network
 

@@ -22,8 +22,8 @@ from orchestrator.planning.spec_history import Period, periods_of, starts_of
 from orchestrator.review.axes import plain
 from orchestrator.review.charts import Figure
 from orchestrator.rundir import RunDir
-from orchestrator.spec.data import Blend, BlendEntry, DataSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.data import Blend, BlendEntry, DataSpec
 from orchestrator.tracking.metrics import Metric, MetricTail
 
 _TAIL_BYTES = 64 << 10

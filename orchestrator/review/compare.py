@@ -12,8 +12,8 @@ from typing import Literal
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.series import Column, Series
 from orchestrator.review.summary import RunSummary
-from orchestrator.spec.field_names import short_name
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.documents.field_names import short_name
+from orchestrator.spec.fields.formatting import shorten
 from orchestrator.tracking.latest import usual
 
 MOST_RUNS = 20

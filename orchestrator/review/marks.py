@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.review.axes import XAxis, plain, x_of, x_of_time
 from orchestrator.review.series import Series
 from orchestrator.review.timeline import Mark
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.fields.formatting import shorten
 
 SIGNS = {"resumed": "↻", "failure": "✕", "stop": "■"}
 """Of what is marked by a line; checkpoints and skipped steps are ticks."""

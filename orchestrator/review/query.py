@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.review.summary import RunSummary
-from orchestrator.spec.field_names import hint, resolve
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.documents.field_names import hint, resolve
+from orchestrator.spec.messages.suggestions import closest
 
 METRICS: Mapping[str, str] = {
     "loss": "train/loss",

@@ -12,8 +12,8 @@ from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
 from orchestrator.review.redaction import Redaction
 from orchestrator.rundir import RunDir
-from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.schema.diff import diff_jobs
 from orchestrator.stored_files import open_stored, printable, read_json
 from orchestrator.tracking.description import flatten
 

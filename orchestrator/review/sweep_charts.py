@@ -14,8 +14,8 @@ from orchestrator.review.charts import Figure, line_of
 from orchestrator.review.compare import told_apart
 from orchestrator.review.sweep_analysis import as_number, spans_decades
 from orchestrator.review.sweeps import Cell, SweepView
-from orchestrator.spec.field_names import short_name
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.documents.field_names import short_name
+from orchestrator.spec.fields.formatting import shorten
 
 How = Literal["best", "mean", "median"]
 Scale = Callable[[str], float | None]

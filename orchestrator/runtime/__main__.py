@@ -34,9 +34,9 @@ from orchestrator.runtime.processes.exits import Outcome, outcome_of, write_exit
 from orchestrator.runtime.processes.process_groups import stop_process_groups
 from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
+from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.spec.values import resolve_environment
 
 
 def training_callbacks(run: RunDir) -> list[Callback]:

@@ -22,8 +22,8 @@ from orchestrator.runtime.processes.process_groups import Ranks, rng_generators
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.rules.cuda_graphs import GRAPHS
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS
+from orchestrator.spec.sections.runtime import Layers
 
 _WARM_UP = 3
 """Micro-batches of one shape that are computed as they come: what compiles, and what is looked up once, does so."""

@@ -15,7 +15,7 @@ from orchestrator.runtime.network.model import DTYPES
 from orchestrator.runtime.optimizers.parameter_groups import group_overrides
 from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.optimizer import OptimizerSpec
+from orchestrator.spec.sections.optimizer import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.state import StepRecord, TrainState
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 @dataclass

@@ -8,11 +8,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from orchestrator.errors import Problem, SpecError
-from orchestrator.spec.base import Section
-from orchestrator.spec.rules.base import Unavailable
-from orchestrator.spec.runtime import Layers
-from orchestrator.spec.suggestions import closest
-from orchestrator.spec.values import (
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.values import (
     Duration,
     Memory,
     Name,
@@ -23,6 +20,9 @@ from orchestrator.spec.values import (
     VariableName,
     Word,
 )
+from orchestrator.spec.messages.suggestions import closest
+from orchestrator.spec.rules.base import Unavailable
+from orchestrator.spec.sections.runtime import Layers
 
 
 def _check_option(text: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.parallelism import ParallelismSpec
 
 Half = Literal["encoder", "decoder"]
 HALVES: tuple[Half, Half] = ("encoder", "decoder")

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationError, model_validator
 
 from orchestrator.errors import UserError
-from orchestrator.spec.base import Section
-from orchestrator.spec.formatting import as_yaml, few, shorten
-from orchestrator.spec.messages import in_words
-from orchestrator.spec.suggestions import alike, closest
-from orchestrator.spec.values import Positive, Seed, Size, refuse_bool
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.formatting import as_yaml, few, shorten
+from orchestrator.spec.fields.values import Positive, Seed, Size, refuse_bool
+from orchestrator.spec.messages.suggestions import alike, closest
+from orchestrator.spec.messages.validation import in_words
 
 MAX_BEAMS = 256
 MAX_STOPS = 32

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import ConfigDict, ValidationInfo, model_validator
 
 from orchestrator.errors import SpecError
-from orchestrator.spec.canonical import config_hash
+from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules import check
-from orchestrator.spec.sections import JobSections
+from orchestrator.spec.schema.canonical import config_hash
 
 STORED = "stored"
 """In a validation context: the spec was checked when it was stored."""

@@ -10,14 +10,20 @@ from typing import Any, Generic, TypeAlias
 from pydantic import ValidationError
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
-from orchestrator.spec.composition import Composition, apply_override, apply_preset, compose_files, compose_text
-from orchestrator.spec.document import JOB_SPEC, Document, Root
+from orchestrator.spec.documents.composition import (
+    Composition,
+    apply_override,
+    apply_preset,
+    compose_files,
+    compose_text,
+)
+from orchestrator.spec.documents.partial_validation import Examination
+from orchestrator.spec.documents.plain_data import to_plain
 from orchestrator.spec.job import STORED, JobSpec
-from orchestrator.spec.partial_validation import Examination
-from orchestrator.spec.places import Places
-from orchestrator.spec.plain_data import to_plain
-from orchestrator.spec.shape import JOB, Shape, fields_of
+from orchestrator.spec.messages.document import JOB_SPEC, Document, Root
+from orchestrator.spec.schema.shape import JOB, Shape, fields_of
 from orchestrator.spec.tokenizer_type import with_tokenizer_type
+from orchestrator.spec.yaml.places import Places
 from orchestrator.stored_files import read_json
 
 Check: TypeAlias = Callable[[Any], list[Problem]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.spec.diff import Change, diff_jobs
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.schema.diff import Change, diff_jobs
 
 _OTHERWISE_CHECKED = ("model.vocab_size", "model.make_vocab_size_divisible_by", "model.lora", "model.vision.freeze")
 """Fields that a resume may not change and this may: the vocabulary itself is compared, adapters may be new, and what is

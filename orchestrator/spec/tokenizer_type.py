@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.spec.yaml_reader import UNREADABLE, LocatedValue
+from orchestrator.spec.yaml.reader import UNREADABLE, LocatedValue
 
 TYPES_BY_PATH = (
     "huggingface (tokenizer.json or its folder), sentencepiece (.model), wordpiece (vocab.txt) or gpt2_bpe (vocab.json)"

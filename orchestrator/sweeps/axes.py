@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import Problem
-from orchestrator.spec.field_names import hint, resolve
-from orchestrator.spec.formatting import show
-from orchestrator.spec.partial_validation import Examination, PartialSection
-from orchestrator.spec.plain_data import to_plain
+from orchestrator.spec.documents.field_names import hint, resolve
+from orchestrator.spec.documents.partial_validation import Examination, PartialSection
+from orchestrator.spec.documents.plain_data import to_plain
+from orchestrator.spec.fields.formatting import show
 from orchestrator.spec.rules.base import Unavailable
-from orchestrator.spec.shape import JOB, sections, shape_at
+from orchestrator.spec.schema.shape import JOB, sections, shape_at
 from orchestrator.spec.sweep import DistributionSpec, SweepSpec
-from orchestrator.spec.yaml_reader import LocatedValue
+from orchestrator.spec.yaml.reader import LocatedValue
 
 MAX_POINTS = 100_000
 """Combinations before filters: more is a slip, and would take minutes to look through."""

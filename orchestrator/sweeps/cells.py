@@ -10,16 +10,16 @@ from typing import Any
 
 from orchestrator.errors import Location, Problem, SpecError
 from orchestrator.planning.plan import Plan, make_plan
-from orchestrator.spec.base import Section
-from orchestrator.spec.composition import Composition, apply_preset, merge
-from orchestrator.spec.field_names import short_name
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.documents.composition import Composition, apply_preset, merge
+from orchestrator.spec.documents.field_names import short_name
+from orchestrator.spec.documents.partial_validation import Examination, PartialSection
+from orchestrator.spec.documents.plain_data import to_plain
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_composition
-from orchestrator.spec.partial_validation import Examination, PartialSection
-from orchestrator.spec.plain_data import to_plain
 from orchestrator.spec.rules.base import Unavailable
-from orchestrator.spec.shape import JOB
+from orchestrator.spec.schema.shape import JOB
 from orchestrator.sweeps.axes import Point, describe, nested, value_at
 from orchestrator.sweeps.conditions import Condition, ConditionError
 

@@ -22,7 +22,7 @@ from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.spec.notifications import Occasion
+from orchestrator.spec.sections.notifications import Occasion
 from orchestrator.sweeps.ledger import SweepDir, SweepPlan
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, State, cell_statuses, counts, metric_of, ranked
 from orchestrator.tracking.redaction import Redactor

@@ -22,7 +22,7 @@ from orchestrator.errors import RunNotFound, UserError
 from orchestrator.events.ledger import CellsCancelled, CellsPlanned, CellsSubmitted, Ledger, LedgerEvent, read_ledger
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, append_line, write_atomically
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.messages.suggestions import closest
 from orchestrator.stored_files import is_name, open_to_append, read_stored
 
 FOLDER = "sweeps"

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
-from orchestrator.spec.base import Section
-from orchestrator.spec.composition import Composition, apply_override, compose_files, compose_text
-from orchestrator.spec.document import Document
-from orchestrator.spec.field_names import hint, resolve
-from orchestrator.spec.formatting import shorten
-from orchestrator.spec.partial_validation import Examination, PartialSection
-from orchestrator.spec.places import Places
-from orchestrator.spec.plain_data import to_plain
+from orchestrator.spec.documents.composition import Composition, apply_override, compose_files, compose_text
+from orchestrator.spec.documents.field_names import hint, resolve
+from orchestrator.spec.documents.partial_validation import Examination, PartialSection
+from orchestrator.spec.documents.plain_data import to_plain
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.formatting import shorten
+from orchestrator.spec.messages.document import Document
 from orchestrator.spec.sweep import SweepSpec
-from orchestrator.spec.yaml_reader import LocatedValue
+from orchestrator.spec.yaml.places import Places
+from orchestrator.spec.yaml.reader import LocatedValue
 from orchestrator.sweeps.axes import Axes, read_axes
 from orchestrator.sweeps.cells import DERIVED, Cells, Check, PlacedCondition, expand, known_part
 from orchestrator.sweeps.conditions import ConditionError, read_condition

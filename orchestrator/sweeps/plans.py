@@ -14,10 +14,10 @@ from orchestrator.launch.continuation import Continuation, is_settled, with_unwr
 from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run, written_of
 from orchestrator.launch.states import RunStatus, readable_statuses
 from orchestrator.rundir import RunDir, write_atomically
-from orchestrator.spec.canonical import config_hash
-from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
+from orchestrator.spec.schema.canonical import config_hash
+from orchestrator.spec.schema.diff import diff_jobs
 from orchestrator.sweeps.cells import Cell
 from orchestrator.sweeps.ledger import Entry, SweepDir, SweepPlan, same_cells
 from orchestrator.sweeps.loading import LoadedSweep

@@ -17,7 +17,7 @@ from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.rundir import RunDir
-from orchestrator.spec.values import resolve_environment
+from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.tracking.cursor import Cursor
 from orchestrator.tracking.description import Target
 from orchestrator.tracking.tags import RUN_DIR_TAG, RUN_ID_TAG, label

@@ -10,7 +10,7 @@ from orchestrator.causes import CAUSES, by_word_of_the_ranks
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import Exited, Pretrained, Resumed, Started, Submitted
 from orchestrator.rundir import RunDir
-from orchestrator.spec.canonical import config_hash
+from orchestrator.spec.schema.canonical import config_hash
 from orchestrator.tracking.goodput import goodput_of
 from orchestrator.tracking.limits import truncated
 from orchestrator.tracking.links import dashboard_url

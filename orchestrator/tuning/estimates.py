@@ -16,7 +16,7 @@ from orchestrator.planning.slow_host import slow_host_seconds
 from orchestrator.planning.time import StepTime, estimate_time
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 from orchestrator.tuning.layout import Layout
 
 

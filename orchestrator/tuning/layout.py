@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from orchestrator.errors import UserError
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import RecomputedModule
-from orchestrator.spec.shape import leaf_paths
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.messages.suggestions import closest
+from orchestrator.spec.schema.shape import leaf_paths
+from orchestrator.spec.sections.runtime import RecomputedModule
 
 
 class Recompute(NamedTuple):

@@ -13,9 +13,9 @@ from itertools import product
 from orchestrator.errors import Problem
 from orchestrator.spec.encoder_decoder import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.rules import refusals
 from orchestrator.spec.rules.base import divisors
-from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, with_layout
 
 DEGREES = ("tp", "pp", "cp", "ep")

@@ -24,7 +24,7 @@ from support.shipped import SHIPPED
 from orchestrator.planning.flops import model_flops, peak_flops
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(590)]
 

@@ -19,7 +19,7 @@ from support.shipped import SHIPPED
 from orchestrator.planning.hardware import device_named
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 from orchestrator.tuning.candidate_trials import CandidateTrials
 from orchestrator.tuning.estimates import Candidate, PlanEstimates
 from orchestrator.tuning.layout import on_machines

@@ -28,8 +28,8 @@ from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.notifications import NotificationsSpec
-from orchestrator.spec.tracking import TrackingSpec
+from orchestrator.spec.sections.notifications import NotificationsSpec
+from orchestrator.spec.sections.tracking import TrackingSpec
 
 __all__ = ["inject", "ranks", "real_text"]
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 STEPS = 8
 

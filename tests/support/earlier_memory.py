@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.planning.memory import layer, stages
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 BYTES_PER_LOGIT = 10
 """In its backward pass: the softmax and the compiler's copy of it to write to, in fp32, and the gradient in bf16."""

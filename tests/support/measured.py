@@ -34,7 +34,7 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 from support.ranks import RankStarter
 
 WARM_UP = 3

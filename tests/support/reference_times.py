@@ -20,7 +20,7 @@ from orchestrator.planning.time.kernels import (
 )
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 PADDED_VOCAB = 131072
 UNFUSED_LOSS = ForwardBackward(38, 14)

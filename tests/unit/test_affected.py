@@ -30,7 +30,7 @@ def graph() -> Graph:
 @pytest.mark.parametrize(
     ("changed", "test"),
     [
-        ("orchestrator/spec/ramp.py", "tests/unit/planning/test_batch.py"),
+        ("orchestrator/spec/layout/ramp.py", "tests/unit/planning/test_batch.py"),
         ("orchestrator/cli/main.py", "tests/unit/cli/test_main.py"),
         ("orchestrator/data/chat/jinja.py", "tests/unit/data/test_rendering.py"),
         ("tests/support/pace.py", "tests/unit/spec/test_files.py"),

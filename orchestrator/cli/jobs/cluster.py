@@ -26,9 +26,9 @@ from orchestrator.errors import SpecError, UserError
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.formatting import duration
+from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.loading import load_document_text
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.messages.suggestions import closest
 
 app = typer.Typer(
     help="Write, list and show cluster profiles.",

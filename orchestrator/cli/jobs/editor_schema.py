@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from orchestrator.cli.outputs import PRINTED, write_output
-from orchestrator.spec.schema import TITLE, job_schema
+from orchestrator.spec.schema.json_schema import TITLE, job_schema
 
 SCHEMA = "job.schema.json"
 """Its name; `orchestrator schema` prints what is in it."""

@@ -16,7 +16,7 @@ from orchestrator.cli.jobs.job_text import job_text
 from orchestrator.cli.jobs.questionnaire import answers_in, ask, spec_values, without_replaced
 from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, write_output
 from orchestrator.errors import Location, Problem, SpecError, UserError
-from orchestrator.spec.field_names import overridden
+from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.spec.docstrings import docstrings
-from orchestrator.spec.formatting import as_yaml
+from orchestrator.spec.fields.docstrings import docstrings
+from orchestrator.spec.fields.formatting import as_yaml
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.presets import preset_names, sees_images
-from orchestrator.spec.shape import sections
+from orchestrator.spec.schema.shape import sections
 
 WIDTH = 120
 

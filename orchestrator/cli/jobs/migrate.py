@@ -21,7 +21,7 @@ from orchestrator.migration.report import HEADINGS, FlagOutcome, Migration
 from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names
-from orchestrator.spec.yaml_reader import read_text
+from orchestrator.spec.yaml.reader import read_text
 
 _THE_LINE = "the command line"
 

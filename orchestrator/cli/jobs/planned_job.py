@@ -28,13 +28,13 @@ from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.formatting import duration
+from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.loading import LoadedJob
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.cuda_graphs import GRAPHS, obstacles
-from orchestrator.spec.stages import layers_of_chunks
+from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS, obstacles
 
 ClusterName = Annotated[
     str | None,

@@ -19,12 +19,12 @@ from orchestrator.data.request import SOURCE_GLOBS
 from orchestrator.data.vocabulary import vocabulary_size
 from orchestrator.errors import DataError, SpecError, UserError
 from orchestrator.file_types import is_usual
-from orchestrator.spec.data import TokenizerSpec
-from orchestrator.spec.field_names import overridden
+from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import has_vocabulary, preset_names, sees_images, sequence_length
+from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
-from orchestrator.spec.yaml_reader import resolve_scalar
+from orchestrator.spec.yaml.reader import resolve_scalar
 
 TINY = "gpt-tiny"
 _TINY_BATCH = 16

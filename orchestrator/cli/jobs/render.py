@@ -17,8 +17,8 @@ from orchestrator.launch.runs import next_run_dir
 from orchestrator.migration.flag_writer import UnwrittenField
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.planning.preflight_checks import runs_dir_of
-from orchestrator.spec.base import Section
-from orchestrator.spec.formatting import as_yaml, shorten
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.formatting import as_yaml, shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 

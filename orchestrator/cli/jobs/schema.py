@@ -11,7 +11,7 @@ from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import has_vocabulary, preset_names
-from orchestrator.spec.schema import job_schema
+from orchestrator.spec.schema.json_schema import job_schema
 
 
 def command(

@@ -30,7 +30,7 @@ from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.field_names import overridden
+from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob
 from orchestrator.tuning.candidate_trials import CandidateTrials

@@ -15,7 +15,7 @@ from orchestrator.cli.jobs.planned_job import WAITING
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, computing_unit
 from orchestrator.planning.memory import capacity
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.candidate_trials import RankedCandidate
 from orchestrator.tuning.estimates import Candidate, PlanEstimates

@@ -14,7 +14,7 @@ from orchestrator.errors import MissingDependency, UserError
 from orchestrator.models.registry import FamilyTable
 from orchestrator.results.evaluation_request import EvaluationRequest, Kind, file_facts, read_text
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.messages.suggestions import closest
 
 _SCORED: tuple[Kind, ...] = ("wikitext", "text", "lambada")
 _TASKS: tuple[Kind, ...] = ("mnli", "race")

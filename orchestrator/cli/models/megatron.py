@@ -26,9 +26,9 @@ from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
-from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
+from orchestrator.spec.sections.data import TokenizerSpec
 
 _RESHARDABLE = ("fully_reshardable",)
 _SAVED_ONCE_MORE = ("dp_reshardable", "dp_zero_gather_scatter", "fully_sharded_model_space")

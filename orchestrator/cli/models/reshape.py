@@ -23,9 +23,9 @@ from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.planning.reshaping import Finding, judge_reshape
 from orchestrator.portable import TOKENIZER_FOLDER, Weights, left_behind, spec_to_go_on_with
 from orchestrator.rundir import RunDir, default_runs_dir, in_command, sync_folder, write_atomically
-from orchestrator.spec.diff import Change
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
+from orchestrator.spec.schema.diff import Change
 
 _FIELDS = {
     "tp": "tensor_model_parallel_size",

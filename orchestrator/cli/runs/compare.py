@@ -23,8 +23,8 @@ from orchestrator.review.compare import Comparison, Difference, Kind, Row, compa
 from orchestrator.review.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.summary import summarize_each, with_goodput
 from orchestrator.rundir import RunDir, default_runs_dir
-from orchestrator.spec.formatting import shorten
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.fields.formatting import shorten
+from orchestrator.spec.messages.suggestions import closest
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _POINTS_PER_COLUMN = 4

@@ -19,8 +19,8 @@ from orchestrator.launch.continuation import Continuation, find_continuation
 from orchestrator.launch.runs import add_generation
 from orchestrator.launch.states import RunStatus, status_of
 from orchestrator.rundir import in_command
-from orchestrator.spec.diff import Change
 from orchestrator.spec.loading import LoadedJob
+from orchestrator.spec.schema.diff import Change
 
 New = Annotated[bool, typer.Option("--new", help="Start another run, even if one exists.")]
 AllowChanges = Annotated[

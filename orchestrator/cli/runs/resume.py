@@ -38,9 +38,9 @@ from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.progress import stored_progress
 from orchestrator.rundir import RunDir, default_runs_dir, in_command
-from orchestrator.spec.diff import Change, diff_jobs
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_resolved, load_text
+from orchestrator.spec.schema.diff import Change, diff_jobs
 
 _ORDER = ("forbidden", "trajectory", "safe")
 _WORDS = {

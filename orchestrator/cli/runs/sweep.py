@@ -51,7 +51,7 @@ from orchestrator.launch.runs import withdraw_generations
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.messages.suggestions import closest
 from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import load_sweep
 from orchestrator.sweeps.plans import withdraw_plan, write_plan

@@ -18,9 +18,9 @@ from rich.text import Text
 from orchestrator.cli.run_start import aligned
 from orchestrator.review.sweep_analysis import Point, importance
 from orchestrator.rundir import named_in_command
-from orchestrator.spec.field_names import short_name
-from orchestrator.spec.formatting import shorten
-from orchestrator.spec.rules.topology import SEQUENCE_PARALLEL_WITHOUT_TP
+from orchestrator.spec.documents.field_names import short_name
+from orchestrator.spec.fields.formatting import shorten
+from orchestrator.spec.rules.parallelism.topology import SEQUENCE_PARALLEL_WITHOUT_TP
 from orchestrator.sweeps.cells import Cell, Cells, PrunedCell
 from orchestrator.sweeps.ledger import SweepDir, SweepPlan
 from orchestrator.sweeps.loading import LoadedSweep

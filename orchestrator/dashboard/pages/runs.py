@@ -20,7 +20,7 @@ from orchestrator.review.query import QueryError, quoted, select
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweeps import best_of, comparison_of
 from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, counts, ordered
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.fields.formatting import shorten
 from orchestrator.sweeps.ledger import sweep_dir
 
 router = APIRouter()

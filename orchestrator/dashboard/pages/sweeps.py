@@ -25,8 +25,8 @@ from orchestrator.review.page_size import fitting, html_bytes
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweep_charts import How, heat_map, loss_curves, parallel, scatter
 from orchestrator.review.sweeps import Cell, Reason, SweepView, importance_of, sweep_folders, view_of
-from orchestrator.spec.field_names import short_name
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.documents.field_names import short_name
+from orchestrator.spec.fields.formatting import shorten
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.states import STARTED_BY_RETRY
 

@@ -33,7 +33,7 @@ from orchestrator.data.sources import Chunk
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.data.vocabulary import tokenizer_file
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.spec.chat import TEMPLATES_SAID
+from orchestrator.spec.sections.chat import TEMPLATES_SAID
 from orchestrator.spec.vision import MARK, VisionSpec
 
 MASK_DTYPE = IMAGES_DTYPE = np.dtype("u1")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from orchestrator.spec.data import DataSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import DataSpec
 
 
 class DatasetFamily(Protocol):

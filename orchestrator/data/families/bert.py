@@ -9,8 +9,8 @@ import numpy as np
 from megatron.core.datasets.bert_dataset import BERTMaskedWordPieceDataset, BERTMaskedWordPieceDatasetConfig
 
 from orchestrator.data.tokenizers import Tokenizer
-from orchestrator.spec.data import DataSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import DataSpec
 
 _NOT_A_TOKEN = -1
 

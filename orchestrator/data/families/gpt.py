@@ -7,8 +7,8 @@ from typing import Any
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 
 from orchestrator.data.families import chat
-from orchestrator.spec.data import DataSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import DataSpec
 
 
 def dataset(model: ModelSpec, data: DataSpec, settings: dict[str, Any]) -> tuple[type[Any], Any]:

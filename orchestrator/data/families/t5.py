@@ -8,8 +8,8 @@ from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDataset, T5Masked
 
 from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import DataSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import DataSpec
 
 LONGEST_SPAN = 10
 """Words of a span at most; lengths are geometric with a mean of 5, cut here (as Megatron-LM has it)."""

@@ -13,7 +13,7 @@ from orchestrator.data.datasets import Datasets, Samples
 from orchestrator.data.tasks.examples import Example, cleaned
 from orchestrator.data.tasks.files import read_examples
 from orchestrator.data.tokenizers import Tokenizer
-from orchestrator.spec.task import TaskSpec
+from orchestrator.spec.sections.task import TaskSpec
 
 NO_LABEL = -100
 """The label of a sample that only fills up a batch; torch's losses leave it out."""

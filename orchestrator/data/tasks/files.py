@@ -10,7 +10,7 @@ from orchestrator.data.tasks.examples import Example
 from orchestrator.data.tasks.mnli import read_mnli
 from orchestrator.data.tasks.race import read_race
 from orchestrator.errors import Problem, UserError
-from orchestrator.spec.task import TaskSpec
+from orchestrator.spec.sections.task import TaskSpec
 
 _READERS: Final[dict[str, Callable[[Path], Iterator[Example]]]] = {"mnli": read_mnli, "race": read_race}
 _MAY_BE_FOLDERS = frozenset(("race",))

@@ -20,7 +20,7 @@ from orchestrator.exchange.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from orchestrator.exchange.families.t5 import MT5, T5
 from orchestrator.exchange.names import names_in
 from orchestrator.exchange.table import Family, OneOf
-from orchestrator.spec.base import Section
+from orchestrator.spec.fields.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

@@ -38,7 +38,7 @@ from orchestrator.inference.serving.protocol import (
     usage,
 )
 from orchestrator.inference.texts import Continuation, TextDelta
-from orchestrator.spec.formatting import shorten
+from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.generation import Generation
 from orchestrator.spec.prompts import NO_TEXT, is_text
 

@@ -16,7 +16,7 @@ from orchestrator.data.tokenizers import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.model import Model
-from orchestrator.spec.chat import BUILT_IN_TEMPLATES
+from orchestrator.spec.sections.chat import BUILT_IN_TEMPLATES
 
 
 @dataclass(frozen=True)

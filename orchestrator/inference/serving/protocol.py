@@ -17,12 +17,12 @@ from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content
 from orchestrator.inference.serving.ignored_fields import Inert, without_inert
 from orchestrator.inference.texts import Continuation, finite
-from orchestrator.spec.base import Section
-from orchestrator.spec.formatting import few, shorten, show
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.formatting import few, shorten, show
+from orchestrator.spec.fields.values import refuse_bool
 from orchestrator.spec.generation import MAX_STOPS, Generation, options_of, unknown_option
-from orchestrator.spec.messages import in_words
-from orchestrator.spec.shape import Shape, shape_at
-from orchestrator.spec.values import refuse_bool
+from orchestrator.spec.messages.validation import in_words
+from orchestrator.spec.schema.shape import Shape, shape_at
 
 _MOST_CHOICES = 128
 _MOST_PROMPTS = 4096

@@ -21,7 +21,7 @@ from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.spec.notifications import Occasion
+from orchestrator.spec.sections.notifications import Occasion
 
 _SECONDS_FOR_THE_RANKS = 120.0
 _POLL_SECONDS = 0.5

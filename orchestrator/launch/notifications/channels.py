@@ -22,8 +22,8 @@ from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.processes import LAUNCH_VARIABLE
 from orchestrator.rundir import RunDir
-from orchestrator.spec.notifications import NotificationsSpec
-from orchestrator.spec.values import resolve_environment
+from orchestrator.spec.fields.values import resolve_environment
+from orchestrator.spec.sections.notifications import NotificationsSpec
 from orchestrator.stored_files import open_to_append
 from orchestrator.tracking.redaction import Redactor
 

@@ -16,9 +16,9 @@ from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.state_words import state_after, written_end
 from orchestrator.launch.states import last_iteration, last_metrics
 from orchestrator.rundir import RunDir
-from orchestrator.spec.formatting import duration
+from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.notifications import Occasion
+from orchestrator.spec.sections.notifications import Occasion
 from orchestrator.tracking.limits import truncated
 from orchestrator.tracking.redaction import Redactor
 

@@ -6,7 +6,7 @@ from orchestrator.events.log import EventLog
 from orchestrator.events.types import Exited, Requeued, RequeueFailed
 from orchestrator.launch.state_words import state_after
 from orchestrator.rundir import RunDir
-from orchestrator.spec.notifications import NotificationsSpec, Occasion
+from orchestrator.spec.sections.notifications import NotificationsSpec, Occasion
 
 
 def wanted(run: RunDir, spec: NotificationsSpec, occasion: Occasion | None) -> bool:

@@ -10,7 +10,7 @@ from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS
 from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
 from orchestrator.migration.given_flags import MEGATRON, GivenFlags
-from orchestrator.spec.data import BlendEntry
+from orchestrator.spec.sections.data import BlendEntry
 
 BLEND, VALIDATION, TEST, SPLIT = "data.blend", "data.validation", "data.test", "data.split"
 TYPE, PATH, MERGES = "data.tokenizer.type", "data.tokenizer.path", "data.tokenizer.merges"

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
 from orchestrator.migration.given_flags import GivenFlags
-from orchestrator.spec.fp8 import Fp8Format, Fp8Recipe, Fp8Spec
+from orchestrator.spec.sections.fp8 import Fp8Format, Fp8Recipe, Fp8Spec
 
 FP8 = "precision.fp8"
 _FORMAT, _RECIPE, _ENDS = "fp8-format", "fp8-recipe", "first-last-layers-bf16"

@@ -7,8 +7,8 @@ from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
 from orchestrator.migration.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT
-from orchestrator.spec.rules.tensor_overlap import OVERLAP
-from orchestrator.spec.stage_letters import layers_in_letters
+from orchestrator.spec.layout.stage_letters import layers_in_letters
+from orchestrator.spec.rules.parallelism.tensor_overlap import OVERLAP
 
 FFN, POSITIONS, GROUPS = "model.ffn_hidden_size", "model.max_position_embeddings", "model.num_query_groups"
 SEQUENCE, TP, PP = (

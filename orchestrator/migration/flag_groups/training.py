@@ -11,8 +11,8 @@ from orchestrator.migration.flag_groups.data import BLEND, RANDOM, SPLIT, VALIDA
 from orchestrator.migration.flag_writer import FlagWriter
 from orchestrator.migration.given_flags import GivenFlags, whole_number
 from orchestrator.migration.report import WRITE_IT
-from orchestrator.spec.ramp import batch_sizes, steps_to, whole_steps_to
-from orchestrator.spec.runtime import RecomputedModule
+from orchestrator.spec.layout.ramp import batch_sizes, steps_to, whole_steps_to
+from orchestrator.spec.sections.runtime import RecomputedModule
 
 GLOBAL, RAMPUP = "batch.global_batch_size", "batch.rampup_batch_size"
 SAMPLES, TOKENS, DROP_LAST = "schedule.train_samples", "schedule.train_tokens", "schedule.drop_last"

@@ -23,9 +23,9 @@ from orchestrator.data.preparation import Source, survey_job
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend.findings import notes, warnings
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
-from orchestrator.spec.chat import ChatSpec
-from orchestrator.spec.data import BlendEntry, DataSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.chat import ChatSpec
+from orchestrator.spec.sections.data import BlendEntry, DataSpec
 from orchestrator.spec.vision import VisionSpec
 
 TRAIN, VALIDATION, TEST = range(len(PARTS))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from os.path import normpath
 
 from orchestrator.planning.blend.report import Conversations, PartPlan, SourcePlan
-from orchestrator.spec.data import BlendEntry, DataSpec
+from orchestrator.spec.sections.data import BlendEntry, DataSpec
 
 SENSIBLE_EPOCHS = 4
 """Up to so many epochs repeated tokens are worth nearly as much as new ones (Muennighoff et al. 2023, "Scaling

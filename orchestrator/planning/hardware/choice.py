@@ -9,7 +9,7 @@ from orchestrator.planning.hardware.devices import CPU, Device, device_named
 from orchestrator.planning.hardware.here import gpus_here
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 ASSUMED = "H100"
 """What is planned for where nothing tells."""

@@ -18,9 +18,9 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.planning.hardware import profiles
 from orchestrator.planning.hardware.profiles import GpuProfile
-from orchestrator.spec.formatting import shorten
-from orchestrator.spec.runtime import Layers
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.fields.formatting import shorten
+from orchestrator.spec.messages.suggestions import closest
+from orchestrator.spec.sections.runtime import Layers
 
 CPU = "cpu"
 """The name of the device that stands for one process on the CPU."""

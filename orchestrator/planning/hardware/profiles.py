@@ -9,11 +9,11 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from orchestrator.spec.base import Section
-from orchestrator.spec.document import Document
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.values import Count, Positive, Text, refuse_bool
 from orchestrator.spec.loading import load_document
-from orchestrator.spec.runtime import Layers
-from orchestrator.spec.values import Count, Positive, Text, refuse_bool
+from orchestrator.spec.messages.document import Document
+from orchestrator.spec.sections.runtime import Layers
 
 PROJECT_FOLDER = Path("gpus")
 """In the folder where the command is started."""

@@ -15,8 +15,8 @@ from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
-from orchestrator.spec.stages import layers_of_chunks
+from orchestrator.spec.layout.stages import layers_of_chunks
+from orchestrator.spec.sections.runtime import Layers
 
 
 @dataclass(frozen=True)

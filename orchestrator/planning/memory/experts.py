@@ -13,7 +13,7 @@ from orchestrator.backends.experts import groups_experts
 from orchestrator.planning.memory.layer import LayerSizes
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 _ROUTING = 24
 """Bytes per token and expert that the router keeps: logits, weights, scores and the map of who goes where, in fp32."""

@@ -20,7 +20,7 @@ from orchestrator.planning.memory.layer import (
 )
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 PIECE = 128
 """Tokens between states that the scan writes down."""

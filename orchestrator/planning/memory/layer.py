@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from orchestrator.backends.fused_kernels import rotates_projection
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.precision import DTYPE_BYTES
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.precision import DTYPE_BYTES
+from orchestrator.spec.sections.runtime import Layers
 
 FP32 = 4
 

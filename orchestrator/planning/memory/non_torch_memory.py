@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.precision import DTYPE_BYTES
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.precision import DTYPE_BYTES
+from orchestrator.spec.sections.runtime import Layers
 
 MIB = 2**20
 _CONTEXT = 640 * MIB

@@ -28,8 +28,8 @@ from orchestrator.planning.memory.vision import with_images
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.trainable import trained_parameters
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
-from orchestrator.spec.stages import layers_of_chunks
+from orchestrator.spec.layout.stages import layers_of_chunks
+from orchestrator.spec.sections.runtime import Layers
 
 _CUBLAS_WORKSPACE = 32 * MIB
 """What torch gives each cuBLAS handle on Hopper and later (8 MiB before); the forward and the backward thread have one

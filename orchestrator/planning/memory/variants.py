@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.planning.memory.layer import LayerSizes
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 def masks(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:

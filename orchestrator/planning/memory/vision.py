@@ -6,7 +6,7 @@ from orchestrator.planning.memory.chunks import Activations, of_layers
 from orchestrator.planning.memory.layer import layer_sizes, norm_statistics, saved_by_layer
 from orchestrator.planning.vision import CHANNELS, encoder_job
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import VisionSpec
 
 

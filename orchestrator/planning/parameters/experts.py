@@ -5,9 +5,9 @@ from __future__ import annotations
 from orchestrator.planning.parameters.layer import layer_parameters, mlp_parameters
 from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.parallelism import ParallelismSpec
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.parallelism import ParallelismSpec
-from orchestrator.spec.stages import layers_of_chunks
 
 
 def expert_parameters(model: ModelSpec, etp: int) -> int:

@@ -12,8 +12,8 @@ from orchestrator.planning.parameters.experts import (
 from orchestrator.planning.parameters.layer import norm_parameters
 from orchestrator.planning.parameters.vision import vision_parameters
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.stages import layers_of_chunks
 
 
 def parameters(job: JobSpec, padded_vocab: int) -> Parameters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.planning.parameters.adapters import adapter_parameters
 from orchestrator.planning.parameters.vision import encoder_parameters
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.stages import layers_of_chunks
+from orchestrator.spec.layout.stages import layers_of_chunks
 
 
 def trained_parameters(job: JobSpec, held: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,8 +10,8 @@ from typing import Any
 from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.suggestions.changes import with_fields
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
-from orchestrator.spec.stages import layers_of_chunks
+from orchestrator.spec.layout.stages import layers_of_chunks
+from orchestrator.spec.sections.runtime import Layers
 
 _FACTORS = (2, 4, 8)
 

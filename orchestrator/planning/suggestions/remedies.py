@@ -13,7 +13,7 @@ from orchestrator.planning.suggestions.changes import overrides
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import refusals
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 Planner = Callable[[JobSpec], tuple[Memory, float]]
 """What a job needs and the seconds of its step, with all that a run would settle for it, as its own plan has them."""

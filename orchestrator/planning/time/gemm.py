@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.spec.precision import DTYPE_BYTES
+from orchestrator.spec.sections.precision import DTYPE_BYTES
 
 _TILES = ((128, 256, 1.0), (256, 128, 1.0), (128, 128, 0.85), (64, 128, 0.6))
 """(rows, columns, rate): output tiles that a library chooses from; a small one loads more operands per product."""

@@ -14,7 +14,7 @@ from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
 from orchestrator.planning.time.setting import Setting
 from orchestrator.planning.time.variants import goes_round
-from orchestrator.spec.runtime import RecomputedModule
+from orchestrator.spec.sections.runtime import RecomputedModule
 
 _WORK = 4.0
 """What the host takes for each kernel of a layer, in starts of a kernel: 60.3 ms for a step of 24 layers (345M, one

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from orchestrator.backends.fused_kernels import adds_in_products
 from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.time.kernels import Kernels
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.precision import DTYPE_BYTES
+from orchestrator.spec.sections.precision import DTYPE_BYTES
 
 
 @dataclass(frozen=True)

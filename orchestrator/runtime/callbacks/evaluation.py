@@ -21,7 +21,7 @@ from orchestrator.runtime.processes.process_groups import rng_state, set_rng_sta
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import metrics_of
-from orchestrator.spec.evaluation import EvaluationSpec
+from orchestrator.spec.sections.evaluation import EvaluationSpec
 from orchestrator.tracking.metrics import is_measured
 
 # exp of a larger loss has no finite float.

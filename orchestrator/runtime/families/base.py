@@ -10,7 +10,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.base import TrainStep
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 class Family(Protocol):

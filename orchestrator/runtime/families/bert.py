@@ -23,7 +23,7 @@ from orchestrator.runtime.steps.bert import MaskedTokens
 from orchestrator.runtime.steps.task import RightAnswer
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 with warnings.catch_warnings():
     # It warns that apex is not installed; megatron_compat puts our norm in its place.

@@ -27,7 +27,7 @@ from orchestrator.runtime.processes.process_groups import (
 from orchestrator.runtime.steps.gpt import NextToken
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 _POSITIONS = {"rope": "rope", "learned_absolute": "learned_absolute", "alibi": "none", "none": "none"}
 """megatron-core's words; ALiBi is our attention's business."""

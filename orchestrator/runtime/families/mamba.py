@@ -19,7 +19,7 @@ from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.gpt import NextToken
 from orchestrator.spec.hybrid import layer_pattern
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 def build_chunk(

@@ -30,7 +30,7 @@ from orchestrator.runtime.processes.process_groups import Ranks, part_of_pipelin
 from orchestrator.runtime.steps.t5 import SpanCorruption
 from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of, stages_of
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 class T5(LanguageModule):

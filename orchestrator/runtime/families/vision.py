@@ -17,7 +17,7 @@ from orchestrator.runtime.layers.images import ImageEncoder
 from orchestrator.runtime.processes.process_groups import Ranks, get_tensor_model_parallel_rank
 from orchestrator.runtime.steps.vision import NextTokenAfterImages
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 class VisionLanguageModel(GPT):

@@ -18,8 +18,8 @@ from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.health import time_limit
 from orchestrator.runtime.health.verdict import Facts, Limits
+from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.spec.loading import load_resolved
-from orchestrator.spec.values import resolve_environment
 
 _PROBE = os.urandom(1 << 16)
 _LEAST_SECONDS = 1.0

@@ -18,7 +18,7 @@ from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.rules.flash_attention import ATTENTION
+from orchestrator.spec.rules.kernels.flash_attention import ATTENTION
 
 _HOPPER = 9
 _NEEDED = {

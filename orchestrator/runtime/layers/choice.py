@@ -14,7 +14,7 @@ from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 _WHOSE: dict[Layers, str] = {"torch": "torch's", "transformer_engine": "Transformer Engine's"}
 

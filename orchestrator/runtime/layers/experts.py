@@ -17,7 +17,7 @@ from orchestrator.backends.experts import GROUPED_PRODUCTS, expert_kernels, mult
 from orchestrator.errors import MissingDependency
 from orchestrator.runtime.layers.engine import absence
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 _PERMUTING = (
     *("fused_permute", "fused_permute_with_probs", "fused_unpermute"),

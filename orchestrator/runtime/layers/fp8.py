@@ -13,8 +13,8 @@ import torch
 
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.runtime.layers.engine import absence
-from orchestrator.spec.precision import PrecisionSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.precision import PrecisionSpec
+from orchestrator.spec.sections.runtime import Layers
 
 _CHECKS = {
     "delayed": "is_fp8_available",

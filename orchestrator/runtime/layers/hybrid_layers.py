@@ -23,7 +23,7 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 
 class StateSpaceLayer(MambaLayer):

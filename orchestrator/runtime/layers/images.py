@@ -26,7 +26,7 @@ from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
 from orchestrator.runtime.layers.masked_attention import MaskedAttention
 from orchestrator.runtime.layers.norms import Norm
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, VisionSpec
 
 

@@ -18,8 +18,8 @@ from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.rules.tensor_overlap import OVERLAP
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.rules.parallelism.tensor_overlap import OVERLAP
+from orchestrator.spec.sections.runtime import Layers
 
 _OTHERS_ARE_BACK_WITHIN = 120.0
 """Seconds. All ranks begin to open their buffers together, which takes some seconds; one that is refused its own leaves

@@ -22,7 +22,7 @@ from torch.nn import functional
 from orchestrator.runtime.layers.masked_attention import Bias, MaskedAttention
 from orchestrator.runtime.layers.norms import Norm
 from orchestrator.spec.encoder_decoder import Half
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 with warnings.catch_warnings():
     # It warns that apex is not installed; its norms are replaced below.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from megatron.core.optimizer.optimizer_config import ParamKey, ParamWithNamePredicate
 
-from orchestrator.spec.optimizer import OptimizerSpec
+from orchestrator.spec.sections.optimizer import OptimizerSpec
 
 
 def group_overrides(spec: OptimizerSpec) -> dict[ParamKey, Any]:

@@ -23,7 +23,7 @@ from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, sync_folder
 from orchestrator.runtime.records.records import Records
 from orchestrator.safe_path import module_command
-from orchestrator.spec.checkpoint import CheckpointExportSpec
+from orchestrator.spec.sections.checkpoint import CheckpointExportSpec
 
 EXCHANGE_MODULE = "orchestrator.exchange"
 LOG_NAME = "export.log"

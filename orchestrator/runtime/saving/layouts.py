@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.stages import layers_of_chunks
+from orchestrator.spec.layout.stages import layers_of_chunks
 
 
 def layout(job: JobSpec) -> dict[str, int]:

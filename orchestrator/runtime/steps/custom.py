@@ -17,7 +17,7 @@ from orchestrator.errors import UserError
 from orchestrator.runtime.steps.base import TrainStep
 from orchestrator.safe_path import code_folders
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.suggestions import closest
+from orchestrator.spec.messages.suggestions import closest
 
 _METHODS = {"get_batch": ("samples",), "forward": ("model", "batch"), "loss": ("output", "batch")}
 """Of the protocol TrainStep, with their positional arguments."""

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from orchestrator.runtime.steps.base import Batch, Part
-from orchestrator.spec.task import TaskSpec
+from orchestrator.spec.sections.task import TaskSpec
 
 _FIELDS = ("text", "types", "padding_mask")
 

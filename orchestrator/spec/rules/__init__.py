@@ -5,35 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec.rules import (
-    bert,
-    chat,
-    cuda_graphs,
-    experts,
-    flash_attention,
-    fp8,
-    kernels,
-    lora,
-    mamba,
-    notifications,
-    operation,
-    optimizer,
-    paths,
-    positions,
-    recomputation,
-    shapes,
-    stages,
-    t5,
-    task,
-    tensor_overlap,
-    topology,
-    training,
-    variants,
-    vision,
-)
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.rules import notifications, operation, paths
 from orchestrator.spec.rules.base import Rule, Unavailable
+from orchestrator.spec.rules.kernels import cuda_graphs, flash_attention, fp8, fused, recomputation
+from orchestrator.spec.rules.model import bert, experts, lora, mamba, positions, shapes, t5, variants, vision
 from orchestrator.spec.rules.nearest import with_nearest
-from orchestrator.spec.sections import JobSections
+from orchestrator.spec.rules.parallelism import stages, tensor_overlap, topology
+from orchestrator.spec.rules.training import chat, optimizer, schedule, task
 
 RULES: tuple[Rule, ...] = (
     *topology.RULES,
@@ -42,7 +21,7 @@ RULES: tuple[Rule, ...] = (
     *positions.RULES,
     *experts.RULES,
     *recomputation.RULES,
-    *kernels.RULES,
+    *fused.RULES,
     *variants.RULES,
     *bert.RULES,
     *t5.RULES,
@@ -50,7 +29,7 @@ RULES: tuple[Rule, ...] = (
     *mamba.RULES,
     *vision.RULES,
     *chat.RULES,
-    *training.RULES,
+    *schedule.RULES,
     *optimizer.RULES,
     *lora.RULES,
     *fp8.RULES,

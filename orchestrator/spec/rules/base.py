@@ -8,9 +8,9 @@ from math import isqrt
 from typing import TypeAlias
 
 from orchestrator.errors import Problem
-from orchestrator.spec.ramp import BatchStage, batch_sizes, batch_stages
-from orchestrator.spec.sections import JobSections
-from orchestrator.spec.values import MAX_SIZE
+from orchestrator.spec.fields.values import MAX_SIZE
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.layout.ramp import BatchStage, batch_sizes, batch_stages
 
 Rule: TypeAlias = Callable[[JobSections], Iterator[Problem]]
 """Yields what is wrong with a job. A rule that reads a field that is not known is skipped."""

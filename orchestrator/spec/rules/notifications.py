@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec.sections import JobSections
+from orchestrator.spec.job_sections import JobSections
 
 
 def webhook_address(job: JobSections) -> Iterator[Problem]:

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec.data import BlendEntry
-from orchestrator.spec.precision import PrecisionSpec
+from orchestrator.spec.fields.values import TO_BE_WRITTEN, environment_references
+from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
-from orchestrator.spec.sections import JobSections
+from orchestrator.spec.sections.data import BlendEntry
+from orchestrator.spec.sections.precision import PrecisionSpec
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
-from orchestrator.spec.values import TO_BE_WRITTEN, environment_references
 
 # What megatron-core sets for each choice; another word in the environment it refuses (`language_module.py`).
 _OF_ATTENTION = {

@@ -11,7 +11,7 @@ from orchestrator.batch import requeue_decision
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.causes import Exit
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.tracking import TrackingSpec
+from orchestrator.spec.sections.tracking import TrackingSpec
 from tests.unit.sweeps.conftest import JOB
 from tests.unit.tracking.conftest import empty_store, make_run, only_run, store_in
 

@@ -14,8 +14,8 @@ from orchestrator.data.locking import locked
 from orchestrator.errors import SpecError, UserError
 from orchestrator.portable import Weights
 from orchestrator.rundir import RunDir
-from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_text
+from orchestrator.spec.schema.diff import diff_jobs
 
 
 def loaded() -> LoadedJob:

@@ -20,9 +20,9 @@ from support.answering import TOKENIZER, Person
 from orchestrator.cli.jobs.job_text import CONVERSATIONS, OPTIONS, YOUR_DATA, job_text
 from orchestrator.cli.jobs.questionnaire import ask, problem_with, spec_values
 from orchestrator.cli.main import main
-from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.presets import preset_names
+from orchestrator.spec.sections.chat import ChatSpec
 
 
 def test_yes_writes_a_job_that_validates(orchestrator: Any, tmp_path: Path) -> None:

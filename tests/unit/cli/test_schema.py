@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.spec.presets import preset_names
-from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.schema.shape import leaf_paths
 
 
 def _keys(schema: dict[str, Any], node: dict[str, Any], prefix: str) -> set[str]:

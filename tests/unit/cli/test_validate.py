@@ -21,7 +21,7 @@ from orchestrator.cli.main import main
 from orchestrator.cluster import profiles
 from orchestrator.exchange.exportability import NOT_EXPORTABLE, exported_as
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.schema.shape import leaf_paths
 
 
 def test_ok_and_what_it_would_do(orchestrator: Any, job_file: Path) -> None:

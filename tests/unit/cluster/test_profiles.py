@@ -10,7 +10,7 @@ from orchestrator.cluster.profiles import PROFILE, known_profiles, load_profile,
 from orchestrator.errors import SpecError, UserError
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.loading import load_document_text
-from orchestrator.spec.shape import leaf_paths, shape_at
+from orchestrator.spec.schema.shape import leaf_paths, shape_at
 
 GOOD = """\
 name: alps

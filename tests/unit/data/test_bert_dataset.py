@@ -18,8 +18,8 @@ from orchestrator.data.manifest import read_manifest
 from orchestrator.data.preparation import survey
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import DataSpec, TokenizerSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 
 PAD, CLS, SEP, MASK = 257, 258, 259, 260
 DOCUMENTS, LENGTH, SAMPLES = 26, 64, 400

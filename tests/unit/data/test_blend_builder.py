@@ -29,7 +29,7 @@ from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.schedule import ScheduleSpec
+from orchestrator.spec.sections.schedule import ScheduleSpec
 
 LENGTH = 8
 BLENDS = 40

@@ -24,7 +24,7 @@ from orchestrator.data.manifest import read_manifest
 from orchestrator.data.preparation import survey
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import DataSpec, TokenizerSpec
+from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 
 Tokenize = Callable[..., Path]
 Program = Callable[..., Any]

@@ -25,7 +25,7 @@ from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import DataSpec, TokenizerSpec
+from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 
 Tokenize = Callable[..., Path]
 Program = Callable[..., Any]

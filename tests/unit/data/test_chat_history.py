@@ -17,7 +17,7 @@ from orchestrator.data.chat.encoding import ChatEncoder
 from orchestrator.data.chat.templates import JinjaTemplate
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 Tokenize = Callable[..., Path]
 Turn = dict[str, Any]

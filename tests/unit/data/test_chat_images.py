@@ -26,7 +26,7 @@ from orchestrator.data.index import read_index
 from orchestrator.data.manifest import read_manifest
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import DataSpec, TokenizerSpec
+from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
 Tokenize = Callable[..., Path]

@@ -27,7 +27,7 @@ from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
 SIGHT = VisionSpec(image_size=SIZE, patch_size=PATCH_SIZE)

@@ -17,7 +17,7 @@ from orchestrator.data.chat.templates import CHATML, VICUNA, JinjaTemplate
 from orchestrator.data.index import read_index
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 Tokenize = Callable[..., Path]
 Turn = dict[str, Any]

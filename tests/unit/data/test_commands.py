@@ -18,7 +18,7 @@ from orchestrator.data.manifest import manifest_path, read_manifest
 from orchestrator.data.request import TokenizeRequest, TrainTokenizerRequest, to_arguments
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 
 def write_lines(path: Path, texts: list[str]) -> Path:

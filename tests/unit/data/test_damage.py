@@ -28,9 +28,9 @@ from orchestrator.data.preparation import survey
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import DataError, OrchestratorError, UserError
 from orchestrator.models.registry import FAMILIES
-from orchestrator.spec.chat import ChatSpec
-from orchestrator.spec.data import DataSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.chat import ChatSpec
+from orchestrator.spec.sections.data import DataSpec
 
 LENGTHS = (5, 0, 40, 7, 3, 9, 60, 1, 2, 8, 30)
 MARKS = (0, 2, 3, 3, 7, 9, 11)

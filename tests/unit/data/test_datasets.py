@@ -20,8 +20,8 @@ from orchestrator.data.index import bin_path
 from orchestrator.data.manifest import manifest_path
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import DataError, UserError
-from orchestrator.spec.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import BlendEntry, DataSpec, TokenizerSpec
 
 
 def small_model(length: int) -> ModelSpec:
@@ -214,7 +214,7 @@ import sys, torch
 from pathlib import Path
 from orchestrator.data.datasets import build_datasets
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.spec.data import DataSpec
+from orchestrator.spec.sections.data import DataSpec
 from orchestrator.spec.model import ModelSpec
 rank, rendezvous, first, second, cache = sys.argv[1:]
 torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=2)

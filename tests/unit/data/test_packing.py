@@ -27,8 +27,8 @@ from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
-from orchestrator.spec.chat import ChatSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.chat import ChatSpec
 
 Tokenize = Callable[..., Path]
 LENGTH = 64

@@ -28,8 +28,8 @@ from orchestrator.data.progress import Display
 from orchestrator.data.tokenization import tokenize
 from orchestrator.errors import DataIsHeld, UserError
 from orchestrator.rundir import RunDir
-from orchestrator.spec.data import DataSpec
 from orchestrator.spec.loading import dump_resolved, load_job
+from orchestrator.spec.sections.data import DataSpec
 
 JOB = """\
 name: tiny

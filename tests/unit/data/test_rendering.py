@@ -21,7 +21,7 @@ from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.serving.chats import Chat
 from orchestrator.inference.serving.protocol import ChatRequest, parsed
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 Tokenize = Callable[..., Path]
 

@@ -19,7 +19,7 @@ from orchestrator.data.manifest import read_manifest
 from orchestrator.data.output import PartialOutput
 from orchestrator.data.sentences import split_sentences
 from orchestrator.data.tokenizers import load_tokenizer
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 PIECES = (
     "a",

@@ -14,8 +14,8 @@ from orchestrator.data.datasets import build_datasets
 from orchestrator.data.families.t5 import SpanTokens
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import DataError, UserError
-from orchestrator.spec.data import DataSpec, TokenizerSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 
 EOD, BEGIN, FIRST_SENTINEL = 256, 257, 261
 LENGTH, SAMPLES = 64, 200

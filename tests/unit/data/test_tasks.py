@@ -22,8 +22,8 @@ from orchestrator.data.tasks.mnli import LABELS, read_mnli
 from orchestrator.data.tasks.race import OPTIONS, read_race
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.data import TokenizerSpec
-from orchestrator.spec.task import TaskSpec
+from orchestrator.spec.sections.data import TokenizerSpec
+from orchestrator.spec.sections.task import TaskSpec
 
 PAD, CLS, SEP = 257, 258, 259
 TOKENIZER = load_tokenizer(TokenizerSpec())

@@ -26,7 +26,7 @@ from orchestrator.data.request import TokenizeRequest
 from orchestrator.data.sources import Position, find_inputs, read_chunks
 from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import OrchestratorError, UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 
 def texts_of(prefix: Path) -> list[str]:

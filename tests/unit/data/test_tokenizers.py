@@ -19,7 +19,7 @@ from orchestrator.data.token_cache import SPLIT_CUTS, WordTable
 from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
 from orchestrator.data.vocabulary import content_hash, vocabulary_size
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]))
 WORDS = ("def", "A", "é", "naïve", "东京", "12", "½", "٣", "_", "...", "€", "\U0001d518", "<|endoftext|>")

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from orchestrator.errors import UserError
 from orchestrator.exchange.tokenizer_files import write_tokenizer
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 LLAMA = {
     **{"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "split_digits": True},

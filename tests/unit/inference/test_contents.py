@@ -14,7 +14,7 @@ from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE, tokens_and_marks
 from orchestrator.inference.serving.chats import Chat
 from orchestrator.inference.serving.protocol import ChatRequest, RequestError, parsed
-from orchestrator.spec.data import TokenizerSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 
 BYTES = load_tokenizer(TokenizerSpec(type="byte_level"))
 

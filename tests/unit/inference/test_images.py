@@ -14,8 +14,8 @@ from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE, each_with_images, seen, tokens_and_marks
 from orchestrator.inference.requests import Request
-from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.generation import Generation
+from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
 EYES = VisionSpec(image_size=8, patch_size=4)

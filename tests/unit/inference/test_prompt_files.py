@@ -17,8 +17,8 @@ from orchestrator.inference import __main__ as program
 from orchestrator.inference import images
 from orchestrator.inference.model import Model
 from orchestrator.inference.texts import Continuation
-from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
 

@@ -14,8 +14,8 @@ from orchestrator.data.tokenizers import load_tokenizer
 from orchestrator.inference.__main__ import told
 from orchestrator.inference.serving.protocol import completion_choice
 from orchestrator.inference.texts import Continuation, IncrementalDetokenizer, TextDelta
-from orchestrator.spec.data import TokenizerSpec
 from orchestrator.spec.generation import Generation
+from orchestrator.spec.sections.data import TokenizerSpec
 
 BYTES = load_tokenizer(TokenizerSpec(type="byte_level"))
 

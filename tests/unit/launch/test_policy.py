@@ -12,7 +12,7 @@ from support.event_log import log_of
 from orchestrator.causes import CAUSES, Exit
 from orchestrator.launch.policy import DEFAULT_ACTIONS, Decision
 from orchestrator.launch.policy import decide as decide_after
-from orchestrator.spec.launch import FailureCause, LaunchSpec
+from orchestrator.spec.sections.launch import FailureCause, LaunchSpec
 
 
 def exited(cause: str, node: str | None = None) -> dict[str, Any]:

@@ -34,8 +34,8 @@ from orchestrator.launch.sbatch import Place
 from orchestrator.launch.submission import latest_job
 from orchestrator.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.data import BlendEntry
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 MakeJob = Callable[..., JobSpec]

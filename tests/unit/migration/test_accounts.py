@@ -13,7 +13,7 @@ from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.unsupported_flags import NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING, unsupported_flag
 from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.schema.shape import leaf_paths
 
 
 def test_every_flag_is_accounted_for(flags: Flags) -> None:

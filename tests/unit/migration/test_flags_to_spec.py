@@ -15,7 +15,7 @@ from orchestrator.migration.yaml_writer import job_text
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.spec.base import Section
+from orchestrator.spec.fields.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

@@ -10,7 +10,7 @@ from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.overrides import override
 from orchestrator.migration.report import Migration
 from orchestrator.migration.unsupported_flags import OPENS, OTHER_TRAINING, WORDS, unsupported_flag
-from orchestrator.spec.shape import leaf_paths, sections
+from orchestrator.spec.schema.shape import leaf_paths, sections
 
 EXPERTS = "--num-experts 4"
 

@@ -20,7 +20,7 @@ from orchestrator.migration.report import Migration
 from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_text
-from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.schema.shape import leaf_paths
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden"

@@ -16,8 +16,8 @@ from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.parameters.adapters import adapter_parameters
 from orchestrator.planning.time import StepTime, estimate_time
-from orchestrator.spec.diff import diff_jobs
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.schema.diff import diff_jobs
 
 WIDE = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 32, "vocab_size": 300}
 

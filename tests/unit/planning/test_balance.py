@@ -15,9 +15,9 @@ from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time import estimate_time
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.rules import check
-from orchestrator.spec.stages import layers_of_chunks
 
 WORDS = 131072
 LARGE = SHIPPED["gpt-7.1b"]

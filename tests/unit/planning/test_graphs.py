@@ -17,7 +17,7 @@ from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.time import estimate_time
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 SMALL: dict[str, Any] = {"num_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 512}
 LARGE: dict[str, Any] = {**SMALL, "hidden_size": 4096, "seq_length": 4096}

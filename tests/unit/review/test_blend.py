@@ -18,9 +18,9 @@ from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.planning.spec_history import Period, Start, arranged
 from orchestrator.review.blend import blend_use, consumption_figure, given
 from orchestrator.rundir import RunDir
-from orchestrator.spec.data import BlendEntry
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
+from orchestrator.spec.sections.data import BlendEntry
 from orchestrator.tracking.metrics import MetricLog
 
 CODE = CodeState({"commit": "0" * 40, "branch": "main", "dirty": False}, "")

@@ -16,7 +16,7 @@ from support.training import four_layer_job, make_run, values
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
 from orchestrator.runtime.callbacks.evaluation import _evaluations_before, evaluating
-from orchestrator.spec.evaluation import EvaluationSpec
+from orchestrator.spec.sections.evaluation import EvaluationSpec
 
 
 def test_what_is_drawn_meanwhile_changes_nothing_after_it() -> None:

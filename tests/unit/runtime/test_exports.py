@@ -17,7 +17,7 @@ from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.saving.exports import Exports, _Export, missed
-from orchestrator.spec.checkpoint import CheckpointExportSpec
+from orchestrator.spec.sections.checkpoint import CheckpointExportSpec
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from orchestrator.runtime.optimizers.adam import GroupStepAdam
 from orchestrator.runtime.optimizers.parameter_groups import is_decayed
 from orchestrator.runtime.optimizers.sgd import MomentumSGD
-from orchestrator.spec.optimizer import OptimizerSpec
+from orchestrator.spec.sections.optimizer import OptimizerSpec
 
 SHAPES = [(1,), (7,), (33, 5), (129,)]
 

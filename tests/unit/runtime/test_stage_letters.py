@@ -12,9 +12,9 @@ from megatron.core.transformer.pipeline_parallel_layer_layout import PipelinePar
 from support.training import layout, tiny_job
 
 from orchestrator.inference.loading import _without_training
+from orchestrator.spec.layout.stage_letters import chunks_of, evenly, layers_in_letters
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.rules import check
-from orchestrator.spec.stage_letters import chunks_of, evenly, layers_in_letters
-from orchestrator.spec.stages import layers_of_chunks
 
 TERMS = st.builds("{}{}".format, st.sampled_from("t|EL"), st.sampled_from(["", "", "*1", "*2", "*13"]))
 PARTS = st.builds("({})*{}".format, st.lists(TERMS, min_size=1, max_size=4).map("".join), st.integers(1, 12))

@@ -7,7 +7,7 @@ import torch
 
 from orchestrator.runtime.step import forward_step
 from orchestrator.runtime.steps.task import RightAnswer
-from orchestrator.spec.task import TaskSpec
+from orchestrator.spec.sections.task import TaskSpec
 
 MNLI, RACE = (RightAnswer(TaskSpec(name=name, train=["x"])) for name in ("mnli", "race"))
 

@@ -16,7 +16,7 @@ from orchestrator.runtime.callbacks.system import SystemMetrics
 from orchestrator.runtime.callbacks.tracking import Tracking
 from orchestrator.runtime.loop import train
 from orchestrator.runtime.session import Session
-from orchestrator.spec.tracking import TrackingSpec
+from orchestrator.spec.sections.tracking import TrackingSpec
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
+from orchestrator.spec.documents.partial_validation import Examination
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
-from orchestrator.spec.messages import show
-from orchestrator.spec.partial_validation import Examination
+from orchestrator.spec.messages.validation import show
 from orchestrator.spec.rules import check
-from orchestrator.spec.shape import leaf_paths, sections
-from orchestrator.spec.yaml_reader import parse_yaml, resolve_scalar
+from orchestrator.spec.schema.shape import leaf_paths, sections
+from orchestrator.spec.yaml.reader import parse_yaml, resolve_scalar
 
 PATHS = [*leaf_paths(), *(".".join(path) for path in sections() if path)]
 SMALL: dict[str, Any] = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.attention import may_use_flash
-from orchestrator.spec.canonical import config_hash
-from orchestrator.spec.rules.flash_attention import ATTENTION
+from orchestrator.spec.rules.kernels.flash_attention import ATTENTION
+from orchestrator.spec.schema.canonical import config_hash
 
 PLAIN = ("model={hidden_size: 256}", "precision.dtype=bf16")
 CONTEXT = ("parallelism.context_parallel_size=2", "launch.gpus_per_node=2")

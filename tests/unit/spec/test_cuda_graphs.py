@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.spec.canonical import config_hash
-from orchestrator.spec.rules.cuda_graphs import GRAPHS
+from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS
+from orchestrator.spec.schema.canonical import config_hash
 
 DEMANDED = f"{GRAPHS}=true"
 RECOMPUTED = "runtime={recompute_granularity: full, recompute_method: uniform, recompute_num_layers: 1}"

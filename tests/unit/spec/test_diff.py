@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.spec.diff import diff_jobs, on_resume
-from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.schema.diff import diff_jobs, on_resume
+from orchestrator.spec.schema.shape import leaf_paths
 
 
 def kinds(old: Any, new: Any) -> dict[str, str]:

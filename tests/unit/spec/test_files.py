@@ -10,7 +10,7 @@ from support.pace import at_the_promised_pace
 
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.yaml_reader import parse_yaml, read_text
+from orchestrator.spec.yaml.reader import parse_yaml, read_text
 
 SPEC = Path("job.yaml")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.spec.fp8 import Fp8Spec
+from orchestrator.spec.sections.fp8 import Fp8Spec
 
 DELAYED = "precision.fp8.recipe=delayed"
 

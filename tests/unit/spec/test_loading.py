@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SpecError, UserError
-from orchestrator.spec.canonical import config_hash
-from orchestrator.spec.field_names import overridden, resolve, short_names
+from orchestrator.spec.documents.field_names import overridden, resolve, short_names
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job, load_resolved, load_text
+from orchestrator.spec.schema.canonical import config_hash
 
 
 def write(path: Path, text: str) -> Path:

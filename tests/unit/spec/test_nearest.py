@@ -16,7 +16,7 @@ from orchestrator.errors import Problem, SpecError
 from orchestrator.spec import rules
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.rules.base import Refusal, divisors, divisors_of, multiples_of
-from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.schema.shape import leaf_paths
 
 SHORT = {
     "TP": "parallelism.tensor_model_parallel_size",

@@ -9,17 +9,17 @@ from typing import Annotated, Any
 import pytest
 
 from orchestrator.migration.table import old_names, rows
-from orchestrator.spec import resume
-from orchestrator.spec.base import Section
-from orchestrator.spec.canonical import config_hash
-from orchestrator.spec.diff import on_resume
-from orchestrator.spec.document import Document
-from orchestrator.spec.field_names import short_names
-from orchestrator.spec.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
-from orchestrator.spec.sections import JobSections
-from orchestrator.spec.shape import declared_around
-from orchestrator.spec.suggestions import suggest
-from orchestrator.spec.values import Positive
+from orchestrator.spec.documents.field_names import short_names
+from orchestrator.spec.fields import resume
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
+from orchestrator.spec.fields.values import Positive
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.messages.document import Document
+from orchestrator.spec.messages.suggestions import suggest
+from orchestrator.spec.schema.canonical import config_hash
+from orchestrator.spec.schema.diff import on_resume
+from orchestrator.spec.schema.shape import declared_around
 
 NO_MORE_TEETH = "the checkpoint's gears have other teeth"
 

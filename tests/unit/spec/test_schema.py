@@ -11,8 +11,8 @@ import yaml
 from support.shipped import SHIPPED
 
 from orchestrator.spec.presets import preset_names
-from orchestrator.spec.schema import job_schema
-from orchestrator.spec.shape import fields_of, sections
+from orchestrator.spec.schema.json_schema import job_schema
+from orchestrator.spec.schema.shape import fields_of, sections
 
 
 def resolve(schema: dict[str, Any], part: dict[str, Any]) -> list[dict[str, Any]]:

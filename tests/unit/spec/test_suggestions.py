@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from orchestrator.spec.document import JOB_SPEC
-from orchestrator.spec.shape import fields_of, sections, shape_at
-from orchestrator.spec.suggestions import alike, closest, edit_distance, suggest
+from orchestrator.spec.messages.document import JOB_SPEC
+from orchestrator.spec.messages.suggestions import alike, closest, edit_distance, suggest
+from orchestrator.spec.schema.shape import fields_of, sections, shape_at
 
 FOREIGN_NAMES = JOB_SPEC.foreign_names
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.spec.tracking import TrackingSpec
+from orchestrator.spec.sections.tracking import TrackingSpec
 from orchestrator.tracking.cursor import Cursor, write_cursor
 from orchestrator.tracking.description import describe
 from orchestrator.tracking.links import DASHBOARD_VARIABLE, dashboard_url, mlflow_url

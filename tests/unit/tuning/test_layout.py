@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.errors import UserError
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.shape import leaf_paths
+from orchestrator.spec.schema.shape import leaf_paths
 from orchestrator.tuning.layout import (
     KEYS,
     Layout,

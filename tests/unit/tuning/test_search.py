@@ -15,8 +15,8 @@ from support.shipped import SHIPPED
 from orchestrator.backends.cuda_graphs import with_graphs
 from orchestrator.planning.hardware import device_named
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.stages import layers_of_chunks
 from orchestrator.tuning.estimates import Candidate, PlanEstimates, front
 from orchestrator.tuning.layout import EVEN, NO_RECOMPUTE, SELECTIVE, Recompute, Split, layout_of, on_machines
 from orchestrator.tuning.search import ACROSS, NEARLY, NO_FIT, NOT_LEGAL, WHOLE, SearchResult, can_fit, search

@@ -22,7 +22,7 @@ from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import STORED, JobSpec
 from orchestrator.spec.loading import load_text
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 GIB = 2**30
 PAGE = Path(__file__).parents[4] / "docs" / "benchmarks" / "2026-11-20-memory-model.md"

@@ -11,7 +11,7 @@ from support.timed_jobs import device
 from orchestrator.planning.time import estimate_time
 from orchestrator.planning.time.roofline import roofline
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers
 
 LONG = {"num_layers": 4, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 65536}
 SHORT = {**LONG, "seq_length": 2048, "position_embedding_type": "rope"}

@@ -1,0 +1,1 @@
+"""How a step's work is spread over processes: parallelism, pipeline stages, batches and their ramp-up."""

@@ -1,0 +1,144 @@
+"""How the model and the batch are spread over processes."""
+
+from typing import Annotated
+
+from orchestrator.models.registry import T5
+from orchestrator.spec.fields import resume
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, ShortName
+from orchestrator.spec.fields.values import Positive, Text
+
+_T5 = ("model.architecture", T5.name)
+
+
+class ParallelismSpec(Section):
+    """Degrees of parallelism. World size = TP · PP · CP · DP."""
+
+    tensor_model_parallel_size: Annotated[
+        Positive,
+        resume.parts_of_sequences,
+        ShortName("tp"),
+        AlsoCalled(
+            "tp tp_size tp_degree tensor_parallel tensor_parallel_size tensor_parallel_degree "
+            "tensor_model_parallel model_parallel_size megatron_lm_tp_degree"
+        ),
+        MegatronFlag(old_names=("model-parallel-size",)),
+    ] = 1
+    """TP: each layer's matrices are split over this many ranks."""
+    pipeline_model_parallel_size: Annotated[
+        Positive,
+        ShortName("pp"),
+        AlsoCalled(
+            "pp pp_size pp_degree pipeline_parallel pipeline_parallel_size pipeline_parallel_degree "
+            "pipe_parallel_size megatron_lm_pp_degree"
+        ),
+        MegatronFlag(),
+    ] = 1
+    """PP: the layers are split into this many stages (1F1B schedule)."""
+    virtual_pipeline_model_parallel_size: Annotated[
+        Positive | None,
+        ShortName("vp"),
+        AlsoCalled(
+            "vp vpp vp_size virtual_pipeline_parallel_size num_layers_per_virtual_pipeline_stage "
+            "num_virtual_stages_per_pipeline_rank"
+        ),
+    ] = None
+    """VP: model chunks per stage (interleaved schedule)."""
+    pipeline_model_parallel_split_rank: Annotated[Positive | None, MegatronFlag(only=_T5)] = None
+    """The first pipeline stage of a T5's decoder: the encoder has those before it; PP / 2 by default."""
+    num_layers_in_first_pipeline_stage: Annotated[
+        Positive | None,
+        AlsoCalled("decoder_first_pipeline_num_layers"),
+        MegatronFlag("decoder-first-pipeline-num-layers"),
+    ] = None
+    """Layers of the first stage; as many as the other stages by default."""
+    num_layers_in_last_pipeline_stage: Annotated[
+        Positive | None,
+        AlsoCalled("decoder_last_pipeline_num_layers"),
+        MegatronFlag("decoder-last-pipeline-num-layers"),
+    ] = None
+    """Layers of the last stage; as many as the other stages by default."""
+    account_for_embedding_in_pipeline_split: Annotated[bool, MegatronFlag()] = False
+    """Count the embedding as a layer when the layers are dealt out: its chunk has one less, and is the embedding alone
+    where a chunk is one layer long."""
+    account_for_loss_in_pipeline_split: Annotated[bool, MegatronFlag()] = False
+    """Count the output layer and the loss as a layer when the layers are dealt out."""
+    pipeline_model_parallel_layout: Text | None = None
+    """What each model chunk holds, in letters: `Et*3|(tt|)*2L` is the embedding and three layers, two chunks of two
+    layers, and the output layer. Chunks in the order in which a micro-batch passes them, PP · VP of them."""
+    sequence_parallel: Annotated[
+        bool | Positive,
+        ShortName("sp"),
+        AlsoCalled("sp sequence_parallelism enable_sequence_parallel megatron_lm_sequence_parallelism"),
+    ] = False
+    """SP: shard what lies between the tensor-parallel regions along the sequence. Its degree is TP, so an integer
+    is accepted only if it equals TP."""
+    context_parallel_size: Annotated[
+        Positive,
+        resume.parts_of_sequences,
+        ShortName("cp"),
+        AlsoCalled("cp cp_size context_parallel_degree sequence_parallel_size"),
+        MegatronFlag(old_names=("ds-sequence-parallel-size",)),
+    ] = 1
+    """CP: the sequence is split over this many ranks throughout."""
+    expert_model_parallel_size: Annotated[
+        Positive,
+        ShortName("ep"),
+        AlsoCalled("ep ep_size expert_parallel_size expert_parallel_degree"),
+        MegatronFlag(old_names=("moe-expert-parallel-size",)),
+    ] = 1
+    """EP: experts are spread over this many of the ranks of a stage."""
+    expert_tensor_parallel_size: Positive | None = None
+    """ETP: each expert's matrices are split over this many ranks; TP by default. With 1, an expert is whole, and the
+    tensor-parallel ranks hold different ones."""
+    data_parallel_size: Annotated[
+        Positive | None,
+        ShortName("dp"),
+        AlsoCalled("dp dp_size data_parallel_degree data_parallel_replicate_degree data_parallel_shard_degree"),
+    ] = None
+    """DP: replicas; world size / (TP · PP · CP) by default."""
+    use_distributed_optimizer: Annotated[
+        bool,
+        resume.distributed_optimizer,
+        AlsoCalled("distributed_optimizer megatron_lm_use_distributed_optimizer zero_optimization zero_stage"),
+        MegatronFlag(default=False),
+    ] = True
+    """Shard the optimizer's state over the data- and context-parallel ranks."""
+    overlap_grad_reduce: Annotated[bool, resume.TIMING, AlsoCalled("overlap_comm"), MegatronFlag(default=False)] = True
+    """Reduce gradients while the backward pass still runs (no effect at DP · CP = 1)."""
+    overlap_param_gather: Annotated[bool | None, resume.TIMING] = None
+    """Gather updated parameters while the forward pass starts (no effect at DP · CP = 1). It needs the distributed
+    optimizer and `overlap_grad_reduce`, and is on by default where both are."""
+    tp_comm_overlap: Annotated[bool | None, resume.TIMING, HashedIfChanged()] = None
+    """Send what sequence parallelism gathers and sums while the matrices are multiplied, piece by piece, with
+    Transformer Engine's layers on the GPUs of one machine (no effect at TP = 1). On by default where nothing stands in
+    the way; `true` demands it."""
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that hold one replica: TP · PP · CP."""
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+
+    @property
+    def expert_tensor_parallel(self) -> int:
+        """Ranks that each expert is split over."""
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+
+    @property
+    def num_model_chunks(self) -> int:
+        """Model chunks per stage."""
+        return self.virtual_pipeline_model_parallel_size or 1
+
+    @property
+    def overlaps_param_gather(self) -> bool:
+        """Whether parameters are gathered while the forward pass starts."""
+        if self.overlap_param_gather is None:
+            return self.use_distributed_optimizer and self.overlap_grad_reduce
+        return self.overlap_param_gather
+
+    @property
+    def uses_sequence_parallel(self) -> bool:
+        """Whether sequence parallelism is on, however it was written."""
+        return self.sequence_parallel is True or (
+            self.sequence_parallel is not False and int(self.sequence_parallel) > 1
+        )

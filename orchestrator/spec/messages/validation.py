@@ -1,0 +1,131 @@
+"""Pydantic's errors in the words of a job spec."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from orchestrator.errors import Problem
+from orchestrator.spec.fields.formatting import any_of, dotted, show
+from orchestrator.spec.fields.values import MAX_COUNT, MAX_SIZE
+from orchestrator.spec.messages.suggestions import closest
+from orchestrator.spec.messages.value_hints import foreign, kind_hint, rewritten
+from orchestrator.spec.schema.shape import JOB, Shape, fields_of
+
+Place = tuple[str | int, ...]
+
+_KINDS = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+    "finite_number": "a finite number",
+}
+
+
+def problems_of(errors: list[ErrorDetails], prefix: Place = (), root: Shape = JOB) -> list[Problem]:
+    """One problem for each place that pydantic refused; the alternatives of a union become one."""
+    grouped: dict[Place, list[ErrorDetails]] = {}
+    for error in errors:
+        grouped.setdefault(_place((*prefix, *error["loc"]), root), []).append(error)
+    return [_problem(place, group, root) for place, group in grouped.items()]
+
+
+def in_words(error: ErrorDetails) -> str:
+    """What is wrong with a value, wherever it stands."""
+    kind = _KINDS.get(error["type"])
+    return f"expects {kind}, not {show(error['input'])}" if kind else _describe(error)[0]
+
+
+def _place(location: Place, root: Shape) -> Place:
+    """The part of pydantic's location that a person wrote: behind a scalar it names the alternatives of a union."""
+    shape: Shape | None = root
+    for length, part in enumerate(location):
+        if shape is None or shape.kind in ("scalar", "text"):
+            return location[:length]
+        shape = fields_of(shape.section).get(str(part)) if shape.section else shape.items
+    return location
+
+
+def _problem(place: Place, errors: list[ErrorDetails], root: Shape) -> Problem:
+    paths = (dotted(place),)
+    error = errors[0]
+    value = error["input"]
+    if isinstance(value, str) and "${env:" in value and error["type"] != "value_error":
+        message = "${env:NAME} is resolved on the node, so it can only stand where text is expected"
+        return Problem(message, paths)
+    if "[key]" in error["loc"] and error["type"] == "string_pattern_mismatch":
+        return Problem("a variable's name has letters, digits and _ only, and does not start with a digit", paths)
+    if isinstance(value, int) and error["type"] == "float_type" and abs(value) > sys.float_info.max:
+        return Problem(f"must be within ±{sys.float_info.max:.2g}, not {show(value)}", paths)
+    kinds = [_KINDS[error["type"]] for error in errors if error["type"] in _KINDS]
+    if kinds:
+        return Problem(
+            f"expects {any_of(list(dict.fromkeys(kinds)))}, not {show(value)}",
+            paths,
+            kind_hint(value, place, root),
+        )
+    message, hint = _describe(error)
+    return Problem(message, paths, hint)
+
+
+def _describe(error: ErrorDetails) -> tuple[str, str | None]:
+    value, context = error["input"], error.get("ctx", {})
+    match error["type"]:
+        case "missing":
+            return "is missing", None
+        case "value_error":
+            text = str(context["error"])
+            return _value_error(text, value), rewritten(text, value)
+        case "literal_error":
+            return _not_one_of(str(context["expected"]), value)
+        case "greater_than":
+            return f"must be greater than {context['gt']:g}, not {show(value)}", None
+        case "greater_than_equal":
+            return f"must be at least {context['ge']:g}, not {show(value)}", None
+        case "less_than":
+            return f"must be less than {context['lt']:g}, not {show(value)}", None
+        case "less_than_equal":
+            return f"must be at most {_limit(context['le'])}, not {show(value)}", None
+        case "string_pattern_mismatch":
+            rule = "at most 80 letters, digits, '.', '_' and '-', the first a letter or digit"
+            return f"expects a name, not {show(value)}", f"a name is {rule}"
+        case "too_short":
+            return "must not be empty", None
+        case "too_long":
+            return f"holds at most {context['max_length']} items", None
+        case "string_too_long":
+            return f"has at most {context['max_length']} characters, not {len(value)}", None
+        case _:
+            return f"{error['msg']}, not {show(value)}", None
+
+
+def _value_error(text: str, value: Any) -> str:
+    """Validators that define what they want ("a duration is …") leave it to this to say what they got."""
+    defines = text.startswith("a ") and not isinstance(value, dict | list)
+    return f"{text}, not {show(value)}" if defines else text
+
+
+def _limit(limit: Any) -> str:
+    named = {MAX_SIZE: "2^31 - 1", MAX_COUNT: "2^62"}
+    return named.get(limit, f"{limit:g}")
+
+
+def _not_one_of(expected: str, value: Any) -> tuple[str, str | None]:
+    names = expected.replace("'", "").replace(" or ", ", ").split(", ")
+    near = closest(value, names, most=1) if isinstance(value, str) else []
+    hint = f"did you mean {near[0]}?" if near else None
+    if (meant := foreign(value)) is not None and any(name in meant.partition(" (")[0] for name in names):
+        hint = f"write {meant}"
+    return f"expects {any_of(names)}, not {show(value)}", hint

@@ -1,0 +1,1 @@
+"""Rules of kernels, CUDA graphs, FP8 and recomputation."""

@@ -1,0 +1,60 @@
+"""Passes over a micro-batch as one CUDA graph: what rules it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.rules.base import Rule
+
+GRAPHS = "runtime.cuda_graphs"
+_DEGREES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+)
+
+
+def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
+    """Fields that rule it out, each with the reason."""
+    model, runtime, degrees = job.model, job.runtime, job.parallelism
+    if runtime.device == "cpu":
+        yield "runtime.device", "graphs are of GPUs"
+    for name in _DEGREES:
+        if getattr(degrees, name) > 1:
+            yield f"parallelism.{name}", "what ranks send each other within a pass is not captured"
+    if model.family.is_hybrid:
+        yield "model.architecture", "it was not measured for state space layers"
+    if model.has_experts:
+        yield "model.num_experts", "how many tokens an expert gets is another number in each pass"
+    if model.has_vision:
+        yield "model.vision", "it was not measured for images"
+    recipe = None if job.precision.fp8 is None else job.precision.fp8.recipe
+    if recipe == "delayed" and job.data_parallel_size > 1:
+        yield "precision.fp8.recipe", "with delayed scaling replicas agree on the largest values within each pass"
+    if recipe not in (None, "delayed") and runtime.recompute_granularity == "full":
+        yield "precision.fp8.recipe", "layers that are recomputed take the weights' FP8 from where a graph has it"
+    if runtime.train_step is not None:
+        yield "runtime.train_step", "what a step of your own does on the host would be done once"
+    if runtime.recompute_granularity is not None and _drops(model):
+        yield "runtime.recompute_granularity", "what is recomputed would drop other elements than before"
+    if runtime.cpu_offloading_num_layers is not None:
+        yield "runtime.cpu_offloading_num_layers", "copies to the host's memory are not captured"
+
+
+def _drops(model: ModelSpec) -> bool:
+    of_adapters = model.adapters.lora_dropout if model.has_adapters else 0.0
+    return max(model.hidden_dropout, model.attention_dropout, of_adapters) > 0
+
+
+def demanded_graphs(job: JobSections) -> Iterator[Problem]:
+    """Passes that are to be a CUDA graph are one, or refused."""
+    if job.runtime.cuda_graphs:
+        for field, reason in obstacles(job):
+            yield Problem(f"CUDA graphs cannot be had: {reason}", (GRAPHS, field), "leave it out")
+
+
+RULES: tuple[Rule, ...] = (demanded_graphs,)

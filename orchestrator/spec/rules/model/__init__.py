@@ -1,0 +1,1 @@
+"""Rules of model families, and of what a network is made of."""

@@ -1,0 +1,205 @@
+"""Mixture of experts: what goes with it, and how experts are spread over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.rules.base import Refusal, Unavailable, divisors_of, multiples_of, quotient, ratio
+from orchestrator.spec.rules.parallelism.topology import CP, DP, EP, GPUS, TP
+
+EXPERTS, ETP = "model.num_experts", "parallelism.expert_tensor_parallel_size"
+PER_TOKEN = "batch.calculate_per_token_loss"
+TOPK, COEFF, BALANCING = "model.moe_router_topk", "model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"
+EXPERT_WIDTH, SHARED = "model.moe_ffn_hidden_size", "model.moe_shared_expert_intermediate_size"
+CAPACITY = "model.moe_expert_capacity_factor"
+BIAS, GROUPED = "model.add_bias_linear", "model.moe_grouped_gemm"
+_FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith("moe_"))
+
+
+def experts_are_there(job: JobSections) -> Iterator[Problem]:
+    """What is said of experts is said of a model that has some."""
+    if job.model.has_experts:
+        return
+    for name in _FIELDS:
+        if getattr(job.model, name) != ModelSpec.model_fields[name].default:
+            message = "is for a model with experts, and num_experts is not written"
+            yield Problem(message, (f"model.{name}", EXPERTS), "write num_experts, or leave it out")
+    for path, size in ((EP, job.parallelism.expert_model_parallel_size), (ETP, _written_tensor_parallel(job))):
+        if size > 1:
+            name = path.rpartition(".")[2]
+            yield Problem(f"{name} {size} spreads experts, and the model has none", (path, EXPERTS), "write 1")
+
+
+def _written_tensor_parallel(job: JobSections) -> int:
+    return job.parallelism.expert_tensor_parallel_size or 1
+
+
+def decoder_experts(job: JobSections) -> Iterator[Problem]:
+    """Only the decoder has layers with experts."""
+    if job.model.has_experts and "experts" not in job.model.family.supports:
+        message = f"experts are for architecture: gpt, and this is {job.model.architecture}"
+        yield Problem(message, (EXPERTS, "model.architecture"), "leave num_experts out")
+
+
+def layers_with_experts(job: JobSections) -> Iterator[Problem]:
+    """A list says of every layer whether it has experts, and some have."""
+    frequency, layers = job.model.moe_layer_freq, job.model.num_layers
+    if not isinstance(frequency, list):
+        return
+    paths = ("model.moe_layer_freq", "model.num_layers")
+    if len(frequency) != layers:
+        message = f"moe_layer_freq has {len(frequency)} entries for num_layers {layers}"
+        yield Problem(message, paths, "write one for each layer, or a number")
+    elif 1 not in frequency:
+        yield Problem("no layer has experts", (*paths, EXPERTS), "write 1 for some layer, or leave num_experts out")
+
+
+def chosen_experts(job: JobSections) -> Iterator[Problem]:
+    """A token is routed to some of the experts; alone, the chosen one needs a weight that is not always 1."""
+    model = job.model
+    if not model.has_experts:
+        return
+    if model.moe_router_topk > model.expert_count:
+        message = f"moe_router_topk {model.moe_router_topk} > num_experts {model.num_experts}"
+        yield Problem(message, (TOPK, EXPERTS), f"at most {model.num_experts}")
+    if (
+        model.moe_router_topk == 1
+        and model.moe_router_score_function == "softmax"
+        and not model.moe_router_pre_softmax
+        and model.moe_router_load_balancing_type != "sinkhorn"
+    ):
+        message = "the softmax over one chosen expert is always 1, and the router would learn nothing"
+        yield Problem(message, (TOPK, "model.moe_router_pre_softmax"), "write moe_router_pre_softmax: true")
+
+
+def balancing(job: JobSections) -> Iterator[Problem]:
+    """A load-balancing loss has a kind, and dropping tokens goes with one."""
+    model = job.model
+    kind = model.moe_router_load_balancing_type
+    balances = model.has_experts and (model.moe_aux_loss_coeff or model.moe_z_loss_coeff)
+    if balances and job.has_per_token_loss:
+        field = "data.chat" if job.data.has_conversations else "data.eod_mask_loss"
+        message = "with a loss per token megatron-core weighs the losses that balance experts by the layout"
+        hint = f"write {PER_TOKEN}: false, or leave the coefficients of aux and z loss out"
+        yield Problem(message, (PER_TOKEN, field, COEFF, "model.moe_z_loss_coeff"), hint)
+    if not model.has_experts or kind in ("aux_loss", "seq_aux_loss"):
+        return
+    if model.moe_aux_loss_coeff > 0:
+        message = f"is the weight of an auxiliary loss, and moe_router_load_balancing_type is {kind}"
+        yield Problem(message, (COEFF, BALANCING), "write aux_loss or seq_aux_loss, or leave the coefficient out")
+    if model.moe_expert_capacity_factor is not None and kind == "sinkhorn":
+        message = "an expert's capacity goes with aux_loss, seq_aux_loss or none, and not with sinkhorn"
+        yield Problem(message, (CAPACITY, BALANCING), "leave one of them out")
+
+
+def experts_by_expert_parallel(job: JobSections) -> Iterator[Problem]:
+    """Each expert-parallel rank holds equally many experts."""
+    experts, ep = job.model.expert_count, job.parallelism.expert_model_parallel_size
+    if experts % ep:
+        message = f"num_experts / EP must be whole: {quotient(experts, ep)}"
+        offers = (divisors_of(experts, EP, ep), multiples_of(ep, EXPERTS, experts))
+        yield Refusal(message, (EP, EXPERTS), offers=offers)
+
+
+def expert_ranks(job: JobSections) -> Iterator[Problem]:
+    """Experts share out the ranks of a stage: ETP · EP divides TP · CP · DP."""
+    parallelism = job.parallelism
+    etp, ep = parallelism.expert_tensor_parallel, parallelism.expert_model_parallel_size
+    if not job.model.has_experts or etp * ep == 1:
+        return
+    world, pp = job.world_size, parallelism.pipeline_model_parallel_size
+    if world % parallelism.model_parallel_size or world < parallelism.model_parallel_size:
+        raise Unavailable("data_parallel_size")
+    stage = world // pp
+    if stage % (etp * ep) == 0:
+        return
+    message = (
+        f"experts are spread over the ranks of a stage: TP · CP · DP / (ETP · EP) = {stage} / ({etp} · {ep}) "
+        f"= {ratio(stage, etp * ep)} is not whole"
+    )
+    offers = (divisors_of(stage, EP, ep), divisors_of(stage, ETP, etp))
+    yield Refusal(message, (EP, ETP, DP, GPUS, TP, CP), offers=offers)
+
+
+def expert_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """Experts are split over some of the tensor-parallel ranks, evenly."""
+    etp, tp = job.parallelism.expert_tensor_parallel, job.parallelism.tensor_model_parallel_size
+    if job.model.has_experts and tp % etp:
+        message = f"TP / ETP must be whole: {quotient(tp, etp)}"
+        yield Problem(message, (ETP, TP), "leave expert_tensor_parallel_size out, or write 1 for whole experts")
+
+
+def experts_with_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """With TP > 1 each rank routes its own part of the sequence: megatron-core trains experts with SP only."""
+    tp = job.parallelism.tensor_model_parallel_size
+    if job.model.has_experts and tp > 1 and not job.parallelism.uses_sequence_parallel:
+        message = f"experts with TP > 1 need sequence parallelism, or every rank would route all tokens: TP = {tp}"
+        yield Problem(message, ("parallelism.sequence_parallel", TP, EXPERTS), "write sequence_parallel: true")
+
+
+def experts_without_biases(job: JobSections) -> Iterator[Problem]:
+    """megatron-core adds a bias in place to what an expert's last layer returns, which autograd refuses; split or
+    shared experts cannot have one at all.
+    """
+    if job.model.has_experts and job.model.add_bias_linear:
+        message = "experts have no biases: megatron-core's cannot be trained with them"
+        yield Problem(message, (BIAS, EXPERTS), "write add_bias_linear: false")
+
+
+def expert_widths(job: JobSections) -> Iterator[Problem]:
+    """Each rank holds an equal part of the experts that it shares."""
+    model, parallelism = job.model, job.parallelism
+    if not model.has_experts:
+        return
+    etp, tp = parallelism.expert_tensor_parallel, parallelism.tensor_model_parallel_size
+    shared = model.shared_expert_size
+    if model.moe_ffn_size % etp:
+        message = f"moe_ffn_hidden_size / ETP must be whole: {quotient(model.moe_ffn_size, etp)}"
+        offers = (multiples_of(etp, EXPERT_WIDTH, model.moe_ffn_size), divisors_of(model.moe_ffn_size, ETP, etp))
+        yield Refusal(message, (EXPERT_WIDTH, ETP, TP), offers=offers)
+    if shared % tp:
+        message = f"moe_shared_expert_intermediate_size / TP must be whole: {quotient(shared, tp)}"
+        offers = (multiples_of(tp, SHARED, shared), divisors_of(shared, TP, tp))
+        yield Refusal(message, (SHARED, TP), offers=offers)
+
+
+def grouped_gemm(job: JobSections) -> Iterator[Problem]:
+    """One kernel for all experts of a rank is Transformer Engine's, on a GPU."""
+    runtime = job.runtime
+    if not job.model.moe_grouped_gemm:
+        return
+    if runtime.device == "cpu":
+        message = "grouped matrix products are Transformer Engine's, which needs a GPU, and runtime.device is cpu"
+        yield Problem(message, (GROUPED, "runtime.device"), "leave it out: the CPU computes one expert after the other")
+    if runtime.layers == "torch":
+        message = "grouped matrix products are Transformer Engine's, and runtime.layers is torch"
+        yield Problem(message, (GROUPED, "runtime.layers"), "leave it out, or write layers: transformer_engine")
+
+
+def recomputed_experts(job: JobSections) -> Iterator[Problem]:
+    """A module that is recomputed is there: `mlp` is a dense MLP, `moe` the experts of a layer that has some."""
+    modules, paths = job.runtime.recompute_modules or (), ("runtime.recompute_modules", EXPERTS)
+    if "moe" in modules and not job.model.has_experts:
+        yield Problem("`moe` is the experts, and the model has none", paths, "write mlp")
+    if "mlp" in modules and job.model.has_experts and all(job.model.moe_layers):
+        yield Problem("`mlp` is a dense MLP, and every layer has experts instead", paths, "write moe")
+
+
+RULES = (
+    experts_are_there,
+    decoder_experts,
+    layers_with_experts,
+    chosen_experts,
+    balancing,
+    experts_by_expert_parallel,
+    expert_ranks,
+    expert_tensor_parallel,
+    experts_with_tensor_parallel,
+    experts_without_biases,
+    expert_widths,
+    grouped_gemm,
+    recomputed_experts,
+)

@@ -1,0 +1,91 @@
+"""Hybrids of state space layers (Mamba-2), attention and MLPs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.hybrid import KINDS, layer_pattern, state_space_heads, state_space_width
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
+from orchestrator.spec.rules.parallelism.topology import TP
+
+FAMILY, PATTERN = "model.architecture", "model.hybrid_override_pattern"
+WIDTH, GROUPS = "model.mamba_head_dim", "model.mamba_num_groups"
+_FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith(("hybrid_", "mamba_")))
+_RATIOS = ("hybrid_attention_ratio", "hybrid_mlp_ratio")
+_NOT_OF_HYBRIDS = {
+    "model.sliding_window": "windows are counted for decoders whose layers all attend",
+    "model.attention_logit_softcapping": "capped scores are counted for decoders whose layers all attend",
+    "precision.fp8": "its state space layers have not been tried in FP8",
+    "runtime.recompute_granularity": "state space layers recompute by themselves what costs them memory",
+    "runtime.cpu_offloading_num_layers": "it is for decoders whose layers are all alike",
+}
+_ON_THE_CPU = "the kernels of state space layers are for GPUs, and runtime.device is cpu"
+
+
+def hybrids_only(job: JobSections) -> Iterator[Problem]:
+    """Fields of hybrids are for these, and some others are not."""
+    if job.model.architecture != "mamba":
+        for name in _FIELDS:
+            if getattr(job.model, name) != ModelSpec.model_fields[name].default:
+                message = f"is for architecture: mamba, and architecture is {job.model.architecture}"
+                yield Problem(message, (f"model.{name}", FAMILY), "leave it out")
+        return
+    for path, reason in _NOT_OF_HYBRIDS.items():
+        section, _, name = path.partition(".")
+        if getattr(getattr(job, section), name) is not None:
+            yield Problem(f"is not for architecture: mamba: {reason}", (path, FAMILY), "leave it out")
+    if job.runtime.device == "cpu":
+        yield Problem(_ON_THE_CPU, ("runtime.device", FAMILY), "leave it out; `plan` needs no GPU")
+
+
+def pattern(job: JobSections) -> Iterator[Problem]:
+    """Each layer has a kind, said once."""
+    model = job.model
+    if model.architecture != "mamba":
+        return
+    written, ratios = model.hybrid_override_pattern, [getattr(model, name) for name in _RATIOS]
+    if sum(ratios) > 1:
+        message = f"attention and MLPs are more than all layers: {ratios[0]:g} + {ratios[1]:g} > 1"
+        yield Problem(message, tuple(f"model.{name}" for name in _RATIOS), "what is left are state space layers")
+    if written is None:
+        return
+    if any(ratios):
+        yield Problem("says which layers are of which kind, and so do ratios", (PATTERN,), "write one of them")
+    if strange := sorted(set(written) - set(KINDS)):
+        letters = ", ".join(f"{letter} ({kind})" for letter, kind in KINDS.items())
+        message = f"there is no layer {' and no layer '.join(strange)}: {letters}"
+        yield Problem(
+            message, (PATTERN,), "layers with experts (E) are not in this version" if "E" in strange else None
+        )
+    if len(written) != model.num_layers:
+        message = f"names {len(written)} layers, and num_layers is {model.num_layers}"
+        yield Problem(message, (PATTERN, "model.num_layers"), f"write num_layers: {len(written)}, or a letter for each")
+
+
+def state_space_shapes(job: JobSections) -> Iterator[Problem]:
+    """Heads divide the width, groups the heads, and tensor parallelism both."""
+    model, tp = job.model, job.parallelism.tensor_model_parallel_size
+    if model.architecture != "mamba" or "M" not in layer_pattern(model):
+        return
+    width, head, groups = state_space_width(model), model.mamba_head_dim, model.mamba_num_groups
+    if width % head:
+        message = f"mamba_head_dim {head} does not divide 2 x hidden_size: {quotient(width, head)}"
+        paths = (WIDTH, "model.hidden_size")
+        yield Refusal(message, paths, "write mamba_num_heads", offers=(divisors_of(width, WIDTH, head),))
+        return
+    heads = state_space_heads(model)
+    if heads % groups:
+        message = f"mamba_num_groups {groups} does not divide the {heads} heads: {quotient(heads, groups)}"
+        yield Refusal(message, (GROUPS, FAMILY), offers=(divisors_of(heads, GROUPS, groups),))
+    for name, count in (("groups", groups), ("heads", heads)):
+        if count % tp:
+            message = f"TP {tp} does not divide the {count} {name} of state space layers: {quotient(count, tp)}"
+            path = f"model.mamba_num_{name}"
+            offers = (divisors_of(count, TP, tp), multiples_of(tp, path, count))
+            yield Refusal(message, (TP, path, FAMILY), offers=offers)
+
+
+RULES: tuple[Rule, ...] = (hybrids_only, pattern, state_space_shapes)

@@ -1,0 +1,90 @@
+"""Positions and vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from orchestrator.errors import Problem
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.rules.base import Refusal, SuggestedValues, Unavailable
+
+PERCENT = "model.rotary_percent"
+BYTE_LEVEL_TOKENS = 261
+"""The bytes, the end of a document, and [PAD], [CLS], [SEP] and [MASK] of masked language models."""
+
+
+def rotary(job: JobSections) -> Iterator[Problem]:
+    """Rotary positions turn pairs of channels."""
+    model = job.model
+    kind, percent = model.position_embedding_type, model.rotary_percent
+    if kind != "rope":
+        if percent != ModelSpec.model_fields["rotary_percent"].default:
+            message = f"is for rotary positions, and position_embedding_type is {kind}"
+            yield Problem(message, (PERCENT, "model.position_embedding_type"), "leave it out")
+        return
+    if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
+        raise Unavailable("head_dim")
+    width = model.head_dim
+    rotated = int(width * percent)
+    if rotated % 2 or rotated == 0:
+        message = (
+            f"the rotated part of a head must be even: head width · rotary_percent = {width} · {percent:g} → {rotated}"
+        )
+        lower = rotated // 2 * 2
+        offer = SuggestedValues(PERCENT, _shares((lower,), width), _shares((lower + 2,), width))
+        paths = (PERCENT, "model.kv_channels", "model.num_attention_heads", "model.hidden_size")
+        yield Refusal(message, paths, "write wider heads", offers=(offer,))
+
+
+def _shares(parts: tuple[int, ...], width: int) -> tuple[float, ...]:
+    """What to write for so many channels of a head: rounded up, as what is rotated is rounded down."""
+    return tuple(ceil(part / width * 1e6) / 1e6 for part in parts if 0 < part <= width)
+
+
+def learned_positions(job: JobSections) -> Iterator[Problem]:
+    """A learned position table covers the sequence."""
+    model = job.model
+    if model.position_embedding_type == "learned_absolute" and model.seq_length > model.positions:
+        message = (
+            f"learned positions cover max_position_embeddings tokens: "
+            f"seq_length {model.seq_length} > max_position_embeddings {model.positions}"
+        )
+        hint = f"write a seq_length of at most {model.positions}, or raise max_position_embeddings"
+        yield Problem(message, ("model.seq_length", "model.max_position_embeddings"), hint)
+
+
+def vocabulary_of_bytes(job: JobSections) -> Iterator[Problem]:
+    """The byte-level tokenizer has a known number of tokens."""
+    size = job.model.vocab_size
+    if size is None or job.data.random_tokens or job.data.tokenizer.type != "byte_level":
+        return
+    tokens = BYTE_LEVEL_TOKENS + job.data.tokenizer.vocab_extra_ids
+    if size < tokens:
+        message = f"the byte_level tokenizer has {tokens} tokens: vocab_size {size} < {tokens}"
+        hint = f"write at least {tokens}, or leave it out"
+        yield Problem(message, ("model.vocab_size", "data.tokenizer.type"), hint)
+
+
+def vocabulary_padding(job: JobSections) -> Iterator[Problem]:
+    """Padding rounds a vocabulary up to a multiple; a multiple above the vocabulary itself is a slip."""
+    model, tp = job.model, job.parallelism.tensor_model_parallel_size
+    unit, size = model.make_vocab_size_divisible_by, model.vocab_size
+    default = ModelSpec.model_fields["make_vocab_size_divisible_by"].default
+    if size is None or unit <= max(size, default):
+        return
+    padded = -(-size // (unit * tp)) * unit * tp
+    message = (
+        f"pads the vocabulary to more than its own size: vocab_size {size} up to a multiple of "
+        f"{unit} · TP = {unit} · {tp} is {padded}"
+    )
+    yield Problem(message, ("model.make_vocab_size_divisible_by", "model.vocab_size"), f"{default} is usual")
+
+
+RULES = (
+    rotary,
+    learned_positions,
+    vocabulary_of_bytes,
+    vocabulary_padding,
+)

@@ -1,0 +1,1 @@
+"""Rules of how a job's processes are laid out."""

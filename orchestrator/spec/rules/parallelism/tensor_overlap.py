@@ -1,0 +1,85 @@
+"""Tensor parallelism that sends while it multiplies: what rules it out.
+
+It is Transformer Engine's (2.11) user buffers, by way of megatron-core's `tp_comm_overlap`: a matrix product is cut
+into a piece per rank, and copy engines move one piece while another is multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.errors import Problem
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.rules.base import Rule
+
+OVERLAP = "parallelism.tp_comm_overlap"
+_SIZES = (2, 4, 8)
+"""Of those that can open each other's memory (CUDA IPC, up to 8) what Transformer Engine has kernels for: for others
+some are not started, and nothing is said.
+"""
+_SUMMED_TOGETHER = 32
+"""Elements. Where pieces are of no multiple of it, the kernel sums them shifted, and says so in debug builds alone."""
+_FURTHEST = 2**31
+"""Bytes from the beginning of a buffer: Transformer Engine counts them in 32 bits."""
+
+
+def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
+    """Fields that rule it out, each with the reason. Of jobs without tensor parallelism nothing is said."""
+    degrees, model, runtime, fp8 = job.parallelism, job.model, job.runtime, job.precision.fp8
+    if degrees.tensor_model_parallel_size == 1:
+        return
+    if not degrees.uses_sequence_parallel:
+        yield "parallelism.sequence_parallel", "without sequence parallelism whole tensors are summed at once"
+    tp = degrees.tensor_model_parallel_size
+    if tp > job.processes_per_node or tp not in _SIZES:
+        yield "parallelism.tensor_model_parallel_size", "the ranks of a layer have to share a machine, and be 2, 4 or 8"
+    if runtime.layers == "torch" or runtime.device == "cpu":
+        field = "runtime.layers" if runtime.layers == "torch" else "runtime.device"
+        yield field, "it is done by Transformer Engine's layers, on GPUs"
+    if model.has_adapters:
+        yield "model.lora", "adapters stand beside torch's layers"
+    if "tensor_overlap" not in model.family.supports:
+        yield "model.architecture", "it was measured for decoders alone"
+    if model.has_experts:
+        yield "model.num_experts", "it was not measured for layers with experts"
+    if model.has_vision:
+        yield "model.vision", "it was not measured for images"
+    if job.has_task:
+        yield "task", "micro-batches of a task have other shapes"
+    if runtime.train_step is not None:
+        yield "runtime.train_step", "a step of your own may compute on other shapes than one micro-batch's"
+    if job.precision.dtype != "bf16":
+        yield "precision.dtype", "its buffers are bf16"
+    if fp8 is not None and (
+        fp8.recipe == "blockwise" or fp8.num_layers_at_start_in_bf16 or fp8.num_layers_at_end_in_bf16
+    ):
+        yield "precision.fp8", "its buffers hold tensors with one scale, of every layer"
+    yield from _sizes(job)
+
+
+def _sizes(job: JobSections) -> Iterator[tuple[str, str]]:
+    """What rules it out about the pieces that are sent: of each rank its part of a micro-batch."""
+    degrees, hidden = job.parallelism, job.model.hidden_size
+    tp = degrees.tensor_model_parallel_size
+    tokens = job.model.seq_length // degrees.context_parallel_size * job.batch.micro_batch_size
+    piece = tokens // tp * hidden
+    if piece % _SUMMED_TOGETHER:
+        yield (
+            "model.hidden_size",
+            f"it sums {_SUMMED_TOGETHER} elements at a time, and a rank's part of a micro-batch is {tokens // tp} · "
+            f"{hidden} elements",
+        )
+    # Behind the pieces that a rank computes are those that it gets, of the ranks but one.
+    if 2 * piece * (2 * tp - 2) >= _FURTHEST:
+        yield "batch.micro_batch_size", f"{tokens} tokens of {hidden} elements are too many for its buffers"
+
+
+def overlapped_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+    """What is asked for in words is had, or refused."""
+    if job.parallelism.tp_comm_overlap:
+        for field, reason in obstacles(job):
+            message = f"overlapped tensor parallelism cannot be had: {reason}"
+            yield Problem(message, (OVERLAP, field), "leave it out")
+
+
+RULES: tuple[Rule, ...] = (overlapped_tensor_parallel,)

@@ -1,0 +1,1 @@
+"""Rules of batches, the schedule, the optimizer, and what is trained on."""

@@ -1,0 +1,69 @@
+"""What a changed spec means for a run that goes on: each changed field with its class and the reason (resume.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.resume import GLOBAL_BATCH, ChangeClass, OnResume
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.job_sections import JobSections
+from orchestrator.spec.schema.shape import declared_around, leaf_paths
+
+
+@dataclass(frozen=True)
+class Change:
+    """One field that differs."""
+
+    path: str
+    old: Any
+    new: Any
+    kind: ChangeClass
+    reason: str
+
+
+def diff_jobs(old: JobSpec, new: JobSpec) -> list[Change]:
+    """The differences in the order of the schema; empty for equal jobs."""
+    changes = list(_field_changes(old, new))
+    if old.global_batch_size != new.global_batch_size and not any(
+        change.path == "batch.global_batch_size" for change in changes
+    ):
+        reason = f"the global batch follows from micro-batch · micro-batches · DP: {GLOBAL_BATCH.reason}"
+        sizes = old.global_batch_size, new.global_batch_size
+        changes.append(Change("batch.global_batch_size", *sizes, "trajectory", reason))
+    return changes
+
+
+def _field_changes(old: JobSpec, new: JobSpec) -> Iterator[Change]:
+    for path in leaf_paths():
+        before, after = _value(old, path), _value(new, path)
+        if before == after:
+            continue
+        meaning = on_resume(path).judge(old, new)
+        yield Change(path, _plain(before), _plain(after), meaning.kind, meaning.reason)
+
+
+def on_resume(path: str, root: type[Section] = JobSections) -> OnResume:
+    """What a change of a field means."""
+    declared = declared_around(path, OnResume, root)
+    assert declared is not None, f"{path} is declared without what a change means for a run that goes on"
+    return declared
+
+
+def _value(job: JobSpec, path: str) -> Any:
+    value: Any = job
+    for part in path.split("."):
+        if value is None:
+            return None
+        value = getattr(value, part)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [
+            item.model_dump(mode="json", exclude_defaults=True) if isinstance(item, Section) else item for item in value
+        ]
+    return value

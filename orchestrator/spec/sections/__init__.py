@@ -1,0 +1,1 @@
+"""The sections of a job, beside the model's."""

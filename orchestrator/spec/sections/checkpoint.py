@@ -1,0 +1,48 @@
+"""When checkpoints are written and which are kept."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.spec.fields import resume
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.metadata import AlsoCalled, MegatronFlag
+from orchestrator.spec.fields.values import Duration, Positive, Text
+
+
+class CheckpointExportSpec(Section):
+    """Checkpoints written for other tools by a process beside the training, which does not wait for it."""
+
+    format: Literal["hf"] = "hf"
+    """The layout: `hf` is the folder of a Hugging Face model, as `orchestrator checkpoint export` writes it."""
+    interval: Positive
+    """Export each checkpoint whose iteration is a multiple of this many steps; a multiple of `save_interval`."""
+    keep_last: Positive | None = None
+    """How many of the newest exports are kept; all of them by default. Checkpoints have rules of their own."""
+
+
+class CheckpointSpec(Section):
+    """When checkpoints are written and which are kept. One is always written at the end and at a clean stop."""
+
+    save_interval: Annotated[
+        Positive | None, AlsoCalled("save_steps save_every checkpoint_interval every_n_train_steps")
+    ] = None
+    """Steps between checkpoints."""
+    save_seconds: Duration | None = None
+    """Seconds between checkpoints; both may be given."""
+    keep_last: Annotated[Positive, AlsoCalled("save_total_limit keep_latest_k save_top_k")] = 3
+    """How many of the newest are kept."""
+    keep_every: Positive | None = None
+    """Keep each checkpoint at a multiple of this many steps for good."""
+    export: CheckpointExportSpec | None = None
+    """Write checkpoints as Hugging Face models too, into `exports` of the run directory."""
+    async_save: Annotated[bool, AlsoCalled("async_mode"), MegatronFlag(default=False)] = True
+    """Write to disk while training goes on."""
+    pretrained: Annotated[
+        Annotated[Text, Field(min_length=1)] | None,
+        resume.safe("where the weights came from: the run goes on from its own checkpoint"),
+        AlsoCalled("init_from pretrained_checkpoint"),
+    ] = None
+    """Start from the weights of this checkpoint, with a fresh optimizer, at iteration 0: the folder of a checkpoint or
+    of a run, or NAME or NAME/RUN_ID of a run beside this one, whose newest is taken; NAME means a sweep's cell only
+    where the job has no other run. Any layout will do. A run that has checkpoints of its own goes on from those."""

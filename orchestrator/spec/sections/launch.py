@@ -1,0 +1,82 @@
+"""Where a job runs, and what happens when it ends before it is done."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.metadata import AlsoCalled
+from orchestrator.spec.fields.values import Duration, Memory, Positive, ReferringText, Size, Text, VariableName, Word
+
+FailureCause = Literal[
+    "time_limit",
+    "preempted",
+    "node_fail",
+    "out_of_memory",
+    "host_out_of_memory",
+    "nan",
+    "hang",
+    "nccl_error",
+    "gpu_error",
+    "killed",
+    "lost",
+    "checkpoint",
+    "disk_full",
+    "bug",
+]
+Action = Literal["requeue", "requeue_elsewhere", "stop"]
+
+
+class LaunchSpec(Section):
+    """Where the job runs, and what happens when it ends before it is done. On the CPU a 'GPU' is a process."""
+
+    nodes: Annotated[Positive, AlsoCalled("num_nodes nnodes num_machines num_processes world_size")] = 1
+    """Machines."""
+    gpus_per_node: Annotated[
+        Positive | None,
+        AlsoCalled("devices gpus num_gpus num_gpus_per_node nproc_per_node ntasks_per_node num_processes world_size"),
+    ] = None
+    """Processes per machine; TP · PP · CP · DP / nodes by default."""
+    gpu: Text | None = None
+    """The GPU that memory and time are planned for: H100, H200, or a calibrated one; by default the profile's, or this
+    machine's."""
+    runs_dir: Annotated[Text, AlsoCalled("output_dir save_dir")] = "runs"
+    """Folder of run directories, relative to where the command is started."""
+    env: Annotated[dict[VariableName, ReferringText], AlsoCalled("env_vars environment")] = Field(default_factory=dict)
+    """Environment of every process. Values may hold ${env:NAME}."""
+    python: Text | None = None
+    """Python of the training processes; the one that runs the command by default."""
+    template: Text | None = None
+    """A template of your own for the torchrun script, instead of the shipped one."""
+    slurm_template: Text | None = None
+    """A template of your own for the batch script; the profile's by default. It may extend the shipped one."""
+    cluster: Text | None = None
+    """Name of a cluster profile, or its file, for `submit`."""
+    partition: Word | None = None
+    """Partition, instead of the profile's."""
+    account: Word | None = None
+    """Account that is charged, instead of the profile's."""
+    qos: Word | None = None
+    """Quality of service, instead of the profile's."""
+    time: Duration | None = None
+    """How long one start may take before the cluster ends it; the profile's by default. A run that is not done by then
+    saves, goes back into the queue and goes on."""
+    memory_per_node: Annotated[Memory | None, AlsoCalled("mem")] = None
+    """Memory to ask for, per node, as sbatch's --mem takes it: 500G; the profile's by default."""
+    stop_margin: Duration = 120
+    """How long before its time limit a run is asked to save and stop."""
+    max_requeues: Size = 100
+    """How often a run may go back into the queue, or be started again by its launcher, before it stays where it is."""
+    requeue_delay: Duration = 30
+    """How long a failed run waits before it may start again; twice as long after each further failure without a new
+    checkpoint, up to sixteen times. Five failures in a row without one end it. A time limit or a preemption is no
+    failure and waits for nothing."""
+    on_failure: dict[FailureCause, Action] = Field(default_factory=dict)
+    """What to do after an end of this kind: go back into the queue, or start again on this machine (`requeue`), the
+    same but not on the node at fault (`requeue_elsewhere`), or `stop`. By default time_limit, preempted, hang, killed
+    and lost are requeued, node_fail, nccl_error and gpu_error are requeued elsewhere, and the others stop."""
+    snapshot: bool = False
+    """Run from a copy of the code, made when the job is submitted."""
+    health_check: bool | None = None
+    """Check GPUs, disks, clocks and the network between all nodes before the first step; by default where there are
+    several nodes."""

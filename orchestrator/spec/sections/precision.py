@@ -1,0 +1,44 @@
+"""Number formats."""
+
+from typing import Annotated, Literal
+
+from orchestrator.spec.fields import resume
+from orchestrator.spec.fields.base import Section
+from orchestrator.spec.fields.metadata import AlsoCalled, MegatronFlag
+from orchestrator.spec.fields.values import Positive, PositiveNumber
+from orchestrator.spec.sections.fp8 import Fp8Spec
+
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+"""Bytes of one element."""
+
+_FP16 = ("precision.dtype", "fp16")
+
+
+class PrecisionSpec(Section):
+    """bf16 needs no loss scaling; fp16 scales dynamically unless `loss_scale` fixes it."""
+
+    dtype: Annotated[
+        Literal["bf16", "fp16", "fp32"],
+        resume.ROUNDING,
+        AlsoCalled("mixed_precision torch_dtype params_dtype", bf16="bf16", fp16="fp16", fp32="fp32"),
+    ] = "bf16"
+    """Format of weights and activations; the optimizer always keeps fp32 copies."""
+    fp8: Annotated[Fp8Spec | None, resume.ROUNDING, AlsoCalled("enable_fp8")] = None
+    """Matrix products of the layers in FP8, beside bf16: `fp8: {recipe: delayed}`."""
+    grad_reduce_in_fp32: Annotated[bool, resume.ROUNDING, AlsoCalled("accumulate_allreduce_grads_in_fp32")] = True
+    """Accumulate and reduce gradients in fp32."""
+    loss_scale: Annotated[PositiveNumber | None, resume.SCALING] = None
+    """fp16: a fixed loss scale."""
+    initial_loss_scale: Annotated[
+        PositiveNumber,
+        resume.safe("the scale in force is in the checkpoint"),
+        AlsoCalled("initial_scale_power"),
+        MegatronFlag(only=_FP16),
+    ] = 2.0**32
+    """fp16: the first dynamic loss scale."""
+    min_loss_scale: Annotated[PositiveNumber, resume.SCALING, MegatronFlag(only=_FP16)] = 1.0
+    """fp16: the smallest dynamic loss scale."""
+    loss_scale_window: Annotated[Positive, resume.SCALING, MegatronFlag(only=_FP16)] = 1000
+    """fp16: good steps before the scale doubles."""
+    hysteresis: Annotated[Positive, resume.SCALING, MegatronFlag(only=_FP16)] = 2
+    """fp16: bad steps before the scale halves."""

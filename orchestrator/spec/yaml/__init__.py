@@ -1,0 +1,1 @@
+"""YAML text as values that know where they were written."""
