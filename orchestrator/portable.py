@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoints import COMMIT_FILE, Commit, committed, damage_of_marker, read_commit
-from orchestrator.data.tokenizer_copies import carried, files_to_copy
+from orchestrator.data.tokenizers.copies import carried, files_to_copy
 from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from orchestrator.data.commands import Request, build_app, describe, print_description
-from orchestrator.data.manifest import Manifest, manifest_path, read_manifest
+from orchestrator.data.index.manifest import Manifest, manifest_path, read_manifest
 from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
@@ -25,7 +25,7 @@ try:
     from orchestrator.data.inspection import first_documents
     from orchestrator.data.progress import Display
     from orchestrator.data.tokenization import tokenize
-    from orchestrator.data.training import train_tokenizer
+    from orchestrator.data.tokenizers.training import train_tokenizer
 except ModuleNotFoundError as error:
     if error.name not in ("numpy", "tokenizers"):
         raise

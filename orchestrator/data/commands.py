@@ -14,8 +14,8 @@ import typer
 
 from orchestrator.data.checks import tokenizer_name
 from orchestrator.data.damage import refuse_damage, refuse_lost_images
-from orchestrator.data.index import read_index
-from orchestrator.data.manifest import read_manifest
+from orchestrator.data.index.header import read_index
+from orchestrator.data.index.manifest import read_manifest
 from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import (
     OnError,
@@ -25,7 +25,7 @@ from orchestrator.data.request import (
     TokenizeRequest,
     TrainTokenizerRequest,
 )
-from orchestrator.data.vocabulary import looked_for
+from orchestrator.data.tokenizers.vocabulary import looked_for
 from orchestrator.errors import UserError
 from orchestrator.spec.fields.values import check_day
 from orchestrator.spec.rules.base import divisors_of

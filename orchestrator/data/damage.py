@@ -16,8 +16,8 @@ from pathlib import Path
 from orchestrator.checkpoints import file_record
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import has_images, images_damage, images_prefix
-from orchestrator.data.index import HEADER, IndexHeader, damaged, idx_path, read_index
-from orchestrator.data.manifest import manifest_path, read_manifest
+from orchestrator.data.index.header import HEADER, IndexHeader, damaged, idx_path, read_index
+from orchestrator.data.index.manifest import manifest_path, read_manifest
 from orchestrator.errors import DataError, UserError
 
 _CHUNK = 1 << 12

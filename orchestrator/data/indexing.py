@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from orchestrator.data.sample_index import IndexAnswer, IndexedSet, IndexRequest
+from orchestrator.data.samples.sample_index import IndexAnswer, IndexedSet, IndexRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
 
 try:
@@ -17,9 +17,9 @@ try:
     import torch
 
     from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-    from orchestrator.data.datasets import build_datasets
-    from orchestrator.data.index_statistics import measured
-    from orchestrator.data.tokenizers import load_tokenizer
+    from orchestrator.data.samples.datasets import build_datasets
+    from orchestrator.data.samples.index_statistics import measured
+    from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] not in ("torch", "megatron", "numpy", "tokenizers"):
         raise

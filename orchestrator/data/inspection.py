@@ -11,10 +11,10 @@ import numpy as np
 from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix
 from orchestrator.data.checks import mask_problem
 from orchestrator.data.damage import refuse_damage, refuse_lost_images
-from orchestrator.data.index import HEADER, IndexHeader, bin_path, idx_path, read_index
-from orchestrator.data.manifest import read_manifest
+from orchestrator.data.index.header import HEADER, IndexHeader, bin_path, idx_path, read_index
+from orchestrator.data.index.manifest import read_manifest
 from orchestrator.data.request import ShowRequest
-from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import MARK, VisionSpec

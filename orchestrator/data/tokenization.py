@@ -18,15 +18,12 @@ from orchestrator.data.chat.encoding import IMAGES_DTYPE, MASK_DTYPE, ChatEncode
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import bytes_per_image, images_prefix
 from orchestrator.data.chat.templates import ChatTemplate, reads_day
-from orchestrator.data.encoding import ChunkEncoder
-from orchestrator.data.images import pillow
-from orchestrator.data.index import partial_path
-from orchestrator.data.manifest import LeftOutSource, Manifest, Source
-from orchestrator.data.output import PartialOutput, open_output, skipped_path, unfinished_job
-from orchestrator.data.progress import Display
-from orchestrator.data.request import CHAT_GLOBS, TokenizeRequest
-from orchestrator.data.sentences import SENTENCE_RULES
-from orchestrator.data.sources import (
+from orchestrator.data.index.header import partial_path
+from orchestrator.data.index.manifest import LeftOutSource, Manifest, Source
+from orchestrator.data.index.output import PartialOutput, open_output, skipped_path, unfinished_job
+from orchestrator.data.input.images import pillow
+from orchestrator.data.input.sentences import SENTENCE_RULES
+from orchestrator.data.input.sources import (
     CHUNK_BYTES,
     InputFile,
     Inputs,
@@ -34,7 +31,10 @@ from orchestrator.data.sources import (
     left_out_warnings,
     read_chunks,
 )
-from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
+from orchestrator.data.progress import Display
+from orchestrator.data.request import CHAT_GLOBS, TokenizeRequest
+from orchestrator.data.tokenizers.encoding import ChunkEncoder
+from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.data.workers import available_cores, ordered_map
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec

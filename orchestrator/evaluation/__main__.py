@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.evaluation.base import Task, TaskContext
 from orchestrator.evaluation.journal import Journal
 from orchestrator.evaluation.rank_calls import RankCalls, follow

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from orchestrator.checkpoints import file_record, read_commit, verify
-from orchestrator.data.tokenizer_copies import GENERATION, came_with
-from orchestrator.data.vocabulary import vocabulary_size
+from orchestrator.data.tokenizers.copies import GENERATION, came_with
+from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.exchange.adapters import adapted, adapter_of
 from orchestrator.exchange.configuration import to_config

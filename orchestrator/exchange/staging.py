@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.data.locking import locked
+from orchestrator.data.index.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
 from orchestrator.planning.figures import disk_size
 from orchestrator.rundir import sync_folder, sync_tree

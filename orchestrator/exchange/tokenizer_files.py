@@ -11,9 +11,15 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from orchestrator.data.tokenizer_copies import files_to_copy
-from orchestrator.data.tokenizers import RustTokenizer, SentencePieceTokenizer, load_tokenizer
-from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS, GPT2_EOD, special_tokens, tokenizer_file
+from orchestrator.data.tokenizers.copies import files_to_copy
+from orchestrator.data.tokenizers.tokenizer import RustTokenizer, SentencePieceTokenizer, load_tokenizer
+from orchestrator.data.tokenizers.vocabulary import (
+    BYTE_LEVEL_EOD,
+    BYTE_LEVEL_TOKENS,
+    GPT2_EOD,
+    special_tokens,
+    tokenizer_file,
+)
 from orchestrator.exchange.sentencepiece_files import read_model, to_library
 from orchestrator.spec.sections.data import TokenizerSpec
 

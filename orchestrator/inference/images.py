@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from orchestrator.data.chat.tokens import mark_token
-from orchestrator.data.images import Pixels, pixels
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.input.images import Pixels, pixels
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.network import Network
 from orchestrator.spec.vision import MARK, VisionSpec, marks_problem

@@ -15,8 +15,8 @@ from torch.distributed.distributed_c10d import Store
 
 from orchestrator.checkpoints import Commit
 from orchestrator.data.families.t5 import decoder_start
-from orchestrator.data.tokenizer_copies import ends_beside
-from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
+from orchestrator.data.tokenizers.copies import ends_beside
+from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference import scoring, writer
 from orchestrator.inference.conditional import EncoderDecoderRunner

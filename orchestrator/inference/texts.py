@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.spec.generation import Generation
 
 _CONTEXT = 6

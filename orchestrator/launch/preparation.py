@@ -12,8 +12,8 @@ from orchestrator.causes import Exit
 from orchestrator.cluster.slurm import JobState, Warn, job_states, submit
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
-from orchestrator.data.index import bin_path, idx_path
-from orchestrator.data.manifest import manifest_path
+from orchestrator.data.index.header import bin_path, idx_path
+from orchestrator.data.index.manifest import manifest_path
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import DataFailed, DataPrepared, DataSubmitted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from orchestrator.checkpoints import COMMIT_FILE, Commit
-from orchestrator.data.position import DataPosition, beginning, has_sources
+from orchestrator.data.samples.position import DataPosition, beginning, has_sources
 from orchestrator.errors import CheckpointError
 from orchestrator.events.log import EventLog
 from orchestrator.planning.batch import BatchSchedule, Progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.data.vocabulary import (
+from orchestrator.data.tokenizers.vocabulary import (
     MASKED_LM_TOKENS,
     UNREADABLE_TOKENIZER,
     missing_masked_lm_tokens,

@@ -1,7 +1,7 @@
 """What a run has taken from each source of its data so far, and what it will have taken at its end.
 
-Exact where the spec says it all: who gives which sample of a blend is arithmetic (data/blend_samples.py), as long as
-one spec is followed. What is not exact is said in `remarks`.
+Exact where the spec says it all: who gives which sample of a blend is arithmetic (data/samples/blend_samples.py), as long
+as one spec is followed. What is not exact is said in `remarks`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.data.blend_samples import Draws
 from orchestrator.data.checks import path_names
+from orchestrator.data.samples.blend_samples import Draws
 from orchestrator.errors import OrchestratorError
 from orchestrator.events.log import EventLog
 from orchestrator.planning.batch import BatchSchedule, Progress

@@ -11,11 +11,11 @@ import torch
 
 from orchestrator.backends.attention import with_attention
 from orchestrator.backends.effective_job import depends_on_host
-from orchestrator.data.datasets import Datasets, build_datasets
-from orchestrator.data.position import DataPosition, position_of
-from orchestrator.data.sample_index import sample_index_dir
+from orchestrator.data.samples.datasets import Datasets, build_datasets
+from orchestrator.data.samples.position import DataPosition, position_of
+from orchestrator.data.samples.sample_index import sample_index_dir
 from orchestrator.data.tasks.dataset import examples_line, open_task
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import RunIsHeld
 from orchestrator.events.types import Hang, Resumed, Started
 from orchestrator.lease import Lease

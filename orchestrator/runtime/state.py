@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.data.position import DataPosition
+from orchestrator.data.samples.position import DataPosition
 from orchestrator.planning.batch import Progress
 
 

@@ -63,8 +63,8 @@ def measure(folder: Path, workers: int) -> dict[str, Any]:
 
     import torch.distributed as dist  # isort: skip
 
-    from orchestrator.data.datasets import build_datasets
-    from orchestrator.data.tokenizers import load_tokenizer
+    from orchestrator.data.samples.datasets import build_datasets
+    from orchestrator.data.tokenizers.tokenizer import load_tokenizer
     from orchestrator.planning.batch import BatchSchedule
     from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
     from orchestrator.runtime.processes.device import select_device

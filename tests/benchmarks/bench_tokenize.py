@@ -197,7 +197,8 @@ def page(result: dict[str, Any]) -> str:
   `tests/benchmarks/bench_tokenize.py`. A pool of {WORKERS} processes, `imap` with a chunk size of {CHUNK_SIZE}; each
   document is encoded by itself and comes back as a list; the parent adds it to megatron-core's `IndexedDatasetBuilder`.
 - *`orchestrator data tokenize`* with `--workers {WORKERS}`: chunks of about half a megabyte, ids as bytes, and for a
-  byte-level BPE with GPT-2's way of cutting words a table of the words met before (`orchestrator/data/token_cache.py`).
+  byte-level BPE with GPT-2's way of cutting words a table of the words met before
+  (`orchestrator/data/tokenizers/token_cache.py`).
 - Both call the `tokenizers` library itself and not transformers on top of it, which would be slower.
 - Text: the source of Python's standard library without tests, {result["documents"]} documents, {text / 1e6:.1f} MB,
   {tokens / 1e6:.2f} million tokens. Tokenizer: a byte-level BPE of {result["vocab_size"]} tokens learnt from it.

@@ -18,7 +18,7 @@ from support.training import make_run, tiny_job
 
 import orchestrator.inference.__main__ as inference
 from orchestrator.checkpoints import committed, file_record, read_commit, verify, write_commit
-from orchestrator.data.vocabulary import content_hash
+from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.portable import open_weights
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

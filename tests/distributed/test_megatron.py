@@ -15,7 +15,7 @@ from support.faults import CommandLine, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.checkpoints import verify
-from orchestrator.data.locking import locked
+from orchestrator.data.index.locking import locked
 from orchestrator.exchange.staging import draft_of
 from orchestrator.exchange.stored_weights import StoredWeights
 from orchestrator.rundir import RunDir

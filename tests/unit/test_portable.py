@@ -11,7 +11,7 @@ import pytest
 from support.training import make_run, tiny_job
 
 from orchestrator.checkpoints import file_record, write_commit
-from orchestrator.data.vocabulary import content_hash
+from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError
 from orchestrator.portable import files_to_carry, job_of, open_weights, run_of
 from orchestrator.spec.job import JobSpec

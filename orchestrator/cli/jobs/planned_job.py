@@ -17,7 +17,7 @@ from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.files import task_problems
-from orchestrator.data.vocabulary import UNREADABLE_TOKENIZER
+from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span

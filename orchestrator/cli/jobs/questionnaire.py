@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.cli.jobs.job_text import job_text
-from orchestrator.data.index import bin_path, idx_path, read_index
-from orchestrator.data.manifest import read_manifest
+from orchestrator.data.index.header import bin_path, idx_path, read_index
+from orchestrator.data.index.manifest import read_manifest
 from orchestrator.data.request import SOURCE_GLOBS
-from orchestrator.data.vocabulary import vocabulary_size
+from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import DataError, SpecError, UserError
 from orchestrator.file_types import is_usual
 from orchestrator.spec.documents.field_names import overridden

@@ -26,7 +26,7 @@ from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.run_start import RunsDir, aligned, check_installed
 from orchestrator.cli.runs.sync import send
-from orchestrator.data.vocabulary import content_hash
+from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.portable import Weights, run_of
 from orchestrator.results.evaluation_request import EvaluationRequest, checkpoint_digest, dump_asked

@@ -12,7 +12,13 @@ from rich.table import Table
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.run_start import RunsDir
 from orchestrator.data.preparation import data_problems, survey_job
-from orchestrator.data.sample_index import IndexAnswer, IndexedSet, IndexedSource, IndexRequest, sample_index_dir
+from orchestrator.data.samples.sample_index import (
+    IndexAnswer,
+    IndexedSet,
+    IndexedSource,
+    IndexRequest,
+    sample_index_dir,
+)
 from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, samples_needed

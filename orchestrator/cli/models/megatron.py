@@ -14,7 +14,7 @@ from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.models.conversion import alone, convert, size_of
 from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.run_start import check_installed, label
-from orchestrator.data.vocabulary import vocabulary_size
+from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.events.types import Imported
 from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model

@@ -15,8 +15,8 @@ from orchestrator.cli.models.conversion import alone, convert
 from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.run_start import RunsDir, aligned, check_installed, label
-from orchestrator.data.tokenizer_copies import carried
-from orchestrator.data.vocabulary import content_hash
+from orchestrator.data.tokenizers.copies import carried
+from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError
 from orchestrator.events.types import Reshaped
 from orchestrator.launch.runs import add_generation, create_run

@@ -28,7 +28,7 @@ from orchestrator.cli.run_start import (
     wait_for_previous,
 )
 from orchestrator.cli.runs.submission import cluster_of, submit_and_tell
-from orchestrator.data.position import position_of, seen_again
+from orchestrator.data.samples.position import position_of, seen_again
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.runs import add_generation, find_run, written_with
 from orchestrator.launch.start_checks import check_startable, refuse_imported, refuse_without_checkpoint

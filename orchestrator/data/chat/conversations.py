@@ -19,7 +19,7 @@ from orchestrator.data.chat.turns import (
     refuse_unread,
     said,
 )
-from orchestrator.data.json_values import kind_of, read_json
+from orchestrator.data.input.json_values import kind_of, read_json
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names of what the assistant thinks before it speaks, as transformers knows them."""

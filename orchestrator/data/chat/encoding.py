@@ -25,13 +25,13 @@ from orchestrator.data.chat.templates import (
     template_file,
 )
 from orchestrator.data.chat.tokens import between_images, tokens_of
-from orchestrator.data.documents import MalformedRecord, read_records
-from orchestrator.data.encoding import EncodedChunk, EncodedKey
-from orchestrator.data.images import pixels
-from orchestrator.data.json_values import read_json
-from orchestrator.data.sources import Chunk
-from orchestrator.data.tokenizers import Tokenizer
-from orchestrator.data.vocabulary import tokenizer_file
+from orchestrator.data.input.documents import MalformedRecord, read_records
+from orchestrator.data.input.images import pixels
+from orchestrator.data.input.json_values import read_json
+from orchestrator.data.input.sources import Chunk
+from orchestrator.data.tokenizers.encoding import EncodedChunk, EncodedKey
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
+from orchestrator.data.tokenizers.vocabulary import tokenizer_file
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.spec.sections.chat import TEMPLATES_SAID
 from orchestrator.spec.vision import MARK, VisionSpec

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.data.json_values import kind_of, shown
+from orchestrator.data.input.json_values import kind_of, shown
 from orchestrator.spec.vision import MARK
 
 IMAGE = "\ufdd2"

@@ -13,7 +13,7 @@ import numpy as np
 from orchestrator.data.chat.conversations import Message
 from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.templates import ChatTemplate, RenderedText
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.spec.prompts import NO_TEXT, is_text
 from orchestrator.spec.vision import MARK
 

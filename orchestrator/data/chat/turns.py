@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestrator.data.chat.images import Content, checked_text, read_parts
-from orchestrator.data.json_values import kind_of, read_json, shown
+from orchestrator.data.input.json_values import kind_of, read_json, shown
 
 Role = Literal["system", "user", "assistant", "tool"]
 _NAMES: dict[Role, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from megatron.core.datasets.bert_dataset import BERTMaskedWordPieceDataset, BERTMaskedWordPieceDatasetConfig
 
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.data import DataSpec
 

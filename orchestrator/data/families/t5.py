@@ -6,7 +6,7 @@ from typing import Any
 
 from megatron.core.datasets.t5_dataset import T5MaskedWordPieceDataset, T5MaskedWordPieceDatasetConfig
 
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.data import DataSpec

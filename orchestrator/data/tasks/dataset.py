@@ -9,10 +9,10 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from orchestrator.data.checks import BLEND, path_names
-from orchestrator.data.datasets import Datasets, Samples
+from orchestrator.data.samples.datasets import Datasets, Samples
 from orchestrator.data.tasks.examples import Example, cleaned
 from orchestrator.data.tasks.files import read_examples
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.spec.sections.task import TaskSpec
 
 NO_LABEL = -100

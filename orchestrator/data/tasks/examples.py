@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.data.sources import LONGEST_RECORD
+from orchestrator.data.input.sources import LONGEST_RECORD
 from orchestrator.errors import UserError
 from orchestrator.file_types import why_unreadable
 

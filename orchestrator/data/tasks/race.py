@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from orchestrator.data.json_values import read_json
+from orchestrator.data.input.json_values import read_json
 from orchestrator.data.tasks.examples import Example, read_lines
 from orchestrator.errors import UserError
 from orchestrator.folder_tree import folder_tree

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.data.tasks.examples import read_lines
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import ScoredTokens, TaskContext, TaskNetwork, TaskResult
 from orchestrator.evaluation.statistics import exponential, mean, scaled

@@ -12,7 +12,7 @@ from orchestrator.data.chat.conversations import Message
 from orchestrator.data.chat.encoding import chat_template
 from orchestrator.data.chat.templates import ChatTemplate, JinjaTemplate
 from orchestrator.data.chat.tokens import prompt_tokens
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.model import Model

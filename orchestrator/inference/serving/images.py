@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from orchestrator.data.images import Pixels, pixels
+from orchestrator.data.input.images import Pixels, pixels
 
 _MOST_PIXELS = 40_000_000
 """Of an image; decoded it takes 0.1 to 0.3 GB for a moment, however little is sent."""

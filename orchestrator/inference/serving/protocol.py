@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, FailFast, Field, PlainValidator, Validatio
 from pydantic_core import ErrorDetails
 
 from orchestrator.data.chat.conversations import Message
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import Any
 
-from orchestrator.data.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS
+from orchestrator.data.tokenizers.vocabulary import BYTE_LEVEL_EOD, BYTE_LEVEL_TOKENS
 from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_writer import FlagWriter
 from orchestrator.migration.given_flags import MEGATRON, GivenFlags

@@ -8,7 +8,6 @@ from functools import lru_cache
 from os.path import normpath
 from typing import NamedTuple
 
-from orchestrator.data.blend_samples import Draws, asked_of_sources, built, length_of, samples_of
 from orchestrator.data.chat.packing import pack, usable
 from orchestrator.data.checks import (
     PARTS,
@@ -18,8 +17,9 @@ from orchestrator.data.checks import (
     part_of,
     used_parts,
 )
-from orchestrator.data.index import IndexHeader, tokens_before
+from orchestrator.data.index.header import IndexHeader, tokens_before
 from orchestrator.data.preparation import Source, survey_job
+from orchestrator.data.samples.blend_samples import Draws, asked_of_sources, built, length_of, samples_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend.findings import notes, warnings
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan

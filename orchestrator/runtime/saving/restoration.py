@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoints import Commit, passed_over
-from orchestrator.data.position import DataPosition
+from orchestrator.data.samples.position import DataPosition
 from orchestrator.errors import CheckpointError, OrchestratorError, UserError
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import CheckpointSkipped

@@ -16,7 +16,7 @@ from orchestrator.checkpoints import read_commit, write_commit
 from orchestrator.cli.main import main
 from orchestrator.cli.models import evaluate as command
 from orchestrator.cli.models.evaluation_options import Options, asked_of
-from orchestrator.data.vocabulary import content_hash
+from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, MissingDependency, UserError
 from orchestrator.results.evaluation_request import checkpoint_digest
 from orchestrator.results.record import Measure, Result, result_path, write_result

@@ -11,12 +11,12 @@ import pytest
 from megatron.core.datasets.bert_dataset import BERTMaskedWordPieceDataset
 
 from orchestrator.data.dataset_builder import prepare
-from orchestrator.data.datasets import build_datasets
-from orchestrator.data.index import read_index
-from orchestrator.data.index_statistics import measured
-from orchestrator.data.manifest import read_manifest
+from orchestrator.data.index.header import read_index
+from orchestrator.data.index.manifest import read_manifest
 from orchestrator.data.preparation import survey
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.samples.index_statistics import measured
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec

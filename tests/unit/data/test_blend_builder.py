@@ -22,10 +22,10 @@ from megatron.core.datasets.utils import normalize
 from support.indexed_files import write_indexed
 from support.training import tiny_job
 
-from orchestrator.data.blend_samples import built
-from orchestrator.data.datasets import Datasets, build_datasets
-from orchestrator.data.position import DataPosition, beginning, position_of
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.samples.blend_samples import built
+from orchestrator.data.samples.datasets import Datasets, build_datasets
+from orchestrator.data.samples.position import DataPosition, beginning, position_of
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.spec.job import JobSpec

@@ -18,12 +18,12 @@ from orchestrator.data.chat.encoding import ChatEncoder
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
 from orchestrator.data.commands import print_description
 from orchestrator.data.dataset_builder import prepare
+from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.index.output import PartialOutput
 from orchestrator.data.inspection import first_documents
-from orchestrator.data.manifest import read_manifest
-from orchestrator.data.output import PartialOutput
 from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 

@@ -22,10 +22,10 @@ from orchestrator.data.chat.images import IMAGE
 from orchestrator.data.chat.packing import COUNTS, PATCH
 from orchestrator.data.chat.parts import to_parts
 from orchestrator.data.chat.templates import JinjaTemplate
-from orchestrator.data.images import pixels
+from orchestrator.data.input.images import pixels
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import ShowRequest
-from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec

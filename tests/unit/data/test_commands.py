@@ -13,10 +13,10 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.data.__main__ import run
-from orchestrator.data.index import idx_path
-from orchestrator.data.manifest import manifest_path, read_manifest
+from orchestrator.data.index.header import idx_path
+from orchestrator.data.index.manifest import manifest_path, read_manifest
 from orchestrator.data.request import TokenizeRequest, TrainTokenizerRequest, to_arguments
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 
@@ -201,7 +201,7 @@ class TestTrainTokenizer:
         def refuse(path: Path, content: object) -> None:
             raise PermissionError(13, "Permission denied", str(path))
 
-        monkeypatch.setattr("orchestrator.data.training.write_atomically", refuse)
+        monkeypatch.setattr("orchestrator.data.tokenizers.training.write_atomically", refuse)
         request = TrainTokenizerRequest(inputs=(corpus,), output=tmp_path / "t.json", vocab_size=300)
         with pytest.raises(UserError, match=f"nothing can be written in {tmp_path}: Permission denied; name another"):
             run("train-tokenizer", request, as_json=False)

@@ -21,11 +21,11 @@ from orchestrator.data import damage, preparation
 from orchestrator.data.chat.packing import loss_mask_prefix, usable
 from orchestrator.data.checks import check_data
 from orchestrator.data.damage import index_damage, refuse_damage
-from orchestrator.data.datasets import build_datasets
-from orchestrator.data.index import HEADER, bin_path, idx_path, read_index
-from orchestrator.data.manifest import manifest_path, read_manifest
+from orchestrator.data.index.header import HEADER, bin_path, idx_path, read_index
+from orchestrator.data.index.manifest import manifest_path, read_manifest
 from orchestrator.data.preparation import survey
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, OrchestratorError, UserError
 from orchestrator.models.registry import FAMILIES
 from orchestrator.spec.model import ModelSpec

@@ -15,10 +15,10 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
 )
 
 from orchestrator.data.checks import source_names, split_bounds
-from orchestrator.data.datasets import Datasets, build_datasets
-from orchestrator.data.index import bin_path
-from orchestrator.data.manifest import manifest_path
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.index.header import bin_path
+from orchestrator.data.index.manifest import manifest_path
+from orchestrator.data.samples.datasets import Datasets, build_datasets
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.data import BlendEntry, DataSpec, TokenizerSpec
@@ -212,8 +212,8 @@ RANK = """
 from orchestrator import plain_megatron
 import sys, torch
 from pathlib import Path
-from orchestrator.data.datasets import build_datasets
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.spec.sections.data import DataSpec
 from orchestrator.spec.model import ModelSpec
 rank, rendezvous, first, second, cache = sys.argv[1:]

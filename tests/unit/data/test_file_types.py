@@ -16,10 +16,10 @@ import pytest
 import zstandard
 
 from orchestrator.data.__main__ import run
+from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.input.sources import find_inputs
 from orchestrator.data.inspection import first_documents
-from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import CHAT_GLOBS, ShowRequest, TextRequest, TrainTokenizerRequest
-from orchestrator.data.sources import find_inputs
 from orchestrator.data.tasks.race import race_files
 from orchestrator.errors import UserError
 

@@ -17,12 +17,12 @@ from orchestrator.data.chat.packing import PATCH, loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.dataset_builder import prepare
-from orchestrator.data.datasets import build_datasets
-from orchestrator.data.images import pixels as pixels_of
-from orchestrator.data.index import bin_path, idx_path, read_index
-from orchestrator.data.manifest import read_manifest
+from orchestrator.data.index.header import bin_path, idx_path, read_index
+from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.input.images import pixels as pixels_of
 from orchestrator.data.preparation import survey_job
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, MissingDependency, UserError
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report

@@ -17,7 +17,7 @@ from PIL import EpsImagePlugin, Image, PngImagePlugin
 from transformers import CLIPImageProcessorPil
 from transformers.image_utils import load_image
 
-from orchestrator.data.images import pixels
+from orchestrator.data.input.images import pixels
 from orchestrator.errors import MissingDependency, UserError
 
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.data import json_array, sources
-from orchestrator.data.index import bin_path, idx_path
-from orchestrator.data.json_array import ArrayError, elements
+from orchestrator.data.index.header import bin_path, idx_path
+from orchestrator.data.input import json_array, sources
+from orchestrator.data.input.json_array import ArrayError, elements
+from orchestrator.data.input.sources import find_inputs, read_chunks
 from orchestrator.data.request import TextRequest
-from orchestrator.data.sources import find_inputs, read_chunks
 from orchestrator.errors import UserError
 
 Tokenize = Callable[..., Path]

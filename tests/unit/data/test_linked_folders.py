@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.commands import print_description
+from orchestrator.data.index.manifest import read_manifest
 from orchestrator.data.inspection import first_documents
-from orchestrator.data.manifest import read_manifest
 from orchestrator.data.request import ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.data.tasks.race import race_files
 from orchestrator.errors import UserError

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.data_preparation import refuse_killed
-from orchestrator.data import sources
+from orchestrator.data.input import sources
 from orchestrator.data.request import TrainTokenizerRequest
 from orchestrator.data.tasks.examples import read_lines
-from orchestrator.data.training import train_tokenizer
+from orchestrator.data.tokenizers.training import train_tokenizer
 from orchestrator.data.workers import ordered_map
 from orchestrator.errors import JobError, UserError
 

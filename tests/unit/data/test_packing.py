@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from orchestrator.data.chat import packing
 from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
-from orchestrator.data.datasets import build_datasets
-from orchestrator.data.index import bin_path, idx_path, read_index
-from orchestrator.data.index_statistics import measured
+from orchestrator.data.index.header import bin_path, idx_path, read_index
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.samples.index_statistics import measured
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report

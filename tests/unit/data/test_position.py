@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.training import four_layer_job
 
-from orchestrator.data.position import DataPosition, beginning, position_of, seen_again
+from orchestrator.data.samples.position import DataPosition, beginning, position_of, seen_again
 from orchestrator.spec.job import JobSpec
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.data.chat import rendering
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.serving.chats import Chat
 from orchestrator.inference.serving.protocol import ChatRequest, parsed

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 from support.datasets import files_of
 
-from orchestrator.data.encoding import LONGEST_SENTENCE
-from orchestrator.data.index import read_index
-from orchestrator.data.manifest import read_manifest
-from orchestrator.data.output import PartialOutput
-from orchestrator.data.sentences import split_sentences
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.index.header import read_index
+from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.index.output import PartialOutput
+from orchestrator.data.input.sentences import split_sentences
+from orchestrator.data.tokenizers.encoding import LONGEST_SENTENCE
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.spec.sections.data import TokenizerSpec
 
 PIECES = (

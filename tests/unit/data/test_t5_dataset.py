@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from orchestrator.data.datasets import build_datasets
 from orchestrator.data.families.t5 import SpanTokens
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec

@@ -20,7 +20,7 @@ from orchestrator.data.tasks.examples import Example, cleaned
 from orchestrator.data.tasks.files import read_examples, task_problems
 from orchestrator.data.tasks.mnli import LABELS, read_mnli
 from orchestrator.data.tasks.race import OPTIONS, read_race
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.sections.task import TaskSpec

@@ -19,12 +19,12 @@ from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, Indexe
 from support.datasets import files_of
 
 from orchestrator.data.__main__ import run
-from orchestrator.data.index import bin_path, idx_path, read_index
-from orchestrator.data.manifest import read_manifest
-from orchestrator.data.output import skipped_path
+from orchestrator.data.index.header import bin_path, idx_path, read_index
+from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.index.output import skipped_path
+from orchestrator.data.input.sources import Position, find_inputs, read_chunks
 from orchestrator.data.request import TokenizeRequest
-from orchestrator.data.sources import Position, find_inputs, read_chunks
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 
@@ -193,7 +193,7 @@ class TestInputs:
 
 
 def all_documents(request: TokenizeRequest, chunk_bytes: int) -> list[object]:
-    from orchestrator.data.documents import read_documents
+    from orchestrator.data.input.documents import read_documents
 
     chunks = read_chunks(find_inputs(request).files, request.json_keys, Position(), chunk_bytes)
     return [d for chunk in chunks for block in chunk.blocks for d in read_documents(block, request.json_keys)]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
-from orchestrator.data.token_cache import SPLIT_CUTS, WordTable
-from orchestrator.data.tokenizers import Tokenizer, load_tokenizer
-from orchestrator.data.vocabulary import content_hash, vocabulary_size
+from orchestrator.data.tokenizers.token_cache import SPLIT_CUTS, WordTable
+from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from orchestrator.data.tokenizers.vocabulary import content_hash, vocabulary_size
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 
@@ -180,7 +180,7 @@ class TestWords:
         assert tokenizer._words is None  # type: ignore[attr-defined]
 
     def test_table_stays_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("orchestrator.data.token_cache._MOST_WORDS", 3)
+        monkeypatch.setattr("orchestrator.data.tokenizers.token_cache._MOST_WORDS", 3)
         table = WordTable(str.encode)
         for number in range(10):
             assert table[f"word{number}"] == f"word{number}".encode()

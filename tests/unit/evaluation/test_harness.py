@@ -13,7 +13,7 @@ import pytest
 import yaml
 from support.training import tiny_job
 
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Prompt, Score, ScoredTokens, TaskContext
 from orchestrator.results.evaluation_request import EvaluationRequest

@@ -12,7 +12,7 @@ from support.training import tiny_job
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, normalizers
 
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Score, ScoredTokens, TaskContext
 from orchestrator.evaluation.tasks.choice import make_task

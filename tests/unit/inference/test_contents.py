@@ -9,7 +9,7 @@ import pytest
 from support.pictures import OF_PARTS
 
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE, tokens_and_marks
 from orchestrator.inference.serving.chats import Chat

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE, each_with_images, seen, tokens_and_marks
 from orchestrator.inference.requests import Request

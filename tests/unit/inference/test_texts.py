@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.inference.__main__ import told
 from orchestrator.inference.serving.protocol import completion_choice
 from orchestrator.inference.texts import Continuation, IncrementalDetokenizer, TextDelta

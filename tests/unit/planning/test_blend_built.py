@@ -14,9 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.indexed_files import write_indexed
 
-from orchestrator.data.blend_samples import Draws, asked_of_sources, built, larger_surplus, length_of, normalized
-from orchestrator.data.datasets import build_datasets
-from orchestrator.data.tokenizers import load_tokenizer
+from orchestrator.data.samples.blend_samples import (
+    Draws,
+    asked_of_sources,
+    built,
+    larger_surplus,
+    length_of,
+    normalized,
+)
+from orchestrator.data.samples.datasets import build_datasets
+from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, samples_needed
 

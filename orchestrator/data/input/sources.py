@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from orchestrator.data.compression import decompressed
-from orchestrator.data.json_array import ArrayError, Element, elements
-from orchestrator.data.optional import optional_module
+from orchestrator.data.input.compression import decompressed
+from orchestrator.data.input.json_array import ArrayError, Element, elements
+from orchestrator.data.input.optional import optional_module
 from orchestrator.data.request import SOURCE_GLOBS, TextDocuments, TextRequest
 from orchestrator.errors import JobError, UserError
 from orchestrator.file_types import COMPRESSIONS, data_kind, is_usual, why_unread

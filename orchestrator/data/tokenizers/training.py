@@ -9,10 +9,10 @@ from pathlib import Path
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from orchestrator.data.documents import Document, read_documents
+from orchestrator.data.input.documents import Document, read_documents
+from orchestrator.data.input.sources import find_inputs, left_out_warnings, read_chunks
 from orchestrator.data.request import TrainTokenizerRequest
-from orchestrator.data.sources import find_inputs, left_out_warnings, read_chunks
-from orchestrator.data.vocabulary import GPT2_EOD
+from orchestrator.data.tokenizers.vocabulary import GPT2_EOD
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.folder_tree import LeftOut
 from orchestrator.rundir import write_atomically, write_refusal

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
-from orchestrator.data.json_values import TOO_MANY_DIGITS
+from orchestrator.data.input.json_values import TOO_MANY_DIGITS
 
 _PIECE = 1 << 18
 _BLANKS = re.compile(r"[ \t\r\n]*")

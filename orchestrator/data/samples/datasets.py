@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from orchestrator.data.blend_builder import BlendBuilder
-from orchestrator.data.blend_samples import SURPLUS
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import has_images, images_prefix
 from orchestrator.data.checks import (
@@ -29,12 +27,14 @@ from orchestrator.data.checks import (
 )
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.families.choice import dataset_family
-from orchestrator.data.index import bin_path, idx_path
-from orchestrator.data.locking import locked
-from orchestrator.data.position import DataPosition, asked_of_blend
-from orchestrator.data.resumed_dataset import continued_samples
-from orchestrator.data.sample_index import IndexFiles
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.index.header import bin_path, idx_path
+from orchestrator.data.index.locking import locked
+from orchestrator.data.samples.blend_builder import BlendBuilder
+from orchestrator.data.samples.blend_samples import SURPLUS
+from orchestrator.data.samples.position import DataPosition, asked_of_blend
+from orchestrator.data.samples.resumed_dataset import continued_samples
+from orchestrator.data.samples.sample_index import IndexFiles
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.data import BlendEntry, DataSpec

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.data.json_values import read_json
+from orchestrator.data.input.json_values import read_json
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
-from orchestrator.data.json_values import kind_of, read_json
-from orchestrator.data.sources import Block
+from orchestrator.data.input.json_values import kind_of, read_json
+from orchestrator.data.input.sources import Block
 from orchestrator.file_types import HEAD, why_no_text
 
 Parsed = TypeVar("Parsed")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.data.optional import optional_module
+from orchestrator.data.input.optional import optional_module
 from orchestrator.errors import UserError
 
 Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from orchestrator.data.documents import Document, MalformedRecord, read_documents
-from orchestrator.data.sentences import split_sentences
-from orchestrator.data.sources import Chunk
-from orchestrator.data.tokenizers import Tokenizer
+from orchestrator.data.input.documents import Document, MalformedRecord, read_documents
+from orchestrator.data.input.sentences import split_sentences
+from orchestrator.data.input.sources import Chunk
+from orchestrator.data.tokenizers.tokenizer import Tokenizer
 
 LONGEST_SENTENCE = 512
 """Tokens. megatron-core leaves a document out of its sentence data sets when one sentence has more (helpers.cpp)."""

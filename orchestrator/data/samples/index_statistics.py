@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from megatron.core.datasets.masked_dataset import MaskedWordPieceDataset
 
-from orchestrator.data.blend_samples import samples_of
 from orchestrator.data.families.chat import ChatDataset
-from orchestrator.data.sample_index import IndexedSource
+from orchestrator.data.samples.blend_samples import samples_of
+from orchestrator.data.samples.sample_index import IndexedSource
 
 _CHUNK = 1 << 22
 """Entries of an index that are read at once: it may be larger than the memory."""

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.data.optional import optional_module
+from orchestrator.data.input.optional import optional_module
 from orchestrator.file_types import HEAD, compression_of
 
 _READ = 1 << 12

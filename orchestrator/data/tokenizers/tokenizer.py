@@ -14,9 +14,9 @@ import numpy as np
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from orchestrator.data.optional import optional_module
-from orchestrator.data.token_cache import word_encoder
-from orchestrator.data.vocabulary import (
+from orchestrator.data.input.optional import optional_module
+from orchestrator.data.tokenizers.token_cache import word_encoder
+from orchestrator.data.tokenizers.vocabulary import (
     BYTE_LEVEL_EOD,
     BYTE_LEVEL_TOKENS,
     GPT2_EOD,

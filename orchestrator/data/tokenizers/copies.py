@@ -7,7 +7,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from orchestrator.data.vocabulary import merges_file, tokenizer_file
+from orchestrator.data.tokenizers.vocabulary import merges_file, tokenizer_file
 from orchestrator.spec.sections.data import TokenizerSpec
 
 GENERATION = "generation_config.json"
