@@ -18,7 +18,7 @@ from orchestrator.batch.requeue_decision import conclude, is_stale, say
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import SUPERVISOR_VARIABLE
 from orchestrator.causes import Exit
-from orchestrator.launch.stop_request import asked_to_stay, caught_signals, request_stop
+from orchestrator.launch.processes.stop_request import asked_to_stay, caught_signals, request_stop
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

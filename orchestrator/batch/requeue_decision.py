@@ -24,7 +24,7 @@ from orchestrator.events.types import (
 )
 from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.policy import Decision, decide, unless_withdrawn
-from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
+from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.lease import supersedes
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -28,8 +28,14 @@ from orchestrator.checkpoints import committed
 from orchestrator.events.types import CheckpointSaved, Launched, Withdrawn
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications.process import tell_of_start, tell_of_withdrawn
-from orchestrator.launch.processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
-from orchestrator.launch.stop_request import StopSignals, asked_to_stay, caught_signals, request_stop, stop_at_once
+from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
+from orchestrator.launch.processes.stop_request import (
+    StopSignals,
+    asked_to_stay,
+    caught_signals,
+    request_stop,
+    stop_at_once,
+)
 from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.causes import cause_of
 from orchestrator.errors import JobError, UserError
-from orchestrator.launch.local import Watcher, launch
+from orchestrator.launch.local.launcher import Watcher, launch
 from orchestrator.launch.runs import create_run, remove_new_run
 from orchestrator.launch.short_job import short_job
 from orchestrator.rundir import RunDir, write_atomically

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.errors import JobError, UserError
-from orchestrator.launch.stop_request import Terminated
+from orchestrator.launch.processes.stop_request import Terminated
 from orchestrator.planning.plan import Plan
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
@@ -53,7 +53,7 @@ def prepare_here(what: Sequence[str], job: JobSpec, as_json: bool) -> int:
         return 0
     options = ["--json"] if as_json else []
     command = module_command("orchestrator.data", "prepare", *options, *what, python=job.launch.python)
-    tether = module_command("orchestrator.launch.parent_death_signal", str(os.getpid()))
+    tether = module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()))
     process = subprocess.Popen([*tether, *command], stdout=subprocess.PIPE if as_json else None, text=True)
     said = ""
     while True:

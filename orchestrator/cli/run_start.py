@@ -21,11 +21,11 @@ from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.data_preparation import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.launch.exits import LogMarks
-from orchestrator.launch.local import Severity, Watcher, command_elsewhere, for_the_others
-from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.restarts import launch_with_restarts
+from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewhere, for_the_others
+from orchestrator.launch.local.restarts import launch_with_restarts
+from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import begins_anew, check_startable
-from orchestrator.launch.states import RunStatus, last_iteration, status_of
+from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RUNS_DIR_VARIABLE, RunDir, in_command

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.restarts import launch_with_restarts
+from orchestrator.launch.local.restarts import launch_with_restarts
+from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 

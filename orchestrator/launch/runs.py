@@ -18,7 +18,7 @@ from orchestrator.checkpoints import committed
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
 from orchestrator.events.types import Created, DataFailed, DataPrepared, DataSubmitted, Launched, Submitted
 from orchestrator.launch.code import CodeState, code_state
-from orchestrator.launch.stop_request import caught_signals
+from orchestrator.launch.processes.stop_request import caught_signals
 from orchestrator.rundir import (
     RUNS_DIR_VARIABLE,
     RunDir,

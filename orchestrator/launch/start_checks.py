@@ -10,7 +10,7 @@ from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import CheckpointSaved
-from orchestrator.launch.render import refuse_missing_python, render
+from orchestrator.launch.scripts.render import refuse_missing_python, render
 from orchestrator.lease import held_message, read_holder
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.preflight_checks import missing_train_step, unwritable_cache

@@ -27,7 +27,7 @@ from orchestrator.events.types import (
     StopRequested,
 )
 from orchestrator.launch.event_messages import sentence_of
-from orchestrator.launch.local import Severity, Watcher
+from orchestrator.launch.local.launcher import Severity, Watcher
 from orchestrator.planning.hardware import computing_unit
 from orchestrator.rundir import RunDir
 from orchestrator.stored_files import size_of

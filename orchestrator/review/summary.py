@@ -11,8 +11,8 @@ from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.events.types import Pretrained
-from orchestrator.launch.state_words import State
-from orchestrator.launch.states import RunStatus, last_iteration, statuses_of
+from orchestrator.launch.states.run_states import RunStatus, last_iteration, statuses_of
+from orchestrator.launch.states.state_words import State
 from orchestrator.review.damage import DAMAGE
 from orchestrator.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec

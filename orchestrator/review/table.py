@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.launch.state_words import State
+from orchestrator.launch.states.state_words import State
 from orchestrator.review.summary import RunSummary
 
 STATES: tuple[State, ...] = (

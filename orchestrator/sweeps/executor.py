@@ -29,7 +29,7 @@ from orchestrator.cluster.refusals import refusal
 from orchestrator.errors import JobError, OrchestratorError
 from orchestrator.events.ledger import CellsSubmitted
 from orchestrator.events.types import Launched, Submitted
-from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
+from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir
 from orchestrator.safe_path import module_command
@@ -83,7 +83,7 @@ class CellTask:
         run.logs.mkdir(exist_ok=True)
         before = _launches(run)
         is_starting = _is_local()
-        tether = module_command("orchestrator.launch.parent_death_signal", str(os.getpid()))
+        tether = module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()))
         with run.open_to_append(run.launcher_log) as log:
             child = subprocess.Popen(
                 [*tether, *self.task.command],

@@ -10,8 +10,8 @@ from itertools import starmap
 from typing import Any, Literal
 
 from orchestrator.cluster.slurm import job_states
-from orchestrator.launch.state_words import State as RunState
-from orchestrator.launch.states import RunStatus, readable_statuses, unreadable
+from orchestrator.launch.states.run_states import RunStatus, readable_statuses, unreadable
+from orchestrator.launch.states.state_words import State as RunState
 from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan
 
 State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled"]

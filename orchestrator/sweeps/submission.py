@@ -16,10 +16,10 @@ from typing import Any
 
 from orchestrator import errors
 from orchestrator.errors import JobError, UserError
-from orchestrator.launch.render import RUNTIME_MODULE, render_template, shell_quote
-from orchestrator.launch.sbatch import Place, render_sbatch, sbatch_options
+from orchestrator.launch.cluster.submission import place_of
+from orchestrator.launch.scripts.render import RUNTIME_MODULE, render_template, shell_quote
+from orchestrator.launch.scripts.sbatch import Place, render_sbatch, sbatch_options
 from orchestrator.launch.start_checks import saved_nothing
-from orchestrator.launch.submission import place_of
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.cluster import ClusterSpec

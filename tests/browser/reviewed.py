@@ -27,8 +27,8 @@ from support.training import four_layer_job, layout, logs
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.exits import LogMarks, classify
-from orchestrator.launch.render import render
 from orchestrator.launch.runs import add_generation, create_run
+from orchestrator.launch.scripts.render import render
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec

@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 from support.faults import wait_until
 from support.training import events, four_layer_job
 
-from orchestrator.launch.states import status_of
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.states import cell_statuses
 

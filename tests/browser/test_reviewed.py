@@ -5,7 +5,7 @@ from __future__ import annotations
 from browser.reviewed import FAILED_CELL, Reviewed
 from support.training import events, losses
 
-from orchestrator.launch.states import statuses_of
+from orchestrator.launch.states.run_states import statuses_of
 from orchestrator.sweeps.states import cell_statuses
 
 

@@ -12,7 +12,7 @@ from support.faults import CommandLine
 from support.indexed_files import write_indexed
 from support.training import events, layout, tiny_job
 
-from orchestrator.launch.states import status_of
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 

@@ -18,7 +18,7 @@ from support.training import events, exit_record, layout, logs, losses, make_run
 
 from orchestrator.causes import by_word_of_the_ranks, cause_of
 from orchestrator.checkpoints import COMMIT_FILE, committed, verify
-from orchestrator.launch.processes import processes_of, ranks_of
+from orchestrator.launch.processes.launch_processes import processes_of, ranks_of
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec

@@ -16,7 +16,7 @@ from support.event_log import append_event
 from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, wait_until
 from support.training import events, four_layer_job
 
-from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.rundir import RunDir
 
 pytestmark = pytest.mark.timeout(600)

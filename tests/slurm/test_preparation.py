@@ -16,7 +16,7 @@ from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine
 from support.training import events, four_layer_job
 
 from orchestrator.data.index.header import read_index
-from orchestrator.launch.states import RunStatus, status_of
+from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.rundir import RunDir
 
 pytestmark = pytest.mark.timeout(600)

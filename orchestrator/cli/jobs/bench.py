@@ -29,7 +29,7 @@ from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.run_start import RunsDir, aligned, check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
-from orchestrator.launch.local import Watcher
+from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.hardware import device_of
 from orchestrator.planning.preflight_checks import runs_dir_of

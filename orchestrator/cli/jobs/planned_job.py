@@ -156,7 +156,7 @@ def _template_problems(job: JobSpec, cluster: ClusterSpec | None) -> list[Proble
     """Those of the user's own templates, of which most jobs have none: what renders them takes long to import."""
     if not (job.launch.template or job.launch.slurm_template or (cluster and cluster.template)):
         return []
-    from orchestrator.launch.templates import template_problems
+    from orchestrator.launch.scripts.templates import template_problems
 
     return template_problems(job, cluster)
 

@@ -12,8 +12,8 @@ from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.run_start import RunsDir
 from orchestrator.launch.continuation import find_continuation
-from orchestrator.launch.render import render, render_template
 from orchestrator.launch.runs import next_run_dir
+from orchestrator.launch.scripts.render import render, render_template
 from orchestrator.migration.flag_writer import UnwrittenField
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.planning.preflight_checks import runs_dir_of

@@ -19,7 +19,7 @@ def run(command: str, request: Request, as_json: bool) -> int:
     """Start the program, which ends when this process is killed; returns its exit code. Raises JobError where it was
     killed itself."""
     arguments = [*(["--json"] if as_json else []), *to_arguments(request)]
-    tether = module_command("orchestrator.launch.parent_death_signal", str(os.getpid()))
+    tether = module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()))
     # What Pillow warns its programmers of in people's photographs is no news to them.
     variables = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
     process = subprocess.Popen([*tether, *module_command("orchestrator.data", command, *arguments)], env=variables)

@@ -21,8 +21,8 @@ from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.run_start import RunsDir, check_installed
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.exits import before_the_report, ended_by, failed_ranks, last_exception
-from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
-from orchestrator.launch.render import refuse_missing_python, render_program, script_environment
+from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
+from orchestrator.launch.scripts.render import refuse_missing_python, render_program, script_environment
 from orchestrator.planning.replica import at_layout
 from orchestrator.portable import Weights
 from orchestrator.rundir import default_runs_dir
@@ -204,7 +204,7 @@ def run_inference(
     launch_id = f"{what}-{uuid.uuid4().hex[:8]}"
     process = subprocess.Popen(
         # Tied to this process: one that is killed, and cannot end them, leaves no ranks behind.
-        module_command("orchestrator.launch.parent_death_signal", str(os.getpid()), *command),
+        module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()), *command),
         stdin=None if reads_input else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -12,7 +12,7 @@ from orchestrator.cli.jobs.planned_job import plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, AllowWarnings, check_start, verdict_on_all
 from orchestrator.cli.run_start import RunsDir, aligned, check_installed
 from orchestrator.errors import UserError
-from orchestrator.launch.drill import Drill, drill, shortened
+from orchestrator.launch.local.drill import Drill, drill, shortened
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.loading import load_job

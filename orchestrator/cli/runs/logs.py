@@ -15,7 +15,7 @@ from orchestrator.cli.run_start import RunName, RunsDir, label
 from orchestrator.errors import UserError
 from orchestrator.launch.logs import LogFollower
 from orchestrator.launch.runs import find_run
-from orchestrator.launch.states import status_of
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.rundir import RunDir, default_runs_dir
 
 _POLL_SECONDS = 0.2

@@ -30,10 +30,10 @@ from orchestrator.cli.run_start import (
 from orchestrator.cli.runs.submission import cluster_of, submit_and_tell
 from orchestrator.data.samples.position import position_of, seen_again
 from orchestrator.errors import RunIsHeld, UserError
+from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
 from orchestrator.launch.runs import add_generation, find_run, written_with
 from orchestrator.launch.start_checks import check_startable, refuse_imported, refuse_without_checkpoint
-from orchestrator.launch.states import status_of
-from orchestrator.launch.stop_request import sigterm_as_ctrl_c
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.progress import stored_progress

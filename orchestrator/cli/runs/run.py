@@ -21,10 +21,10 @@ from orchestrator.cli.run_start import (
 from orchestrator.cli.runs.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
 from orchestrator.cli.runs.submission import describe_active
 from orchestrator.launch.continuation import Continuation, has_steps_left
+from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
 from orchestrator.launch.runs import attach_or_create, create_run, taken_back
 from orchestrator.launch.start_checks import check_startable, refuse_missing
-from orchestrator.launch.states import status_of
-from orchestrator.launch.stop_request import sigterm_as_ctrl_c
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.loading import load_job
 

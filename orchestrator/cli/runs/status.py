@@ -14,7 +14,7 @@ from orchestrator.events.types import FirstStep
 from orchestrator.launch.choices import choices_line
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.start_checks import begins_anew
-from orchestrator.launch.states import RunStatus, last_iteration, status_of
+from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import duration
 from orchestrator.results.record import newest_results
 from orchestrator.rundir import RunDir, default_runs_dir, in_command

@@ -14,12 +14,12 @@ from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel
 from orchestrator.data.preparation import Source
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, UserError
-from orchestrator.launch.preparation import data_options, submit_preparation, to_be_made
+from orchestrator.launch.cluster.preparation import data_options, submit_preparation, to_be_made
+from orchestrator.launch.cluster.submission import place_of, submit_run
 from orchestrator.launch.runs import find_run
-from orchestrator.launch.sbatch import sbatch_options
+from orchestrator.launch.scripts.sbatch import sbatch_options
 from orchestrator.launch.start_checks import refuse_without_checkpoint
-from orchestrator.launch.states import RunStatus, status_of
-from orchestrator.launch.submission import place_of, submit_run
+from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.rundir import RunDir, in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

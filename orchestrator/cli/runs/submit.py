@@ -26,13 +26,13 @@ from orchestrator.cli.runs.submission import (
 )
 from orchestrator.cli.runs.sweep import SweepOptions, start_sweep
 from orchestrator.errors import UserError
+from orchestrator.launch.cluster.preparation import render_preparation
+from orchestrator.launch.cluster.submission import place_of
 from orchestrator.launch.continuation import Continuation, has_steps_left
-from orchestrator.launch.preparation import render_preparation
 from orchestrator.launch.runs import attach_or_create, create_run, next_run_dir, taken_back
-from orchestrator.launch.sbatch import render_sbatch
+from orchestrator.launch.scripts.sbatch import render_sbatch
 from orchestrator.launch.start_checks import refuse_without_checkpoint
-from orchestrator.launch.states import status_of
-from orchestrator.launch.submission import place_of
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.preflight_checks import runs_dir_of
 
 

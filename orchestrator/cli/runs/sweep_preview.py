@@ -9,8 +9,8 @@ import typer
 
 from orchestrator.cli.common import print_json
 from orchestrator.cli.runs.sweep_tables import describe_cells
-from orchestrator.launch.sbatch import render_sbatch
-from orchestrator.launch.submission import place_of
+from orchestrator.launch.cluster.submission import place_of
+from orchestrator.launch.scripts.sbatch import render_sbatch
 from orchestrator.planning.hardware.choice import device_of
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.sweeps.ledger import SweepDir

@@ -25,8 +25,8 @@ from orchestrator.events.types import Withdrawn
 from orchestrator.exchange.exportability import export_problems
 from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
+from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation
-from orchestrator.launch.stop_request import request_stop
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.plan import Plan, make_plan

@@ -20,7 +20,7 @@ from orchestrator.errors import UserError
 from orchestrator.events.types import Notified
 from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.process import LOG_NAME
-from orchestrator.launch.processes import LAUNCH_VARIABLE
+from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
 from orchestrator.rundir import RunDir
 from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.spec.sections.notifications import NotificationsSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import Exited, Requeued, RequeueFailed
-from orchestrator.launch.state_words import state_after
+from orchestrator.launch.states.state_words import state_after
 from orchestrator.rundir import RunDir
 from orchestrator.spec.sections.notifications import NotificationsSpec, Occasion
 

@@ -13,9 +13,9 @@ from orchestrator.batch.requeue_decision import conclude, left_to_caller
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.causes import Exit
 from orchestrator.events.types import Event
+from orchestrator.launch.cluster.submission import latest_job
 from orchestrator.launch.policy import Decision
-from orchestrator.launch.processes import REQUEUE_CODE_VARIABLE
-from orchestrator.launch.submission import latest_job
+from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.lease import supersedes
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import load_text

@@ -24,8 +24,8 @@ from orchestrator.batch.supervisor import Commands, supervise
 from orchestrator.cli.main import main
 from orchestrator.cli.runs import cancel
 from orchestrator.cluster import requeueing
-from orchestrator.launch.states import status_of
-from orchestrator.launch.stop_request import request_stop
+from orchestrator.launch.processes.stop_request import request_stop
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved

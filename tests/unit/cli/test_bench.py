@@ -20,9 +20,9 @@ from orchestrator.causes import Exit
 from orchestrator.cli.jobs import this_machine
 from orchestrator.cli.main import main
 from orchestrator.errors import UserError
-from orchestrator.launch.local import Watcher, launch
+from orchestrator.launch.local.launcher import Watcher, launch
+from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import create_run
-from orchestrator.launch.stop_request import request_stop
 from orchestrator.lease import Lease
 from orchestrator.planning.hardware import device_named, device_of
 from orchestrator.planning.time import estimate_time

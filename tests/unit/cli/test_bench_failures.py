@@ -12,7 +12,7 @@ from support.faults import Ranks
 
 from orchestrator.causes import Exit
 from orchestrator.cli.main import main
-from orchestrator.launch.local import launch
+from orchestrator.launch.local.launcher import launch
 from orchestrator.rundir import RunDir
 
 pytestmark = [

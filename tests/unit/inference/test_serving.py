@@ -15,7 +15,7 @@ from support.faults import PATIENCE, CommandLine, Ranks
 from support.serving import Server, start, write_tokenizer
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.launch.processes import processes_of
+from orchestrator.launch.processes.launch_processes import processes_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a tiny training, a server of two processes, the command once")]
 

@@ -20,10 +20,10 @@ from orchestrator.cli.models import generate
 from orchestrator.cli.runs import cancel
 from orchestrator.errors import UserError
 from orchestrator.launch import start_checks
-from orchestrator.launch.processes import processes_of
+from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.start_checks import refuse_missing
-from orchestrator.launch.states import status_of
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
@@ -105,7 +105,7 @@ def test_reader_that_leaves_does_not_end_the_training(
 ) -> None:
     """As `orchestrator run job.yaml | head -1`."""
     program = (
-        "import functools, sys; from orchestrator.cli import main, run_start; from orchestrator.launch.restarts import "
+        "import functools, sys; from orchestrator.cli import main, run_start; from orchestrator.launch.local.restarts import "
         "launch_with_restarts; run_start.launch_with_restarts = functools.partial(launch_with_restarts, "
         "module='fake_runtime'); sys.exit(main.main(sys.argv[1:]))"
     )

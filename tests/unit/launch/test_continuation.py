@@ -255,7 +255,7 @@ TERMINAL = """
 import functools, sys
 from orchestrator.cli import run_start
 from orchestrator.cli.main import main
-from orchestrator.launch.restarts import launch_with_restarts
+from orchestrator.launch.local.restarts import launch_with_restarts
 run_start.launch_with_restarts = functools.partial(launch_with_restarts, module="fake_runtime")
 sys.exit(main(sys.argv[1:]))
 """

@@ -15,8 +15,8 @@ from support.gate import Gate
 
 from orchestrator.checkpoints import write_commit
 from orchestrator.errors import JobError, UserError
-from orchestrator.launch.drill import Step, drill, shortened
-from orchestrator.launch.processes import processes_of
+from orchestrator.launch.local.drill import Step, drill, shortened
+from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.rundir import RunDir

@@ -17,10 +17,10 @@ from support.gate import Gate
 
 from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.launch.local import Watcher, launch
-from orchestrator.launch.processes import end_processes, processes_of, ranks_of
-from orchestrator.launch.states import status_of
-from orchestrator.launch.stop_request import request_stop
+from orchestrator.launch.local.launcher import Watcher, launch
+from orchestrator.launch.processes.launch_processes import end_processes, processes_of, ranks_of
+from orchestrator.launch.processes.stop_request import request_stop
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.launch.watch import LineWatcher
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, read_lines
@@ -340,7 +340,7 @@ def test_who_was_not_found_at_first_is_ended_at_the_next_look(
             if events(run, "started") and not run.stop_file.exists():
                 request_stop(run, "cancel --now", at_once=True)
 
-    monkeypatch.setattr("orchestrator.launch.local.end_processes", misses_all_at_first)
+    monkeypatch.setattr("orchestrator.launch.local.launcher.end_processes", misses_all_at_first)
     run = make_run(job := make_job(launch__env=ENDLESS_STEP))
     assert launch(run, job, module=fake_runtime, watcher=CancelsAtTheStart()).cause == "cancelled"
     assert processes_of(launch_id(run)) == {}

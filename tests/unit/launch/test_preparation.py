@@ -19,8 +19,8 @@ from support.event_log import append_event, lines_of
 from orchestrator.cluster.slurm import JobState
 from orchestrator.data.preparation import Source
 from orchestrator.errors import UserError
-from orchestrator.launch import preparation
-from orchestrator.launch.preparation import (
+from orchestrator.launch.cluster import preparation
+from orchestrator.launch.cluster.preparation import (
     DataJob,
     data_job,
     failed_preparation,
@@ -29,9 +29,9 @@ from orchestrator.launch.preparation import (
     to_be_made,
     waiting_for,
 )
+from orchestrator.launch.cluster.submission import latest_job
 from orchestrator.launch.runs import all_runs, create_run
-from orchestrator.launch.sbatch import Place
-from orchestrator.launch.submission import latest_job
+from orchestrator.launch.scripts.sbatch import Place
 from orchestrator.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -16,7 +16,7 @@ from orchestrator.cli.runs.submission import describe_active
 from orchestrator.cli.runs.sweep_tables import what_is_retried
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.runs import all_runs, find_run
-from orchestrator.launch.states import status_of
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.lease import Lease
 from orchestrator.process import Process
 from orchestrator.review.overview import overview_of

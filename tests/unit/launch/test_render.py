@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.jobs.render import megatron_script
 from orchestrator.errors import UserError
-from orchestrator.launch.render import refuse_missing_python, render, shell_quote
+from orchestrator.launch.scripts.render import refuse_missing_python, render, shell_quote
 from orchestrator.spec.job import JobSpec
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -14,11 +14,11 @@ from support.event_log import append_event
 from support.gate import Gate
 
 from orchestrator.errors import RunIsHeld
-from orchestrator.launch import restarts
-from orchestrator.launch.processes import ranks_of
-from orchestrator.launch.restarts import launch_with_restarts
+from orchestrator.launch.local import restarts
+from orchestrator.launch.local.restarts import launch_with_restarts
+from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.start_checks import check_startable
-from orchestrator.launch.states import status_of
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from tests.unit.launch.test_local import events, expected_losses, losses

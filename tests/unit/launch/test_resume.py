@@ -12,9 +12,9 @@ from support.event_log import append_event, lines_of
 from support.gate import Gate
 
 from orchestrator.cli import run_start
-from orchestrator.launch.processes import ranks_of
+from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.runs import all_runs
-from orchestrator.launch.states import status_of
+from orchestrator.launch.states.run_states import status_of
 from orchestrator.lease import Holder, Lease, read_holder
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir

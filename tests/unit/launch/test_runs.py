@@ -19,6 +19,7 @@ from support.event_log import lines_of
 from orchestrator.checkpoints import write_commit
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.code import code_state
+from orchestrator.launch.processes.stop_request import Terminated, caught_signals, sigterm_as_ctrl_c
 from orchestrator.launch.runs import (
     add_generation,
     all_runs,
@@ -31,7 +32,6 @@ from orchestrator.launch.runs import (
     run_to_continue,
     taken_back,
 )
-from orchestrator.launch.stop_request import Terminated, caught_signals, sigterm_as_ctrl_c
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.rundir import RunDir, default_runs_dir
 from orchestrator.spec.job import JobSpec

@@ -16,11 +16,11 @@ from support.ranks import free_port
 
 from orchestrator.cli import run_start
 from orchestrator.errors import UserError
-from orchestrator.launch.local import Severity, Watcher, launch
-from orchestrator.launch.processes import LAUNCH_VARIABLE
-from orchestrator.launch.render import render
+from orchestrator.launch.local.launcher import Severity, Watcher, launch
+from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
+from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import all_runs
-from orchestrator.launch.stop_request import request_stop
+from orchestrator.launch.scripts.render import render
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.launch import snapshot
+from orchestrator.launch.cluster import snapshot
+from orchestrator.launch.cluster.snapshot import Snapshot, take_snapshot
 from orchestrator.launch.code import code_state
-from orchestrator.launch.snapshot import Snapshot, take_snapshot
 from orchestrator.rundir import RunDir
 
 HOSTILE = "it's $(touch x) ü\n.py"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.event_log import append_event
 
-from orchestrator.launch.states import LatestMetrics, last_metrics, status_of
+from orchestrator.launch.states.run_states import LatestMetrics, last_metrics, status_of
 from orchestrator.lease import Lease
 from orchestrator.process import Process
 from orchestrator.review.summary import summarize

@@ -9,8 +9,8 @@ import pytest
 from support.event_log import append_event
 
 from orchestrator.cluster.slurm import JobState
-from orchestrator.launch import states
-from orchestrator.launch.cluster_states import SchedulerReport
+from orchestrator.launch.states import run_states
+from orchestrator.launch.states.cluster_states import SchedulerReport
 from orchestrator.rundir import RunDir
 
 Ask = Callable[[Iterable[str]], SchedulerReport]
@@ -41,8 +41,8 @@ def test_a_job_that_ends_while_the_scheduler_is_asked_has_the_last_word(
     def end() -> None:
         append_event(run, "exited", launch_id="lab-7.0", code=1, cause="bug", message="ValueError: 3", iteration=3)
 
-    monkeypatch.setattr(states, "ask_the_scheduler", asked(end))
-    status = states.status_of(run)
+    monkeypatch.setattr(run_states, "ask_the_scheduler", asked(end))
+    status = run_states.status_of(run)
     assert (status.state, status.cause, status.message) == ("failed", "bug", "ValueError: 3")
 
 
@@ -52,8 +52,8 @@ def test_of_a_job_submitted_meanwhile_the_scheduler_has_said_nothing(
     def submit_again() -> None:
         append_event(run, "submitted", job_id="8", cluster="lab")
 
-    monkeypatch.setattr(states, "ask_the_scheduler", asked(submit_again))
-    status = states.status_of(run)
+    monkeypatch.setattr(run_states, "ask_the_scheduler", asked(submit_again))
+    status = run_states.status_of(run)
     assert status.job is not None
     assert (status.job.job_id, status.cause) == ("7", "lost")
     assert "exit code 1" in str(status.message)
@@ -72,5 +72,5 @@ def test_a_job_that_waited_for_another_run_says_so(
     run = RunDir(tmp_path)
     append_event(run, "submitted", job_id="7", cluster="lab")
     never = JobState("7", "CANCELLED", reason, (), 0, 0, 0.0, None, None)
-    monkeypatch.setattr(states, "ask_the_scheduler", lambda job_ids: SchedulerReport({"7": never}))
-    assert states.status_of(run).describe() == f"cancelled ({said}: SLURM says CANCELLED ({reason}))"
+    monkeypatch.setattr(run_states, "ask_the_scheduler", lambda job_ids: SchedulerReport({"7": never}))
+    assert run_states.status_of(run).describe() == f"cancelled ({said}: SLURM says CANCELLED ({reason}))"

@@ -11,7 +11,7 @@ import pytest
 from orchestrator import stored_files
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs, create_run, find_run
-from orchestrator.launch.states import readable_statuses
+from orchestrator.launch.states.run_states import readable_statuses
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

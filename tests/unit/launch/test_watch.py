@@ -14,7 +14,7 @@ from rich.console import Console
 from support.event_log import append_event, lines_of, log_of
 
 from orchestrator.events.types import CHOICES
-from orchestrator.launch.local import Severity, Watcher, launch
+from orchestrator.launch.local.launcher import Severity, Watcher, launch
 from orchestrator.launch.logs import LineTail, LogFollower
 from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, event_line, watcher_for
 from orchestrator.rundir import RunDir, append_line

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.launch.sbatch import Place
+from orchestrator.launch.scripts.sbatch import Place
 from orchestrator.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.exchange.exportability import export_warnings
-from orchestrator.launch.render import render
-from orchestrator.launch.sbatch import render_sbatch
-from orchestrator.launch.submission import place_of
+from orchestrator.launch.cluster.submission import place_of
+from orchestrator.launch.scripts.render import render
+from orchestrator.launch.scripts.sbatch import render_sbatch
 from orchestrator.planning.plan import make_plan
 from orchestrator.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec

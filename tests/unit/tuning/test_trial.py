@@ -13,8 +13,8 @@ from support.faults import QUICK_TORCHRUN
 
 from orchestrator.causes import Exit
 from orchestrator.errors import UserError
-from orchestrator.launch.local import Watcher
-from orchestrator.launch.stop_request import request_stop
+from orchestrator.launch.local.launcher import Watcher
+from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.layout import layout_of

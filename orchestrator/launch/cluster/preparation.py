@@ -17,8 +17,8 @@ from orchestrator.data.index.manifest import manifest_path
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import DataFailed, DataPrepared, DataSubmitted
-from orchestrator.launch.render import render_template
-from orchestrator.launch.sbatch import (
+from orchestrator.launch.scripts.render import render_template
+from orchestrator.launch.scripts.sbatch import (
     Place,
     container_command,
     container_options,

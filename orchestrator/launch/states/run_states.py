@@ -14,8 +14,9 @@ from orchestrator.checkpoints import Commit, committed
 from orchestrator.errors import UserError
 from orchestrator.events.log import EventLog, Launch
 from orchestrator.events.types import Launched
-from orchestrator.launch.cluster_states import SchedulerReport, ask_the_scheduler, state_on_cluster
-from orchestrator.launch.state_words import (
+from orchestrator.launch.cluster.submission import SlurmRun, latest_job
+from orchestrator.launch.states.cluster_states import SchedulerReport, ask_the_scheduler, state_on_cluster
+from orchestrator.launch.states.state_words import (
     SECONDS_TO_TAKE_THE_LEASE,
     State,
     state_after,
@@ -23,7 +24,6 @@ from orchestrator.launch.state_words import (
     working_state,
     written_end,
 )
-from orchestrator.launch.submission import SlurmRun, latest_job
 from orchestrator.lease import Holder, read_holder
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.progress import progress_of

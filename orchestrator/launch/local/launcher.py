@@ -20,10 +20,16 @@ from orchestrator.causes import Exit, exit_records
 from orchestrator.events.types import Event, Exited, Launched
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications import process as notifications
-from orchestrator.launch.processes import LAUNCH_VARIABLE, end_processes
-from orchestrator.launch.render import RUNTIME_MODULE, render
+from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
+from orchestrator.launch.processes.stop_request import (
+    StopSignals,
+    caught_signals,
+    ended_by_force,
+    request_stop,
+    stop_at_once,
+)
+from orchestrator.launch.scripts.render import RUNTIME_MODULE, render
 from orchestrator.launch.start_checks import check_startable
-from orchestrator.launch.stop_request import StopSignals, caught_signals, ended_by_force, request_stop, stop_at_once
 from orchestrator.process import Process
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
@@ -158,7 +164,9 @@ def command_elsewhere(run: RunDir, launch_id: str) -> str:
 
 def _start(run: RunDir, launch_id: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        module_command("orchestrator.launch.parent_death_signal", str(os.getpid()), "bash", str(run.launch_script)),
+        module_command(
+            "orchestrator.launch.processes.parent_death_signal", str(os.getpid()), "bash", str(run.launch_script)
+        ),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.launch.parent_death_signal PARENT COMMAND…`: become COMMAND, which gets SIGTERM when PARENT
+"""`python -m orchestrator.launch.processes.parent_death_signal PARENT COMMAND…`: become COMMAND, which gets SIGTERM when PARENT
 dies.
 
 A program of its own rather than code between fork and exec, which is not safe in a process with threads.

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from orchestrator.errors import Problem, UserError
-from orchestrator.launch.render import render
-from orchestrator.launch.sbatch import Place, render_sbatch
+from orchestrator.launch.scripts.render import render
+from orchestrator.launch.scripts.sbatch import Place, render_sbatch
 from orchestrator.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -9,10 +9,10 @@ from pathlib import Path
 from orchestrator.cluster.slurm import Warn, submit
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import Exited, Launched, Requeued, Submitted, Withdrawn
-from orchestrator.launch.preparation import DataJob, data_job
-from orchestrator.launch.render import RUNTIME_MODULE
-from orchestrator.launch.sbatch import Place, render_sbatch
-from orchestrator.launch.snapshot import take_snapshot
+from orchestrator.launch.cluster.preparation import DataJob, data_job
+from orchestrator.launch.cluster.snapshot import take_snapshot
+from orchestrator.launch.scripts.render import RUNTIME_MODULE
+from orchestrator.launch.scripts.sbatch import Place, render_sbatch
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.slurm import JobState, job_states
 from orchestrator.errors import OrchestratorError
-from orchestrator.launch.preparation import failed_preparation, waiting_for
-from orchestrator.launch.state_words import (
+from orchestrator.launch.cluster.preparation import failed_preparation, waiting_for
+from orchestrator.launch.cluster.submission import SlurmRun
+from orchestrator.launch.states.state_words import (
     SECONDS_TO_TAKE_THE_LEASE,
     State,
     state_after,
@@ -18,7 +19,6 @@ from orchestrator.launch.state_words import (
     working_state,
     written_end,
 )
-from orchestrator.launch.submission import SlurmRun
 from orchestrator.lease import Holder
 from orchestrator.rundir import RunDir
 

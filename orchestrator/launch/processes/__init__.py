@@ -1,0 +1,1 @@
+"""The processes of a launch: finding, stopping, and ending them with their parent."""

@@ -1,0 +1,1 @@
+"""Launch scripts and batch scripts, rendered from templates."""

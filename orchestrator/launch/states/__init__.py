@@ -1,0 +1,1 @@
+"""The state of a run, derived from its files and the scheduler."""
