@@ -18,14 +18,14 @@ import torch  # isort: skip
 
 from orchestrator.errors import OrchestratorError, is_full_disk
 from orchestrator.exchange.background_process import live_beside
-from orchestrator.exchange.families.choice import family_of_folder
-from orchestrator.exchange.hf_export import export, require_whole
-from orchestrator.exchange.hf_import import import_weights
-from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
-from orchestrator.exchange.peft import export_adapter
+from orchestrator.exchange.hugging_face.families.choice import family_of_folder
+from orchestrator.exchange.hugging_face.hf_export import export, require_whole
+from orchestrator.exchange.hugging_face.hf_import import import_weights
+from orchestrator.exchange.hugging_face.peft import export_adapter
+from orchestrator.exchange.megatron.checkpoints import describe, export_megatron, import_megatron
 from orchestrator.exchange.reshaping import contents, reshape
 from orchestrator.exchange.staging import draft_of
-from orchestrator.exchange.threads import default_threads
+from orchestrator.exchange.tensors.threads import default_threads
 from orchestrator.portable import job_of
 from orchestrator.spec.loading import load_resolved
 

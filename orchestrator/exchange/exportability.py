@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem, UserError
-from orchestrator.exchange import megatron_sentences as sentences
-from orchestrator.exchange.families.choice import family_of_job, nearest_family
+from orchestrator.exchange.hugging_face.families.choice import family_of_job, nearest_family
+from orchestrator.exchange.megatron import sentences
 from orchestrator.spec.job import JobSpec
 
 NOT_EXPORTABLE = "not_exportable"

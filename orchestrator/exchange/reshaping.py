@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, Writ
 from orchestrator.checkpoints import file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
 from orchestrator.exchange.progress import shown
-from orchestrator.exchange.stored_weights import StoredWeights, Tensors
+from orchestrator.exchange.tensors.stored_weights import StoredWeights, Tensors
 from orchestrator.portable import JOB_FILE, TOKENIZER_FOLDER, files_to_carry
 from orchestrator.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec

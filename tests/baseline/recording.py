@@ -98,7 +98,9 @@ def measured(run: RunDir, after: int = 0) -> dict[str, dict[str, float]]:
 
 def saved(run: RunDir) -> dict[str, Any]:
     """Shapes by name of the tensors in the last checkpoint of a run."""
-    from orchestrator.exchange.stored_weights import StoredWeights  # torch, which plans and scripts need not wait for
+    from orchestrator.exchange.tensors.stored_weights import (
+        StoredWeights,  # torch, which plans and scripts need not wait for
+    )
 
     stored = StoredWeights(committed(run)[-1].path)
     return {key: [*stored.shape(key)] for key in sorted(stored.keys())}

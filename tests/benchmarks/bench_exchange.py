@@ -53,12 +53,12 @@ def make(folder: Path, layers: int, large: bool) -> None:
     import torch  # isort: skip
 
     from orchestrator.checkpoints import read_commit, write_commit
-    from orchestrator.exchange.configuration import to_config
-    from orchestrator.exchange.families.llama import LLAMA
-    from orchestrator.exchange.hf_import import _objects, _parts, _their_shapes
-    from orchestrator.exchange.safetensors_reader import PublishedWeights
-    from orchestrator.exchange.shards import Entry, ShardFiles, in_shards
-    from orchestrator.exchange.tensor_writer import TensorPart, write_tensors
+    from orchestrator.exchange.hugging_face.configuration import to_config
+    from orchestrator.exchange.hugging_face.families.llama import LLAMA
+    from orchestrator.exchange.hugging_face.hf_import import _objects, _parts, _their_shapes
+    from orchestrator.exchange.tensors.safetensors_reader import PublishedWeights
+    from orchestrator.exchange.tensors.shards import Entry, ShardFiles, in_shards
+    from orchestrator.exchange.tensors.tensor_writer import TensorPart, write_tensors
     from orchestrator.planning.vocabulary import vocabulary
     from orchestrator.spec.loading import dump_resolved, load_text
 
@@ -103,10 +103,10 @@ def convert(way: str, folder: Path) -> tuple[float, float, int]:
 
     import torch  # isort: skip
 
-    from orchestrator.exchange.families.llama import LLAMA
-    from orchestrator.exchange.hf_export import export
-    from orchestrator.exchange.hf_import import import_weights
-    from orchestrator.exchange.threads import default_threads
+    from orchestrator.exchange.hugging_face.families.llama import LLAMA
+    from orchestrator.exchange.hugging_face.hf_export import export
+    from orchestrator.exchange.hugging_face.hf_import import import_weights
+    from orchestrator.exchange.tensors.threads import default_threads
     from orchestrator.portable import job_of
     from orchestrator.spec.loading import load_resolved
 

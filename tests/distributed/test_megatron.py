@@ -17,7 +17,7 @@ from support.training import events, largest_difference, layout, losses, make_ru
 from orchestrator.checkpoints import verify
 from orchestrator.data.index.locking import locked
 from orchestrator.exchange.staging import draft_of
-from orchestrator.exchange.stored_weights import StoredWeights
+from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved

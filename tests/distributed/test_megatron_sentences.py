@@ -11,9 +11,9 @@ import torch
 from support.faults import CommandLine, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
-from orchestrator.exchange.megatron_arguments import to_model
+from orchestrator.exchange.megatron.arguments import to_model
 from orchestrator.exchange.shapes import weights_of
-from orchestrator.exchange.stored_weights import StoredWeights
+from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.models.registry import FAMILIES
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -14,7 +14,7 @@ from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.checkpoints import file_record, read_commit, verify, write_commit
-from orchestrator.exchange.stored_weights import StoredWeights
+from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.portable import JOB_FILE
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec

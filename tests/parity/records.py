@@ -21,8 +21,8 @@ import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
 from orchestrator.checkpoints import MEGATRON_TRACKER
-from orchestrator.exchange.stored_weights import StoredWeights
-from orchestrator.exchange.tensor_writer import TensorPart, write_tensors
+from orchestrator.exchange.tensors.stored_weights import StoredWeights
+from orchestrator.exchange.tensors.tensor_writer import TensorPart, write_tensors
 from parity.kinds import KINDS, SAVED
 
 FOLDER = Path(__file__).parent / "recorded"

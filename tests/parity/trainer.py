@@ -21,7 +21,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 
 import torch  # isort: skip
 
-from orchestrator.exchange.megatron_sentences import is_copy
+from orchestrator.exchange.megatron.sentences import is_copy
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers.norms import Norm

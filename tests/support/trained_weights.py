@@ -7,7 +7,7 @@ moves them.
 from __future__ import annotations
 
 from orchestrator.checkpoints import committed
-from orchestrator.exchange.stored_weights import StoredWeights
+from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.rundir import RunDir
 
 OF_ADAM = 1e-5

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 
 from orchestrator.errors import CheckpointError
-from orchestrator.exchange.stored_weights import StoredWeights
+from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.weights_only import require_plain_state, weights_only
 
 # One process reads and writes here, which torch warns of.

@@ -17,9 +17,9 @@ from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.run_start import RunsDir, check_installed, label
 from orchestrator.errors import UserError
 from orchestrator.events.types import Imported
-from orchestrator.exchange.configuration import merged_rates, read_config, to_dtype, to_model
-from orchestrator.exchange.families.choice import family_of_folder, family_of_job
-from orchestrator.exchange.processor_values import image_token_note, refuse_other_pixels
+from orchestrator.exchange.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
+from orchestrator.exchange.hugging_face.families.choice import family_of_folder, family_of_job
+from orchestrator.exchange.hugging_face.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.exchange.table import Family
 from orchestrator.launch.runs import create_run
 from orchestrator.portable import Weights, job_of

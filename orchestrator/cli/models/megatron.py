@@ -17,10 +17,10 @@ from orchestrator.cli.run_start import check_installed, label
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.events.types import Imported
-from orchestrator.exchange.megatron_arguments import NULL_TOKENIZER, differences, require_representable, to_model
-from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
-from orchestrator.exchange.megatron_sentences import family_of
-from orchestrator.exchange.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
+from orchestrator.exchange.megatron.arguments import NULL_TOKENIZER, differences, require_representable, to_model
+from orchestrator.exchange.megatron.names import find_sources, unread, wanted_tensors
+from orchestrator.exchange.megatron.sentences import family_of
+from orchestrator.exchange.megatron.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
 from orchestrator.launch.runs import create_run
 from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary

@@ -23,8 +23,8 @@ from orchestrator.inference import load
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from orchestrator.checkpoints import committed
-    from orchestrator.exchange.hf_export import export
-    from orchestrator.exchange.peft import export_adapter
+    from orchestrator.exchange.hugging_face.hf_export import export
+    from orchestrator.exchange.hugging_face.peft import export_adapter
     from orchestrator.rundir import RunDir
     from orchestrator.spec.loading import load_resolved
 

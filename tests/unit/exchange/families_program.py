@@ -17,10 +17,10 @@ import transformers
 from safetensors.torch import load_file
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.exchange.configuration import read_config, to_model
-from orchestrator.exchange.families.choice import family_of_folder
-from orchestrator.exchange.hf_export import export
-from orchestrator.exchange.hf_import import import_weights
+from orchestrator.exchange.hugging_face.configuration import read_config, to_model
+from orchestrator.exchange.hugging_face.families.choice import family_of_folder
+from orchestrator.exchange.hugging_face.hf_export import export
+from orchestrator.exchange.hugging_face.hf_import import import_weights
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved

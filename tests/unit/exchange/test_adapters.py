@@ -9,8 +9,8 @@ import torch
 from support.training import tiny_job
 
 from orchestrator.errors import CheckpointError, UserError
-from orchestrator.exchange.families.llama import LLAMA
-from orchestrator.exchange.hf_export import Source
+from orchestrator.exchange.hugging_face.families.llama import LLAMA
+from orchestrator.exchange.hugging_face.hf_export import Source
 from orchestrator.exchange.shapes import shape_of
 
 LAYERS, WIDE, RANK = 2, 16, 3

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import CheckpointError
-from orchestrator.exchange.blobs import read_tensor
+from orchestrator.exchange.tensors.blobs import read_tensor
 
 BEFORE = b"another tensor"
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.cli.main import main
 from orchestrator.errors import UserError
-from orchestrator.exchange.config_keys import NEUTRAL, WITHOUT_EFFECT
-from orchestrator.exchange.configuration import keys_read, merged_rates, to_model
-from orchestrator.exchange.families.choice import FAMILIES, family_of_folder, family_of_type
+from orchestrator.exchange.hugging_face.config_keys import NEUTRAL, WITHOUT_EFFECT
+from orchestrator.exchange.hugging_face.configuration import keys_read, merged_rates, to_model
+from orchestrator.exchange.hugging_face.families.choice import FAMILIES, family_of_folder, family_of_type
+from orchestrator.exchange.hugging_face.vision import IGNORED, KEYS_READ
 from orchestrator.exchange.table import Family
-from orchestrator.exchange.vision import IGNORED, KEYS_READ
 from orchestrator.spec.loading import load_text
 
 with warnings.catch_warnings():

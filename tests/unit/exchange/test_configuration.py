@@ -12,8 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.configuration import keys_read, read_config, to_config, to_model
-from orchestrator.exchange.families.choice import FAMILIES, family_of_folder, family_of_model, family_of_type
+from orchestrator.exchange.hugging_face.configuration import keys_read, read_config, to_config, to_model
+from orchestrator.exchange.hugging_face.families.choice import (
+    FAMILIES,
+    family_of_folder,
+    family_of_model,
+    family_of_type,
+)
 from orchestrator.exchange.shapes import shape_of
 from orchestrator.exchange.table import Family
 from orchestrator.planning.parameters import parameters

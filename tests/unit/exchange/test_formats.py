@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.families.llama import LLAMA
-from orchestrator.exchange.hf_export import Source
+from orchestrator.exchange.hugging_face.families.llama import LLAMA
+from orchestrator.exchange.hugging_face.hf_export import Source
 from orchestrator.spec.model import ModelSpec
 
 

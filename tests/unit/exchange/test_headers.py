@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.headers import read_headers
-from orchestrator.exchange.names import names_in
+from orchestrator.exchange.tensors.headers import read_headers
+from orchestrator.exchange.tensors.names import names_in
 
 WHOLE = save({"a": torch.arange(6.0).view(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.ones(0)})
 

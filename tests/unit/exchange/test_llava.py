@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.errors import UserError
-from orchestrator.exchange.configuration import to_config, to_model
-from orchestrator.exchange.families.choice import family_of_folder, family_of_model, nearest_family
-from orchestrator.exchange.families.llava import LLAVA
-from orchestrator.exchange.names import SINGLE
-from orchestrator.exchange.processor_files import write_processor
-from orchestrator.exchange.processor_values import image_token_note, refuse_other_pixels
-from orchestrator.exchange.safetensors_reader import PublishedWeights
+from orchestrator.exchange.hugging_face.configuration import to_config, to_model
+from orchestrator.exchange.hugging_face.families.choice import family_of_folder, family_of_model, nearest_family
+from orchestrator.exchange.hugging_face.families.llava import LLAVA
+from orchestrator.exchange.hugging_face.processor_files import write_processor
+from orchestrator.exchange.hugging_face.processor_values import image_token_note, refuse_other_pixels
+from orchestrator.exchange.tensors.names import SINGLE
+from orchestrator.exchange.tensors.safetensors_reader import PublishedWeights
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec

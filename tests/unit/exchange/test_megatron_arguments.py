@@ -11,7 +11,7 @@ from support.training import four_layer_job, layout
 from orchestrator.checkpoints import MEGATRON_TRACKER, find_weights
 from orchestrator.cli.models import megatron
 from orchestrator.errors import UserError
-from orchestrator.exchange.megatron_arguments import (
+from orchestrator.exchange.megatron.arguments import (
     _network,
     differences,
     require_representable,
@@ -19,7 +19,7 @@ from orchestrator.exchange.megatron_arguments import (
     to_arguments,
     to_model,
 )
-from orchestrator.exchange.megatron_names import wanted_tensors
+from orchestrator.exchange.megatron.names import wanted_tensors
 from orchestrator.planning.batch import Progress
 from orchestrator.spec.model import ModelSpec
 

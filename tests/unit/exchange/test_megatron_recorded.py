@@ -16,12 +16,12 @@ from parity.records import recorded, value_of, values_of, write_checkpoint
 from orchestrator.cli.main import main
 from orchestrator.cli.models import megatron
 from orchestrator.errors import UserError
-from orchestrator.exchange.megatron import describe, export_megatron, import_megatron
-from orchestrator.exchange.megatron_arguments import differences, to_arguments, to_model
-from orchestrator.exchange.megatron_names import numbered_object, stacked_object, wanted_tensors
-from orchestrator.exchange.megatron_optimizer import is_resumable
-from orchestrator.exchange.megatron_sentences import family_of
-from orchestrator.exchange.stored_weights import StoredWeights
+from orchestrator.exchange.megatron.arguments import differences, to_arguments, to_model
+from orchestrator.exchange.megatron.checkpoints import describe, export_megatron, import_megatron
+from orchestrator.exchange.megatron.names import numbered_object, stacked_object, wanted_tensors
+from orchestrator.exchange.megatron.optimizer import is_resumable
+from orchestrator.exchange.megatron.sentences import family_of
+from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.migration.from_megatron import migrate_script
 from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.job import JobSpec

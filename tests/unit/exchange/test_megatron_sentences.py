@@ -8,9 +8,9 @@ import pytest
 from support.training import tiny_job
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.megatron_arguments import differences, require_representable, to_arguments, to_model
-from orchestrator.exchange.megatron_names import find_sources, names_there, unread, wanted_tensors
-from orchestrator.exchange.megatron_sentences import family_of
+from orchestrator.exchange.megatron.arguments import differences, require_representable, to_arguments, to_model
+from orchestrator.exchange.megatron.names import find_sources, names_there, unread, wanted_tensors
+from orchestrator.exchange.megatron.sentences import family_of
 from orchestrator.models.registry import BERT
 from orchestrator.spec.job import JobSpec
 

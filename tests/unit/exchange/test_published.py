@@ -14,12 +14,12 @@ from safetensors.torch import save_file
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.errors import UserError
-from orchestrator.exchange.families.bert import BERT
-from orchestrator.exchange.families.llama import LLAMA
-from orchestrator.exchange.families.t5 import T5
-from orchestrator.exchange.hf_import import _check_copies
-from orchestrator.exchange.names import SINGLE
-from orchestrator.exchange.safetensors_reader import PublishedWeights
+from orchestrator.exchange.hugging_face.families.bert import BERT
+from orchestrator.exchange.hugging_face.families.llama import LLAMA
+from orchestrator.exchange.hugging_face.families.t5 import T5
+from orchestrator.exchange.hugging_face.hf_import import _check_copies
+from orchestrator.exchange.tensors.names import SINGLE
+from orchestrator.exchange.tensors.safetensors_reader import PublishedWeights
 from orchestrator.spec.model import ModelSpec
 
 MODEL = ModelSpec(num_layers=1, hidden_size=4, num_attention_heads=1, seq_length=8, vocab_size=2)

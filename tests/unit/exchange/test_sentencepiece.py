@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.tokenizer_files import write_tokenizer
+from orchestrator.exchange.hugging_face.tokenizer_files import write_tokenizer
 from orchestrator.spec.sections.data import TokenizerSpec
 
 LLAMA = {

@@ -23,9 +23,9 @@ from support.rank_files import PARTS, SIZES, Network, changed, job_of, model_of,
 from support.training import tiny_job
 
 from orchestrator.errors import UserError
-from orchestrator.exchange.megatron import describe
-from orchestrator.exchange.megatron_names import find_sources, unread, wanted_tensors
-from orchestrator.exchange.torch_format.weights import RankWeights
+from orchestrator.exchange.megatron.checkpoints import describe
+from orchestrator.exchange.megatron.names import find_sources, unread, wanted_tensors
+from orchestrator.exchange.megatron.torch_format.weights import RankWeights
 
 
 def as_plain(weights: RankWeights, network: Network) -> dict[str, torch.Tensor]:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from support.rank_files import Network, changed, job_of, set_key, write
 
-from orchestrator.exchange.megatron import describe
-from orchestrator.exchange.torch_format.weights import RankWeights
+from orchestrator.exchange.megatron.checkpoints import describe
+from orchestrator.exchange.megatron.torch_format.weights import RankWeights
 
 
 def optimizer_of(folder: Path, first_release: bool) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Hugging Face's layout: weights, configuration, tokenizer, image processor and adapters, in and out."""

@@ -1,0 +1,1 @@
+"""Megatron-LM's checkpoints, in and out: keys, arguments and the optimizer's state."""
