@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
+from orchestrator.review.charts.series import Column, Series
 from orchestrator.review.redaction import Redaction
-from orchestrator.review.series import Column, Series
 from orchestrator.review.summary import RunSummary
 from orchestrator.spec.documents.field_names import short_name
 from orchestrator.spec.fields.formatting import shorten

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.launch.runs import run_folders
+from orchestrator.review.charts.series import GrowingSeries, Series
 from orchestrator.review.damage import DAMAGE
-from orchestrator.review.series import GrowingSeries, Series
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.rundir import RunDir
 

@@ -12,7 +12,7 @@ from orchestrator.events.types import Exited, Launched, Pretrained, Started, Ste
 from orchestrator.launch.event_messages import evidence_of
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.lease import read_holder
-from orchestrator.review.logs import closing_lines
+from orchestrator.review.logs.pages import closing_lines
 from orchestrator.review.summary import PRETRAINED, RunSummary
 from orchestrator.rundir import RunDir, in_command
 from orchestrator.tracking.cursor import unsent_bytes

@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 
-from orchestrator.review.axes import XAxis
 from orchestrator.review.cache import Cache
-from orchestrator.review.charts import Chart, Curve, Range, curves_of
+from orchestrator.review.charts.axes import XAxis
+from orchestrator.review.charts.curves import Chart, Curve, Range, curves_of
+from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
-from orchestrator.review.series import Series
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.goodput import Goodput, goodput_of

@@ -17,8 +17,8 @@ from pathlib import Path
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Started, Submitted, Withdrawn
 from orchestrator.planning.hardware.devices import computing_unit
-from orchestrator.review.axes import plain
-from orchestrator.review.charts import Figure
+from orchestrator.review.charts.axes import plain
+from orchestrator.review.charts.curves import Figure
 from orchestrator.review.summary import RunSummary
 
 _MOST_GPUS = 1 << 32

@@ -30,8 +30,8 @@ from orchestrator.dashboard.settings import Settings
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.lease import read_holder
-from orchestrator.review.charts import CHARTS
-from orchestrator.review.logs import log_list
+from orchestrator.review.charts.curves import CHARTS
+from orchestrator.review.logs.pages import log_list
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import sweep_dir
 from orchestrator.tracking.cursor import read_cursor

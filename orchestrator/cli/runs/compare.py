@@ -18,9 +18,9 @@ from orchestrator.cli.runs.curves import Curve, draw, letter_in_colour
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.planning.figures import duration, memory_size
-from orchestrator.review.axes import X_TITLES, XAxis, x_of
+from orchestrator.review.charts.axes import X_TITLES, XAxis, x_of
+from orchestrator.review.charts.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.compare import Comparison, Difference, Kind, Row, compare
-from orchestrator.review.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.summary import summarize_each, with_goodput
 from orchestrator.rundir import RunDir, default_runs_dir
 from orchestrator.spec.fields.formatting import shorten

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.cli.run_start import aligned
-from orchestrator.review.sweep_analysis import Point, importance
+from orchestrator.review.sweeps.analysis import Point, importance
 from orchestrator.rundir import named_in_command
 from orchestrator.spec.documents.field_names import short_name
 from orchestrator.spec.fields.formatting import shorten

@@ -15,12 +15,12 @@ from fastapi.responses import JSONResponse
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.run_page import Text, tag_of, unchanged
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.axes import XAxis
-from orchestrator.review.charts import CHARTS, Chart, Curve, figure_of_curves
+from orchestrator.review.charts.axes import XAxis
+from orchestrator.review.charts.curves import CHARTS, Chart, Curve, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
-from orchestrator.review.page_size import fitting
+from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from fastapi import Query
 
-from orchestrator.review.page_size import fitting
+from orchestrator.review.logs.page_size import fitting
 
 T = TypeVar("T")
 

@@ -21,14 +21,14 @@ from orchestrator.dashboard.pages.run_page import (
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import Started
-from orchestrator.review.axes import XAxis
-from orchestrator.review.charts import CHARTS, Figure, chart_of, charts_with, figure_of
+from orchestrator.review.charts.axes import XAxis
+from orchestrator.review.charts.curves import CHARTS, Figure, chart_of, charts_with, figure_of
+from orchestrator.review.charts.marks import MEANT, SIGNS
+from orchestrator.review.charts.plan_vs_actual import references_of
+from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
-from orchestrator.review.marks import MEANT, SIGNS
 from orchestrator.review.overview import overview_of, parts_of_time
-from orchestrator.review.plan_vs_actual import references_of
-from orchestrator.review.timeline import marks_of
 
 router = APIRouter(prefix=PREFIX)
 

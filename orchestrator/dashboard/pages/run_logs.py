@@ -15,8 +15,9 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from orchestrator.dashboard.pages.run_page import PREFIX, Asked, AskedFolder, section
 from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
-from orchestrator.review.log_search import SearchPattern, SearchPosition, SearchResults, search
-from orchestrator.review.logs import (
+from orchestrator.review.logs.log_search import SearchPattern, SearchPosition, SearchResults, search
+from orchestrator.review.logs.page_size import fitting
+from orchestrator.review.logs.pages import (
     LogFile,
     Page,
     find_log,
@@ -27,7 +28,6 @@ from orchestrator.review.logs import (
     page_before,
     page_from,
 )
-from orchestrator.review.page_size import fitting
 
 router = APIRouter(prefix=PREFIX + "/logs")
 

@@ -17,9 +17,9 @@ from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.planning.drawing import timeline_svg
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, what_is_drawn
 from orchestrator.planning.topology import crossing
+from orchestrator.review.charts.plan_vs_actual import Row, RunPlan, planned_of, rows_of, timeline_of
 from orchestrator.review.damage import readable
-from orchestrator.review.page_size import fitting
-from orchestrator.review.plan_vs_actual import Row, RunPlan, planned_of, rows_of, timeline_of
+from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.specs import Difference, Generation, differences, fields_of, generations_of, text_of
 from orchestrator.review.summary import RunSummary

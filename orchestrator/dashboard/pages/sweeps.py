@@ -17,14 +17,14 @@ from orchestrator.dashboard.pages.parts import Begin, head_of, part_of
 from orchestrator.dashboard.pages.run_page import asked_sweep_dir
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
-from orchestrator.review.axes import XAxis, plain
-from orchestrator.review.charts import Chart, figure_of_curves
+from orchestrator.review.charts.axes import XAxis, plain
+from orchestrator.review.charts.curves import Chart, figure_of_curves
 from orchestrator.review.compare import told_apart
 from orchestrator.review.damage import readable
-from orchestrator.review.page_size import fitting, html_bytes
+from orchestrator.review.logs.page_size import fitting, html_bytes
 from orchestrator.review.summary import RunSummary
-from orchestrator.review.sweep_charts import How, heat_map, loss_curves, parallel, scatter
-from orchestrator.review.sweeps import Cell, Reason, SweepView, importance_of, sweep_folders, view_of
+from orchestrator.review.sweeps.cells import Cell, Reason, SweepView, importance_of, sweep_folders, view_of
+from orchestrator.review.sweeps.charts import How, heat_map, loss_curves, parallel, scatter
 from orchestrator.spec.documents.field_names import short_name
 from orchestrator.spec.fields.formatting import shorten
 from orchestrator.sweeps.ledger import SweepDir

@@ -22,11 +22,11 @@ from orchestrator.dashboard.report.document import (
     table,
 )
 from orchestrator.dashboard.report.runs import run_sections, steps
-from orchestrator.review.charts import CHARTS, figure_of
+from orchestrator.review.charts.curves import CHARTS, figure_of
+from orchestrator.review.charts.series import GrowingSeries, Series
 from orchestrator.review.compare import MOST_RUNS, Comparison, Kind, Row, compare
 from orchestrator.review.damage import readable
 from orchestrator.review.redaction import Redaction
-from orchestrator.review.series import GrowingSeries, Series
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.rundir import RunDir
 

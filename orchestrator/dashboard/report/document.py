@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from orchestrator.review.charts import Figure
+from orchestrator.review.charts.curves import Figure
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from html import unescape
 from typing import Any
 
 from orchestrator.dashboard.rendering import count
-from orchestrator.review.charts import Figure
-from orchestrator.review.marks import MEANT, SIGNS
+from orchestrator.review.charts.curves import Figure
+from orchestrator.review.charts.marks import MEANT, SIGNS
 
 WIDTH, HEIGHT = 560, 286
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 548, 12, 250

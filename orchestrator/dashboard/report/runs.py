@@ -19,17 +19,17 @@ from orchestrator.events.log import EventLog
 from orchestrator.events.types import Started
 from orchestrator.launch.event_messages import thinned
 from orchestrator.results.record import results_of
-from orchestrator.review.blend import blend_use, consumption_figure
-from orchestrator.review.charts import charts_with, figure_of
+from orchestrator.review.charts.blend import blend_use, consumption_figure
+from orchestrator.review.charts.curves import charts_with, figure_of
+from orchestrator.review.charts.plan_vs_actual import Unit, planned_of, references_of, rows_of
+from orchestrator.review.charts.series import Series
+from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.compare import differences
 from orchestrator.review.damage import readable
 from orchestrator.review.overview import overview_of, parts_of_time
-from orchestrator.review.plan_vs_actual import Unit, planned_of, references_of, rows_of
 from orchestrator.review.redaction import Redaction
-from orchestrator.review.series import Series
 from orchestrator.review.specs import fields_of
 from orchestrator.review.summary import RunSummary
-from orchestrator.review.timeline import marks_of
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.goodput import goodput_of
 

@@ -29,8 +29,8 @@ from orchestrator.dashboard.settings import Settings
 from orchestrator.http_server import Server
 from orchestrator.launch.runs import create_run
 from orchestrator.listening import listen
-from orchestrator.review.charts import CHARTS
-from orchestrator.review.machines import MEASURES
+from orchestrator.review.charts.curves import CHARTS
+from orchestrator.review.charts.machines import MEASURES
 from orchestrator.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir

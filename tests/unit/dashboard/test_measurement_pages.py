@@ -21,7 +21,7 @@ from orchestrator.launch.runs import create_run
 from orchestrator.process import Process
 from orchestrator.review import series_cache
 from orchestrator.review.index import Staleness
-from orchestrator.review.log_search import SearchResults
+from orchestrator.review.logs.log_search import SearchResults
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog
 

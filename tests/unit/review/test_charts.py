@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.review.axes import XAxis
-from orchestrator.review.charts import CHARTS, Reference, chart_of, charts_with, figure_of, keys_of
-from orchestrator.review.series import Series
-from orchestrator.review.timeline import Mark
+from orchestrator.review.charts.axes import XAxis
+from orchestrator.review.charts.curves import CHARTS, Reference, chart_of, charts_with, figure_of, keys_of
+from orchestrator.review.charts.series import Series
+from orchestrator.review.charts.timeline import Mark
 from orchestrator.tracking.metrics import Metric
 
 

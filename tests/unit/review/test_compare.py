@@ -14,6 +14,7 @@ from support.training import tiny_job
 from orchestrator.cli.runs.compare import as_record
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
+from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import (
     Goal,
     best_places,
@@ -24,7 +25,6 @@ from orchestrator.review.compare import (
     labels,
     told_apart,
 )
-from orchestrator.review.series import Series
 from orchestrator.review.summary import summarize_each
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import Metric

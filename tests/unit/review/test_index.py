@@ -19,9 +19,9 @@ from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review import index as looking
 from orchestrator.review.cache import Cache
-from orchestrator.review.charts import CHARTS
+from orchestrator.review.charts.curves import CHARTS
+from orchestrator.review.charts.series import Series
 from orchestrator.review.index import RunIndex
-from orchestrator.review.series import Series
 from orchestrator.review.series_cache import SeriesCache
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import MetricLog

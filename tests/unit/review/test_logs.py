@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
-from orchestrator.review import logs as reading
-from orchestrator.review.log_search import SearchPattern, search
+from orchestrator.review.logs import pages as reading
+from orchestrator.review.logs.log_search import SearchPattern, search
 from orchestrator.rundir import RunDir
 
 
@@ -186,7 +186,7 @@ def test_an_expression_that_is_none_is_refused_and_one_that_never_ends_is_ended(
     log = log_of(tmp_path / "a.log", b"a" * 60 + b"\n")
     with pytest.raises(UserError, match="no regular expression"):
         search([log], SearchPattern("(", is_regex=True))
-    monkeypatch.setattr("orchestrator.review.log_search._SECONDS_OF_GRACE", -5.0)
+    monkeypatch.setattr("orchestrator.review.logs.log_search._SECONDS_OF_GRACE", -5.0)
     found = search([log], SearchPattern("(a+)+$b", is_regex=True))
     assert found.problem is not None
     assert "too long" in found.problem
@@ -212,7 +212,7 @@ def test_the_end_of_a_log_that_is_too_long_to_count_has_no_numbers(
     (run.logs / "launcher.log").write_text("a line of sixteen\n" * 600 + "no luck\n")
     [*_, last] = reading.closing_lines(run, "no luck")
     assert last == "logs/launcher.log:601  no luck"
-    monkeypatch.setattr("orchestrator.review.logs._MOST_EVIDENCE_BYTES", 1000)
+    monkeypatch.setattr("orchestrator.review.logs.pages._MOST_EVIDENCE_BYTES", 1000)
     [*_, last] = reading.closing_lines(run, "no luck")
     assert last == "logs/launcher.log  no luck"
 
@@ -232,7 +232,7 @@ def test_nobody_waits_for_the_counting_of_another_log(tmp_path: Path, monkeypatc
     def opened(path: Path, folder: Path) -> io.BufferedReader:
         return SlowFile(io.FileIO(path)) if path == slow.path else open(path, "rb")
 
-    monkeypatch.setattr("orchestrator.review.logs.open_stored", opened)
+    monkeypatch.setattr("orchestrator.review.logs.pages.open_stored", opened)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(reading.last_page, slow)
         try:

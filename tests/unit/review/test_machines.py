@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.review.machines import MEASURES, machine_figure, measures_of, nodes_of
+from orchestrator.review.charts.machines import MEASURES, machine_figure, measures_of, nodes_of
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.records.machine_use import MachineUse
 

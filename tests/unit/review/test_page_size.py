@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.review.page_size import PageBudget, fitting
+from orchestrator.review.logs.page_size import PageBudget, fitting
 
 ROWS = st.lists(st.text(st.characters(codec=None), max_size=20), max_size=30)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.review.series import GrowingSeries, Series, smoothed, thinned
+from orchestrator.review.charts.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.metrics import Metric, MetricLog, read_series
 

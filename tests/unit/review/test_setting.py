@@ -10,9 +10,9 @@ from support.training import four_layer_job
 
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run
+from orchestrator.review.charts.plan_vs_actual import planned_of, references_of, rows_of, timeline_of
+from orchestrator.review.charts.series import Series
 from orchestrator.review.overview import overview_of, parts_of_time
-from orchestrator.review.plan_vs_actual import planned_of, references_of, rows_of, timeline_of
-from orchestrator.review.series import Series
 from orchestrator.review.specs import differences, fields_of, generations_of
 from orchestrator.review.summary import summarize
 from orchestrator.rundir import RunDir

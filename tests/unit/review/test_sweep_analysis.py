@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.review.sweep_analysis import Importance, Point, as_number, axes_of, importance, spans_decades
+from orchestrator.review.sweeps.analysis import Importance, Point, as_number, axes_of, importance, spans_decades
 
 GRID = {"optimizer.lr": ["1e-4", "3e-4", "1e-3"], "model.num_layers": ["2", "4", "8"], "runtime.seed": ["1", "2"]}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from support.event_log import log_of
 
-from orchestrator.review.charts import CHARTS, figure_of
-from orchestrator.review.series import Series
-from orchestrator.review.timeline import marks_of
+from orchestrator.review.charts.curves import CHARTS, figure_of
+from orchestrator.review.charts.series import Series
+from orchestrator.review.charts.timeline import marks_of
 from orchestrator.tracking.metrics import Metric
 
 

@@ -16,8 +16,8 @@ from orchestrator.planning.forecast import Forecast, forecast, planned_timeline
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
-from orchestrator.review.charts import Reference
-from orchestrator.review.series import Series
+from orchestrator.review.charts.curves import Reference
+from orchestrator.review.charts.series import Series
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

@@ -19,8 +19,8 @@ from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.planning.spec_history import Period, periods_of, starts_of
-from orchestrator.review.axes import plain
-from orchestrator.review.charts import Figure
+from orchestrator.review.charts.axes import plain
+from orchestrator.review.charts.curves import Figure
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.data import Blend, BlendEntry, DataSpec

@@ -1,4 +1,4 @@
-"""Searching logs: a program of its own (`python -m orchestrator.review.log_search`), so that neither a log of many
+"""Searching logs: a program of its own (`python -m orchestrator.review.logs.log_search`), so that neither a log of many
 gigabytes nor an expression that never ends holds up the pages.
 
 It takes a request as JSON on standard input, and writes a JSON object for each line that it finds, and one at its end.
@@ -18,8 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.review.logs import LINE_BYTES, LONGEST_LINE, PAGE_BYTES, Line, LogFile, on_screen, sent_text, shown
-from orchestrator.review.page_size import PageBudget
+from orchestrator.review.logs.page_size import PageBudget
+from orchestrator.review.logs.pages import (
+    LINE_BYTES,
+    LONGEST_LINE,
+    PAGE_BYTES,
+    Line,
+    LogFile,
+    on_screen,
+    sent_text,
+    shown,
+)
 from orchestrator.safe_path import module_command
 from orchestrator.stored_files import open_stored
 
@@ -83,7 +92,7 @@ def search(
         "number": start.number if start is not None else 1,
         "most": most,
     }
-    command = module_command("orchestrator.review.log_search")
+    command = module_command("orchestrator.review.logs.log_search")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         try:
             said, _ = program.communicate(json.dumps(request).encode(), timeout=_SECONDS + _SECONDS_OF_GRACE)

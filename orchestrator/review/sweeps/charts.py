@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import Any, Literal
 
-from orchestrator.review.axes import plain
-from orchestrator.review.charts import Figure, line_of
+from orchestrator.review.charts.axes import plain
+from orchestrator.review.charts.curves import Figure, line_of
 from orchestrator.review.compare import told_apart
-from orchestrator.review.sweep_analysis import as_number, spans_decades
-from orchestrator.review.sweeps import Cell, SweepView
+from orchestrator.review.sweeps.analysis import as_number, spans_decades
+from orchestrator.review.sweeps.cells import Cell, SweepView
 from orchestrator.spec.documents.field_names import short_name
 from orchestrator.spec.fields.formatting import shorten
 

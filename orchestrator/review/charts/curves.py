@@ -10,10 +10,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.planning.hardware.devices import computing_unit
-from orchestrator.review.axes import XAxis, plain, x_of, x_title, zone_of
-from orchestrator.review.marks import TICK_AXIS, drawn_marks
-from orchestrator.review.series import Column, Series, share_points, smoothed, thinned
-from orchestrator.review.timeline import Mark
+from orchestrator.review.charts.axes import XAxis, plain, x_of, x_title, zone_of
+from orchestrator.review.charts.marks import TICK_AXIS, drawn_marks
+from orchestrator.review.charts.series import Column, Series, share_points, smoothed, thinned
+from orchestrator.review.charts.timeline import Mark
 
 Figure = dict[str, Any]
 Range = tuple[float | None, float | None]

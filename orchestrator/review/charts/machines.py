@@ -10,9 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from orchestrator.review.axes import plain
-from orchestrator.review.charts import Figure, line_of
-from orchestrator.review.series import thinned
+from orchestrator.review.charts.axes import plain
+from orchestrator.review.charts.curves import Figure, line_of
+from orchestrator.review.charts.series import thinned
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.system import Measurement, read_measurements, system_logs
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from orchestrator.review.page_size import fitting
+from orchestrator.review.logs.page_size import fitting
 from orchestrator.rundir import RunDir
 from orchestrator.stored_files import open_stored, past_a_hole, printable, without_escapes
 

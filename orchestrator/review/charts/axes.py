@@ -6,7 +6,7 @@ import time
 from html import escape
 from typing import Literal
 
-from orchestrator.review.series import Series
+from orchestrator.review.charts.series import Series
 
 XAxis = Literal["steps", "tokens", "time", "clock"]
 X_TITLES = {"steps": "step", "tokens": "tokens", "time": "hours since the first step", "clock": "time"}

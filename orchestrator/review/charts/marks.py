@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from orchestrator.review.axes import XAxis, plain, x_of, x_of_time
-from orchestrator.review.series import Series
-from orchestrator.review.timeline import Mark
+from orchestrator.review.charts.axes import XAxis, plain, x_of, x_of_time
+from orchestrator.review.charts.series import Series
+from orchestrator.review.charts.timeline import Mark
 from orchestrator.spec.fields.formatting import shorten
 
 SIGNS = {"resumed": "↻", "failure": "✕", "stop": "■"}

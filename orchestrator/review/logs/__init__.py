@@ -1,0 +1,1 @@
+"""What a run's processes printed: pages of it, and searching it."""

@@ -1,0 +1,1 @@
+"""Sweeps: their cells, which parameters matter, and figures of them."""
