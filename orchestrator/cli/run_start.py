@@ -33,8 +33,8 @@ from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.stored_files import printable
-from orchestrator.tracking.cursor import unsent_bytes
 from orchestrator.tracking.follower import LOG_NAME
+from orchestrator.tracking.mlflow.cursor import unsent_bytes
 
 RunName = Annotated[
     str,

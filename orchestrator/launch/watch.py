@@ -31,7 +31,7 @@ from orchestrator.launch.local.launcher import Severity, Watcher
 from orchestrator.planning.hardware import computing_unit
 from orchestrator.rundir import RunDir
 from orchestrator.stored_files import size_of
-from orchestrator.tracking.metrics import Metric, MetricTail
+from orchestrator.tracking.measurements.metrics import Metric, MetricTail
 
 _SECONDS_BETWEEN_LINES = 5.0
 _RATE_WINDOW = 20

@@ -14,7 +14,7 @@ from orchestrator.review.redaction import Redaction
 from orchestrator.review.summary import RunSummary
 from orchestrator.spec.documents.field_names import short_name
 from orchestrator.spec.fields.formatting import shorten
-from orchestrator.tracking.latest import usual
+from orchestrator.tracking.measurements.latest import usual
 
 MOST_RUNS = 20
 """Beside each other: more can neither be told apart nor read."""

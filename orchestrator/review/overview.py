@@ -15,9 +15,9 @@ from orchestrator.lease import read_holder
 from orchestrator.review.logs.pages import closing_lines
 from orchestrator.review.summary import PRETRAINED, RunSummary
 from orchestrator.rundir import RunDir, in_command
-from orchestrator.tracking.cursor import unsent_bytes
-from orchestrator.tracking.goodput import Goodput
-from orchestrator.tracking.links import mlflow_url
+from orchestrator.tracking.measurements.goodput import Goodput
+from orchestrator.tracking.mlflow.cursor import unsent_bytes
+from orchestrator.tracking.mlflow.links import mlflow_url
 
 _LEAST_SECONDS = 0.05
 _SENT_TO_MLFLOW = "tracking.mlflow"

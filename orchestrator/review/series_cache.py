@@ -14,7 +14,7 @@ from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.goodput import Goodput, goodput_of
+from orchestrator.tracking.measurements.goodput import Goodput, goodput_of
 
 _MOST_POINTS = 400_000
 """Of all curves that are kept: some 25 MB."""

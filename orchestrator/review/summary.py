@@ -19,8 +19,8 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.stored_files import open_stored
 from orchestrator.tracking.description import flatten
-from orchestrator.tracking.goodput import goodput
-from orchestrator.tracking.metrics import Metric, read_records, step_of
+from orchestrator.tracking.measurements.goodput import goodput
+from orchestrator.tracking.measurements.metrics import Metric, read_records, step_of
 
 PRETRAINED = "checkpoint.pretrained"
 """The field of a spec that says where the first weights come from."""

@@ -15,10 +15,10 @@ from orchestrator.events.types import Exited, Finished, Started
 from orchestrator.lease import read_holder
 from orchestrator.rundir import RunDir
 from orchestrator.stored_files import NotStoredError, read_object, read_stored, size_of
-from orchestrator.tracking.inputs import read_inputs
-from orchestrator.tracking.log_ends import log_ends
-from orchestrator.tracking.metrics import MetricTail
-from orchestrator.tracking.tags import run_tags, section
+from orchestrator.tracking.measurements.inputs import read_inputs
+from orchestrator.tracking.measurements.log_ends import log_ends
+from orchestrator.tracking.measurements.metrics import MetricTail
+from orchestrator.tracking.mlflow.tags import run_tags, section
 
 State = Literal["running", "finished", "failed", "killed"]
 

@@ -15,7 +15,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.description import Description, State
-from orchestrator.tracking.metrics import Metric
+from orchestrator.tracking.measurements.metrics import Metric
 from orchestrator.tracking.stream import Position, Stream
 from orchestrator.tracking.trackers import LONGEST_WAIT_SECONDS
 

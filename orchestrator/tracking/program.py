@@ -17,12 +17,12 @@ from typing import Any
 
 from orchestrator.errors import MissingDependency, OrchestratorError
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.cursor import read_cursor
 from orchestrator.tracking.description import read_target
-from orchestrator.tracking.failures import is_locked, is_unreachable
 from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.follower_loop import Follower
 from orchestrator.tracking.locks import BusyError
+from orchestrator.tracking.mlflow.cursor import read_cursor
+from orchestrator.tracking.mlflow.failures import is_locked, is_unreachable
 from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 
 _PATIENCE_SECONDS = 30.0

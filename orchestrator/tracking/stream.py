@@ -19,7 +19,7 @@ from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.stored_files import count, size_of
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature
 from orchestrator.tracking.locks import alone
-from orchestrator.tracking.metrics import Metric, MetricTail
+from orchestrator.tracking.measurements.metrics import Metric, MetricTail
 from orchestrator.tracking.redaction import Redactor
 
 _RECORDS_PER_READ = 1000

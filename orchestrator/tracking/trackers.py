@@ -54,7 +54,7 @@ class _Entry:
 
 
 TRACKERS = {
-    "mlflow": _Entry("orchestrator.tracking.sender", "MLflow", "mlflow", "train"),
+    "mlflow": _Entry("orchestrator.tracking.mlflow.sender", "MLflow", "mlflow", "train"),
     "tensorboard": _Entry("orchestrator.tracking.event_files", "TensorBoard", "tensorboard", "tensorboard"),
     "wandb": _Entry("orchestrator.tracking.wandb_run", "Weights & Biases", "wandb", "wandb"),
 }

@@ -18,7 +18,7 @@ import wandb
 from orchestrator.rundir import RunDir, membership_of
 from orchestrator.tracking.description import Description, State, read_spec
 from orchestrator.tracking.follower import DRAIN_SECONDS
-from orchestrator.tracking.metrics import Metric
+from orchestrator.tracking.measurements.metrics import Metric
 from orchestrator.tracking.stream import Position, Stream
 
 _SECONDS_TO_BEGIN = 30.0

@@ -21,7 +21,7 @@ from orchestrator.launch.short_job import short_job, short_name
 from orchestrator.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
-from orchestrator.tracking.metrics import MetricTail
+from orchestrator.tracking.measurements.metrics import MetricTail
 from orchestrator.tuning.layout import layout_of, settings_of
 
 WARM_UP = 3

@@ -18,7 +18,7 @@ from support.training import events, largest_difference, layout, logs, losses, m
 from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.checkpoints import committed
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.metrics import read_records
+from orchestrator.tracking.measurements.metrics import read_records
 
 pytestmark = [
     pytest.mark.distributed,

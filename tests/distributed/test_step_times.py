@@ -9,7 +9,7 @@ from pathlib import Path
 from support.faults import Ranks
 from support.training import make_run, tiny_job
 
-from orchestrator.tracking.metrics import read_records
+from orchestrator.tracking.measurements.metrics import read_records
 
 SLOW, SECONDS = 4, 0.5
 """One step, and how much longer it takes than the others."""

@@ -34,9 +34,9 @@ from orchestrator.review.charts.curves import CHARTS
 from orchestrator.review.logs.pages import log_list
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import sweep_dir
-from orchestrator.tracking.cursor import read_cursor
 from orchestrator.tracking.description import describe
-from orchestrator.tracking.inputs import read_inputs
+from orchestrator.tracking.measurements.inputs import read_inputs
+from orchestrator.tracking.mlflow.cursor import read_cursor
 
 _MEMORY = 3 << 29
 

@@ -31,7 +31,7 @@ from orchestrator.stored_files import (
     read_stored,
     size_of,
 )
-from orchestrator.tracking.metrics import MetricTail, read_records
+from orchestrator.tracking.measurements.metrics import MetricTail, read_records
 
 
 @pytest.fixture

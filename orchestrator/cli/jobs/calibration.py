@@ -25,7 +25,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.tracking.metrics import read_records
+from orchestrator.tracking.measurements.metrics import read_records
 
 PROGRAM = "orchestrator.runtime.calibration"
 

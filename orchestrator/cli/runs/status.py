@@ -19,9 +19,9 @@ from orchestrator.launch.watch import duration
 from orchestrator.results.record import newest_results
 from orchestrator.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.loading import load_resolved
-from orchestrator.tracking.goodput import Goodput, goodput
-from orchestrator.tracking.links import mlflow_url
-from orchestrator.tracking.metrics import read_records
+from orchestrator.tracking.measurements.goodput import Goodput, goodput
+from orchestrator.tracking.measurements.metrics import read_records
+from orchestrator.tracking.mlflow.links import mlflow_url
 
 
 def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:

@@ -31,7 +31,7 @@ from orchestrator.review.redaction import Redaction
 from orchestrator.review.specs import fields_of
 from orchestrator.review.summary import RunSummary
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.goodput import goodput_of
+from orchestrator.tracking.measurements.goodput import goodput_of
 
 _KEY_FACTS = (
     "model.architecture",

@@ -27,7 +27,7 @@ from orchestrator.planning.batch import BatchSchedule
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
-from orchestrator.tracking.metrics import MetricTail, read_series
+from orchestrator.tracking.measurements.metrics import MetricTail, read_series
 
 _ATTEMPTS = 3
 _POLL_SECONDS = 0.002

@@ -19,7 +19,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.notifications import Occasion
-from orchestrator.tracking.limits import truncated
+from orchestrator.tracking.mlflow.limits import truncated
 from orchestrator.tracking.redaction import Redactor
 
 _LONGEST_CONTENT = 1900

@@ -30,8 +30,8 @@ from orchestrator.planning.progress import progress_of
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.stored_files import DAMAGE
-from orchestrator.tracking.latest import speeds_of, spread, usual
-from orchestrator.tracking.metrics import step_of
+from orchestrator.tracking.measurements.latest import speeds_of, spread, usual
+from orchestrator.tracking.measurements.metrics import step_of
 
 _METRIC_TAIL_BYTES = 64 << 10
 _MOST_METRIC_TAILS = 128

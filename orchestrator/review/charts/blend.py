@@ -24,7 +24,7 @@ from orchestrator.review.charts.curves import Figure
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.data import Blend, BlendEntry, DataSpec
-from orchestrator.tracking.metrics import Metric, MetricTail
+from orchestrator.tracking.measurements.metrics import Metric, MetricTail
 
 _TAIL_BYTES = 64 << 10
 _POINTS = 40

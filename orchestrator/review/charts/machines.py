@@ -14,7 +14,7 @@ from orchestrator.review.charts.axes import plain
 from orchestrator.review.charts.curves import Figure, line_of
 from orchestrator.review.charts.series import thinned
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.system import Measurement, read_measurements, system_logs
+from orchestrator.tracking.measurements.system import Measurement, read_measurements, system_logs
 
 _MOST_POINTS = 1000
 _LONG_SECONDS = 7200.0

@@ -21,7 +21,7 @@ from orchestrator.review.charts.series import Series
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.tracking.latest import usual
+from orchestrator.tracking.measurements.latest import usual
 
 Unit = Literal["seconds", "memory", "disk", "share", "count"]
 

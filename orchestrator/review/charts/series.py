@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.stored_files import size_of
-from orchestrator.tracking.metrics import Metric, MetricTail
+from orchestrator.tracking.measurements.metrics import Metric, MetricTail
 
 _BYTES_PER_NUMBER = 8
 _BYTES_PER_STEP = 32

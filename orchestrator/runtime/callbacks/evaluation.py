@@ -22,7 +22,7 @@ from orchestrator.runtime.session import Session
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import metrics_of
 from orchestrator.spec.sections.evaluation import EvaluationSpec
-from orchestrator.tracking.metrics import is_measured
+from orchestrator.tracking.measurements.metrics import is_measured
 
 # exp of a larger loss has no finite float.
 _LARGEST_EXPONENT = 700.0

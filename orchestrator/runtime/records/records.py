@@ -10,7 +10,7 @@ from orchestrator.errors import LeaseLost, is_full_disk
 from orchestrator.events.types import Event
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.metrics import MetricLog
+from orchestrator.tracking.measurements.metrics import MetricLog
 
 _MOST_WAITING = 10_000
 

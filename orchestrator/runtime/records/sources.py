@@ -17,7 +17,7 @@ from orchestrator.lease import Lease
 from orchestrator.planning.blend import split_shares
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
-from orchestrator.tracking.inputs import read_inputs
+from orchestrator.tracking.measurements.inputs import read_inputs
 
 _SAMPLE_BYTES = 1 << 16
 _DIGEST_DIGITS = 16

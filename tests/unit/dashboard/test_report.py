@@ -32,7 +32,7 @@ from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
-from orchestrator.tracking.metrics import MetricLog
+from orchestrator.tracking.measurements.metrics import MetricLog
 
 EVIL = "<script>alert(1)</script>"
 COMMIT = {"used_by": "working directory", "root": "/x", "commit": "ab" * 20, "dirty": True, "untracked": []}

@@ -16,7 +16,7 @@ from orchestrator.review.overview import overview_of
 from orchestrator.review.summary import summarize
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from orchestrator.tracking.cursor import Cursor, write_cursor
+from orchestrator.tracking.mlflow.cursor import Cursor, write_cursor
 from tests.unit.tracking.conftest import empty_store, only_run, store_in, stored_runs, wait_for
 
 __all__ = ["empty_store", "store_in"]

@@ -21,7 +21,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.spec.sections.data import BlendEntry
-from orchestrator.tracking.metrics import MetricLog
+from orchestrator.tracking.measurements.metrics import MetricLog
 
 CODE = CodeState({"commit": "0" * 40, "branch": "main", "dirty": False}, "")
 

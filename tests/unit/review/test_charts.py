@@ -14,7 +14,7 @@ from orchestrator.review.charts.axes import XAxis
 from orchestrator.review.charts.curves import CHARTS, Reference, chart_of, charts_with, figure_of, keys_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import Mark
-from orchestrator.tracking.metrics import Metric
+from orchestrator.tracking.measurements.metrics import Metric
 
 
 def series_of(*steps: int, key: str = "train/loss", start: float = 1000.0) -> Series:

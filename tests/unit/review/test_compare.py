@@ -27,7 +27,7 @@ from orchestrator.review.compare import (
 )
 from orchestrator.review.summary import summarize_each
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.metrics import Metric
+from orchestrator.tracking.measurements.metrics import Metric
 
 paths = st.sampled_from(["name", "seed", "optimizer.lr", "optimizer.clip_grad", "model.num_layers", "launch.nodes"])
 specs = st.lists(st.dictionaries(paths, st.sampled_from(["1", "2", "0.001", "[1,2]"])), max_size=6)

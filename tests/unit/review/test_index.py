@@ -24,7 +24,7 @@ from orchestrator.review.charts.series import Series
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.metrics import MetricLog
+from orchestrator.tracking.measurements.metrics import MetricLog
 
 
 def made(folder: Path, name: str = "small", steps: int = 0) -> RunDir:

@@ -18,8 +18,8 @@ from orchestrator.review.summary import summarize
 from orchestrator.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
-from orchestrator.tracking.goodput import Goodput
-from orchestrator.tracking.metrics import Metric
+from orchestrator.tracking.measurements.goodput import Goodput
+from orchestrator.tracking.measurements.metrics import Metric
 
 
 def created(job: JobSpec, folder: Path) -> RunDir:

@@ -7,7 +7,7 @@ from support.event_log import log_of
 from orchestrator.review.charts.curves import CHARTS, figure_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import marks_of
-from orchestrator.tracking.metrics import Metric
+from orchestrator.tracking.measurements.metrics import Metric
 
 
 def test_an_end_without_an_iteration_stands_at_the_last_step_before_it() -> None:

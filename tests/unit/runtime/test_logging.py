@@ -17,7 +17,7 @@ from orchestrator.runtime.callbacks.logging import MetricLogging, throughput
 from orchestrator.runtime.processes.control import Losses
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.state import StepRecord
-from orchestrator.tracking.metrics import read_metrics
+from orchestrator.tracking.measurements.metrics import read_metrics
 
 H100 = "NVIDIA H100 80GB HBM3"
 

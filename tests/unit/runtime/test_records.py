@@ -14,7 +14,7 @@ from orchestrator.events.types import Finished, StepSkipped
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, read_lines
 from orchestrator.runtime.records.records import Records
-from orchestrator.tracking import metrics
+from orchestrator.tracking.measurements import metrics
 
 
 @pytest.fixture

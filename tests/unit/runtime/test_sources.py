@@ -13,7 +13,7 @@ from support.training import tiny_job
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
 from orchestrator.runtime.records.sources import record_sources, source_records
-from orchestrator.tracking.inputs import read_inputs
+from orchestrator.tracking.measurements.inputs import read_inputs
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from support.fixtures import inject, real_text
 from support.ranks import RankStarter, free_port
 
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.metrics import MetricLog
+from orchestrator.tracking.measurements.metrics import MetricLog
 
 __all__ = ["inject", "real_text"]
 
@@ -42,7 +42,7 @@ tracking.start_follower = functools.partial(tracking.start_follower, drain_secon
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Ranks from a process that has imported MLflow as well, which takes each sending two seconds."""
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"), "orchestrator.tracking.store")
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"), "orchestrator.tracking.mlflow.store")
     yield Ranks(starter)
     starter.close()
 
@@ -218,7 +218,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = """if True:
         import pathlib, sys
         import orchestrator.tracking.program
-        from orchestrator.tracking.store import connect
+        from orchestrator.tracking.mlflow.store import connect
         from mlflow.telemetry import get_telemetry_client
         from mlflow.telemetry.utils import is_telemetry_disabled
         connect(pathlib.Path(sys.argv[1]), None)

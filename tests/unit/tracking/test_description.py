@@ -18,10 +18,10 @@ from orchestrator.errors import UserError
 from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
-from orchestrator.tracking.cursor import Cursor, read_cursor, write_cursor
 from orchestrator.tracking.description import Ending, describe, description_signature, flatten, read_target, run_state
-from orchestrator.tracking.failures import explain
-from orchestrator.tracking.limits import entity_name, truncated
+from orchestrator.tracking.mlflow.cursor import Cursor, read_cursor, write_cursor
+from orchestrator.tracking.mlflow.failures import explain
+from orchestrator.tracking.mlflow.limits import entity_name, truncated
 from orchestrator.tracking.redaction import Redactor
 from tests.unit.tracking.conftest import SPEC, make_run, write_spec
 

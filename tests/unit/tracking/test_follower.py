@@ -19,7 +19,7 @@ from orchestrator.rundir import RunDir
 from orchestrator.tracking import follower_loop
 from orchestrator.tracking.description import Ending
 from orchestrator.tracking.follower import finish_follower, start_follower
-from orchestrator.tracking.metrics import MetricLog
+from orchestrator.tracking.measurements.metrics import MetricLog
 from orchestrator.tracking.trackers import LONGEST_WAIT_SECONDS
 from tests.unit.tracking.conftest import (
     MlflowServer,

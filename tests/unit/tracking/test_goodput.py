@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.event_log import log_of
 
 from orchestrator.rundir import RunDir, append_line
-from orchestrator.tracking.goodput import Goodput, goodput_of
-from orchestrator.tracking.goodput import goodput as account_for
-from orchestrator.tracking.metrics import Metric
+from orchestrator.tracking.measurements.goodput import Goodput, goodput_of
+from orchestrator.tracking.measurements.goodput import goodput as account_for
+from orchestrator.tracking.measurements.metrics import Metric
 
 
 def goodput(events: Sequence[dict[str, Any]], metrics: Iterable[Metric], now: float | None = None) -> Goodput:

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.spec.sections.tracking import TrackingSpec
-from orchestrator.tracking.cursor import Cursor, write_cursor
 from orchestrator.tracking.description import describe
-from orchestrator.tracking.links import DASHBOARD_VARIABLE, dashboard_url, mlflow_url
+from orchestrator.tracking.mlflow.cursor import Cursor, write_cursor
+from orchestrator.tracking.mlflow.links import DASHBOARD_VARIABLE, dashboard_url, mlflow_url
 from tests.unit.tracking.conftest import make_run
 
 

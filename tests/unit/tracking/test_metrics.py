@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import LeaseLost
 from orchestrator.rundir import RunDir
-from orchestrator.tracking import metrics
-from orchestrator.tracking.metrics import MetricLog, MetricTail, read_metrics, read_series
+from orchestrator.tracking.measurements import metrics
+from orchestrator.tracking.measurements.metrics import MetricLog, MetricTail, read_metrics, read_series
 
 
 @pytest.fixture

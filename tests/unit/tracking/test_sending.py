@@ -17,7 +17,7 @@ from support.training import tiny_job
 
 from orchestrator.results.record import Measure, Result, result_path, write_result
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.metrics import MetricLog
+from orchestrator.tracking.measurements.metrics import MetricLog
 from tests.unit.tracking.conftest import (
     SPEC,
     log_steps,

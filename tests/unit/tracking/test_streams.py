@@ -22,7 +22,7 @@ from orchestrator.lease import Lease
 from orchestrator.rundir import RunDir
 from orchestrator.tracking.description import Description, State
 from orchestrator.tracking.follower import finish_follower, start_follower
-from orchestrator.tracking.metrics import Metric, MetricLog
+from orchestrator.tracking.measurements.metrics import Metric, MetricLog
 from orchestrator.tracking.stream import Position, Stream, runs_of_steps
 from tests.unit.tracking.conftest import log_steps, make_run, once, only_run, wait_for, write_spec
 

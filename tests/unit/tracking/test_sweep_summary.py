@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.rundir import append_line
-from orchestrator.tracking.sweep_summary import Child, created, newest_plan, status_of, summary_tags
+from orchestrator.tracking.mlflow.sweep_summary import Child, created, newest_plan, status_of, summary_tags
 
 
 def child(cell: str, status: str, loss: float | None = None, ended: int | None = 5, **metrics: float) -> Child:

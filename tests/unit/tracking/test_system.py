@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.rundir import RunDir, append_line
 from orchestrator.runtime.records.machine_use import MachineUse
-from orchestrator.tracking.system import Measurement, read_measurements, system_logs
+from orchestrator.tracking.measurements.system import Measurement, read_measurements, system_logs
 
 # What nvidia-ml-py offers, of two GPUs of which the second does not know its power.
 NVML = """

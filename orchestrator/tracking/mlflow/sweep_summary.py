@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.events.ledger import CellsPlanned, read_ledger
-from orchestrator.tracking import limits
-from orchestrator.tracking.tags import NOTE_TAG
+from orchestrator.tracking.mlflow import limits
+from orchestrator.tracking.mlflow.tags import NOTE_TAG
 
 _LEDGER = "ledger.jsonl"
 _ROWS = 20

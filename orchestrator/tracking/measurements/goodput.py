@@ -26,7 +26,7 @@ from typing import Any, TypeGuard, TypeVar
 from orchestrator.events.log import EventLog
 from orchestrator.events.types import Event, Exited, Launched, Requeued, Started, Submitted
 from orchestrator.rundir import RunDir
-from orchestrator.tracking.metrics import Metric, read_records
+from orchestrator.tracking.measurements.metrics import Metric, read_records
 
 _Entry = TypeVar("_Entry")
 

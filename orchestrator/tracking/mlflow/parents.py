@@ -18,12 +18,12 @@ from mlflow.exceptions import MlflowException
 
 from orchestrator.rundir import RunDir, membership_of, write_atomically
 from orchestrator.stored_files import read_object
-from orchestrator.tracking import limits
-from orchestrator.tracking.children import CELL_TAG, PARENT_ID_TAG, adopted_cells, children_of
-from orchestrator.tracking.cursor import FILE_NAME, Cursor
 from orchestrator.tracking.locks import alone
-from orchestrator.tracking.sweep_summary import created, newest_plan, status_of, summary_tags
-from orchestrator.tracking.tags import NOTE_TAG
+from orchestrator.tracking.mlflow import limits
+from orchestrator.tracking.mlflow.children import CELL_TAG, PARENT_ID_TAG, adopted_cells, children_of
+from orchestrator.tracking.mlflow.cursor import FILE_NAME, Cursor
+from orchestrator.tracking.mlflow.sweep_summary import created, newest_plan, status_of, summary_tags
+from orchestrator.tracking.mlflow.tags import NOTE_TAG
 
 CHILD_TAG = "orchestrator.sweep"
 PARENT_TAG = "orchestrator.sweep_name"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from orchestrator.errors import UserError
 from orchestrator.rundir import RunDir
 from orchestrator.spec.fields.values import resolve_environment
-from orchestrator.tracking.cursor import read_cursor
+from orchestrator.tracking.mlflow.cursor import read_cursor
 
 DASHBOARD_VARIABLE = "ORCHESTRATOR_DASHBOARD_URL"
 

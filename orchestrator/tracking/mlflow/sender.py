@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import orchestrator.tracking.plain_mlflow  # noqa: F401 (decides how mlflow is imported)
+import orchestrator.tracking.mlflow.plain_mlflow  # noqa: F401 (decides how mlflow is imported)
 
 # isort: split
 import hashlib
@@ -21,17 +21,17 @@ from mlflow.entities import Param, RunTag
 
 from orchestrator.results.record import metric_values, read_result, result_paths
 from orchestrator.rundir import RunDir
-from orchestrator.tracking import limits
-from orchestrator.tracking.cursor import Cursor, read_cursor, unsent_bytes, write_cursor
-from orchestrator.tracking.datasets import dataset_inputs
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature, read_target
-from orchestrator.tracking.failures import explain
 from orchestrator.tracking.locks import alone
-from orchestrator.tracking.metrics import Metric, MetricTail
-from orchestrator.tracking.parents import Parent, find_or_create_parent, update_parent
-from orchestrator.tracking.store import connect, find_or_create, milliseconds
-from orchestrator.tracking.system import read_measurements, system_logs
-from orchestrator.tracking.tags import NOTE_TAG, label, note_begins
+from orchestrator.tracking.measurements.metrics import Metric, MetricTail
+from orchestrator.tracking.measurements.system import read_measurements, system_logs
+from orchestrator.tracking.mlflow import limits
+from orchestrator.tracking.mlflow.cursor import Cursor, read_cursor, unsent_bytes, write_cursor
+from orchestrator.tracking.mlflow.datasets import dataset_inputs
+from orchestrator.tracking.mlflow.failures import explain
+from orchestrator.tracking.mlflow.parents import Parent, find_or_create_parent, update_parent
+from orchestrator.tracking.mlflow.store import connect, find_or_create, milliseconds
+from orchestrator.tracking.mlflow.tags import NOTE_TAG, label, note_begins
 from orchestrator.tracking.trackers import LONGEST_WAIT_SECONDS
 
 _Item = TypeVar("_Item")

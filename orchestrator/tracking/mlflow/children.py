@@ -17,9 +17,9 @@ from mlflow.exceptions import MlflowException
 from orchestrator.events.ledger import CellsPlanned
 from orchestrator.rundir import RunDir, write_atomically
 from orchestrator.stored_files import read_json
-from orchestrator.tracking.cursor import Cursor, read_cursor
-from orchestrator.tracking.limits import entity_name
-from orchestrator.tracking.sweep_summary import DEFAULT_METRICS, Child
+from orchestrator.tracking.mlflow.cursor import Cursor, read_cursor
+from orchestrator.tracking.mlflow.limits import entity_name
+from orchestrator.tracking.mlflow.sweep_summary import DEFAULT_METRICS, Child
 
 PARENT_ID_TAG = "mlflow.parentRunId"
 CELL_TAG = "orchestrator.cell"

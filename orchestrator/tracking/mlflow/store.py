@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import orchestrator.tracking.plain_mlflow  # noqa: F401 (decides how mlflow is imported)
+import orchestrator.tracking.mlflow.plain_mlflow  # noqa: F401 (decides how mlflow is imported)
 
 # isort: split
 import errno
@@ -18,9 +18,9 @@ from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from orchestrator.errors import OrchestratorError
 from orchestrator.rundir import RunDir
 from orchestrator.spec.fields.values import resolve_environment
-from orchestrator.tracking.cursor import Cursor
 from orchestrator.tracking.description import Target
-from orchestrator.tracking.tags import RUN_DIR_TAG, RUN_ID_TAG, label
+from orchestrator.tracking.mlflow.cursor import Cursor
+from orchestrator.tracking.mlflow.tags import RUN_DIR_TAG, RUN_ID_TAG, label
 
 DEFAULT_STORE = "mlflow.db"
 ARTIFACTS = "mlartifacts"

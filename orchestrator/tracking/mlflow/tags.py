@@ -11,9 +11,9 @@ from orchestrator.events.log import EventLog
 from orchestrator.events.types import Exited, Pretrained, Resumed, Started, Submitted
 from orchestrator.rundir import RunDir
 from orchestrator.spec.schema.canonical import config_hash
-from orchestrator.tracking.goodput import goodput_of
-from orchestrator.tracking.limits import truncated
-from orchestrator.tracking.links import dashboard_url
+from orchestrator.tracking.measurements.goodput import goodput_of
+from orchestrator.tracking.mlflow.limits import truncated
+from orchestrator.tracking.mlflow.links import dashboard_url
 from orchestrator.tracking.redaction import Redactor
 
 RUN_ID_TAG = "orchestrator.run_id"

@@ -1,0 +1,1 @@
+"""The way of a run and of its sweep into MLflow."""
