@@ -17,7 +17,7 @@ from support.event_log import lines_of
 from support.faults import QUICK_TORCHRUN
 
 from orchestrator.cli.main import main
-from orchestrator.cli.runs import sweep_start
+from orchestrator.cli.runs.sweeps import start
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.submission import cluster_request
@@ -106,7 +106,7 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     monkeypatch.setenv("FAKE_MENDED", str(tmp_path / "mended"))
     monkeypatch.setenv("FAKE_HOLD", f"6:{tmp_path / 'go_on'}")
     request = functools.partial(cluster_request, module="sweep_runtime")
-    monkeypatch.setattr(sweep_start, "cluster_request", request)
+    monkeypatch.setattr(start, "cluster_request", request)
     return Sweeps(tmp_path, capfd)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.jobs.questionnaire import QUESTIONS
+from orchestrator.cli.jobs.job_files.questionnaire import QUESTIONS
 
 TOKENIZER = '{"added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}'
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.jobs.editor_schema import with_schema_line, write_schema
-from orchestrator.cli.jobs.job_text import job_text
-from orchestrator.cli.jobs.questionnaire import answers_in, ask, spec_values, without_replaced
+from orchestrator.cli.jobs.job_files.editor_schema import with_schema_line, write_schema
+from orchestrator.cli.jobs.job_files.job_text import job_text
+from orchestrator.cli.jobs.job_files.questionnaire import answers_in, ask, spec_values, without_replaced
 from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, write_output
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.spec.documents.field_names import overridden

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.jobs.editor_schema import with_schema_line, write_schema
+from orchestrator.cli.jobs.job_files.editor_schema import with_schema_line, write_schema
 from orchestrator.cli.outputs import PRINTED, JobOutput, check_printed, told_aside, write_output
 from orchestrator.errors import Problem, SpecError, UserError, render_problem
 from orchestrator.migration.from_accelerate import is_accelerate, migrate_accelerate

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.plan_tables import page_tables, tables
 from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, PlannedJob, Strict, judge_files
-from orchestrator.cli.jobs.verdict_lines import verdict_lines
+from orchestrator.cli.jobs.tables.plan_tables import page_tables, tables
+from orchestrator.cli.jobs.tables.verdict_lines import verdict_lines
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.planning.drawing import PageText, write_drawings, write_page
 from orchestrator.planning.forecast import planned_timeline

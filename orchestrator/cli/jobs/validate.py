@@ -17,7 +17,7 @@ from orchestrator.cli.jobs.planned_job import (
     forecast_rows,
     judge_files,
 )
-from orchestrator.cli.jobs.verdict_lines import problem_lines
+from orchestrator.cli.jobs.tables.verdict_lines import problem_lines
 
 
 def command(

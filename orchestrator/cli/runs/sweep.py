@@ -15,8 +15,8 @@ from orchestrator.cli.jobs.preflight import AllowWarnings
 from orchestrator.cli.jobs.target_options import TargetOptions, known_part_problems
 from orchestrator.cli.run_start import RunsDir, aligned
 from orchestrator.cli.runs.continuation import AllowChanges, New
-from orchestrator.cli.runs.sweep_preview import show_dry_run
-from orchestrator.cli.runs.sweep_start import (
+from orchestrator.cli.runs.sweeps.preview import show_dry_run
+from orchestrator.cli.runs.sweeps.start import (
     as_record,
     begin,
     cancel_cells,
@@ -34,7 +34,7 @@ from orchestrator.cli.runs.sweep_start import (
     warn_of_data,
     warn_of_dropped,
 )
-from orchestrator.cli.runs.sweep_tables import (
+from orchestrator.cli.runs.sweeps.tables import (
     csv_text,
     describe_cells,
     follow,

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.answering import TOKENIZER, Person
 
-from orchestrator.cli.jobs.job_text import CONVERSATIONS, OPTIONS, YOUR_DATA, job_text
-from orchestrator.cli.jobs.questionnaire import ask, problem_with, spec_values
+from orchestrator.cli.jobs.job_files.job_text import CONVERSATIONS, OPTIONS, YOUR_DATA, job_text
+from orchestrator.cli.jobs.job_files.questionnaire import ask, problem_with, spec_values
 from orchestrator.cli.main import main
 from orchestrator.spec.loading import load_job, load_text
 from orchestrator.spec.presets import preset_names

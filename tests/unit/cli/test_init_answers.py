@@ -9,8 +9,8 @@ import pytest
 from support.answering import TOKENIZER, Person
 from support.indexed_files import write_indexed
 
-from orchestrator.cli.jobs.job_text import job_text
-from orchestrator.cli.jobs.questionnaire import QUESTIONS, ask, spec_values
+from orchestrator.cli.jobs.job_files.job_text import job_text
+from orchestrator.cli.jobs.job_files.questionnaire import QUESTIONS, ask, spec_values
 from orchestrator.data.preparation import survey_job
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import preset_names

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 from support.shipped import SHIPPED
 
-from orchestrator.cli.jobs.plan_tables import tables
 from orchestrator.cli.jobs.planned_job import judge_files
+from orchestrator.cli.jobs.tables.plan_tables import tables
 
 SEED = """\
 name: seed

@@ -13,7 +13,7 @@ from support.event_log import append_event, lines_of
 import orchestrator as package
 from orchestrator.cli import run_start
 from orchestrator.cli.runs.submission import describe_active
-from orchestrator.cli.runs.sweep_tables import what_is_retried
+from orchestrator.cli.runs.sweeps.tables import what_is_retried
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.states.run_states import status_of

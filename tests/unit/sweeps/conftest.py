@@ -13,7 +13,7 @@ from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
 
 from orchestrator.cli.main import main
-from orchestrator.cli.runs import sweep_start
+from orchestrator.cli.runs.sweeps import start
 from orchestrator.sweeps.loading import LoadedSweep, load_sweep
 from orchestrator.sweeps.submission import cluster_request, local_request
 
@@ -67,7 +67,7 @@ def orchestrator(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
     monkeypatch.setenv("COLUMNS", "160")
     for function in (local_request, cluster_request):
         patched = functools.partial(function, module="sweep_runtime")
-        monkeypatch.setattr(sweep_start, function.__name__, patched)
+        monkeypatch.setattr(start, function.__name__, patched)
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         code = main([str(argument) for argument in arguments])

@@ -10,7 +10,7 @@ import pytest
 from support.event_log import append_event, append_to_ledger
 
 from orchestrator.cli.runs.interrupts import Interrupts
-from orchestrator.cli.runs.sweep_start import cancel_cells
+from orchestrator.cli.runs.sweeps.start import cancel_cells
 from orchestrator.errors import JobError
 from orchestrator.events.ledger import LedgerEvent
 from orchestrator.process import Process

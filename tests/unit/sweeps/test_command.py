@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event, append_to_ledger
 
-from orchestrator.cli.runs import sweep_tables
-from orchestrator.cli.runs.sweep_tables import describe_cells
+from orchestrator.cli.runs.sweeps import tables
+from orchestrator.cli.runs.sweeps.tables import describe_cells
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.rundir import RunDir
@@ -197,10 +197,10 @@ def test_in_a_pipe_running_cells_say_how_far_they_are(
         return planned, [replace(cell, state=state, status=replace(cell.status, iteration=iteration, values=values))]
 
     looks = [at("pending", None), at("running", None), at("running", 2), at("running", 2), at("completed", 4)]
-    monkeypatch.setattr(sweep_tables, "_look", lambda sweep: looks.pop(0))
-    monkeypatch.setattr(sweep_tables, "_SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(sweep_tables, "_SECONDS_BETWEEN_LINES", 0.0)
-    sweep_tables.follow(sweep)
+    monkeypatch.setattr(tables, "_look", lambda sweep: looks.pop(0))
+    monkeypatch.setattr(tables, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(tables, "_SECONDS_BETWEEN_LINES", 0.0)
+    tables.follow(sweep)
     said = [line.removeprefix(f"{cell.entry.name}: ") for line in capsys.readouterr().out.splitlines()]
     assert said == ["running", "running, iteration 2, train/loss 4", "completed, iteration 4, train/loss 2"]
 

@@ -17,7 +17,7 @@ import pytest
 from support.event_log import lines_of
 from support.gate import Gate
 
-from orchestrator.cli.runs import sweep_start
+from orchestrator.cli.runs.sweeps import start
 from orchestrator.launch.runs import all_runs
 from orchestrator.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, find_sweep
@@ -210,7 +210,7 @@ def test_ctrl_c_before_the_cells_are_followed_stops_them_too(
         start_driver(sweep, request)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(sweep_start, "start_driver", start_and_interrupt)
+    monkeypatch.setattr(start, "start_driver", start_and_interrupt)
     for way in ("--local", "--detach"):
         code, out, err = orchestrator("sweep", "run", write("grid: {lr: [1e-3, 2e-3]}"), "--local", way)
         assert code == 1

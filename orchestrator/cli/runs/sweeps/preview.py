@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from orchestrator.cli.common import print_json
-from orchestrator.cli.runs.sweep_tables import describe_cells
+from orchestrator.cli.runs.sweeps.tables import describe_cells
 from orchestrator.launch.cluster.submission import place_of
 from orchestrator.launch.scripts.sbatch import render_sbatch
 from orchestrator.planning.hardware.choice import device_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.cli.jobs.job_text import job_text
+from orchestrator.cli.jobs.job_files.job_text import job_text
 from orchestrator.data.index.header import bin_path, idx_path, read_index
 from orchestrator.data.index.manifest import read_manifest
 from orchestrator.data.request import SOURCE_GLOBS

@@ -15,7 +15,7 @@ from orchestrator.cli.jobs.target_options import TargetOptions, gpu_problems, pr
 from orchestrator.cli.run_start import check_installed
 from orchestrator.cli.runs.continuation import all_changes, choose
 from orchestrator.cli.runs.interrupts import Interrupts
-from orchestrator.cli.runs.sweep_tables import follow, summary, what_is_retried
+from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers

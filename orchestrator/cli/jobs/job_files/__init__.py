@@ -1,0 +1,1 @@
+"""Writing a job file: its questions, its comments, and the schema beside it."""

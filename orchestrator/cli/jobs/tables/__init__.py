@@ -1,0 +1,1 @@
+"""Tables of a plan and of a search for layouts, and a verdict in lines."""

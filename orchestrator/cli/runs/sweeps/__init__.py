@@ -1,0 +1,1 @@
+"""What the commands of `sweep` share: starting cells, previews and tables."""
