@@ -16,7 +16,7 @@ from typing import Any
 import typer.main
 
 from orchestrator.cli.main import COMMANDS, build_app, value_name
-from orchestrator.migration.performance import ANSWERS, GROUPS
+from orchestrator.migration.megatron_flags.performance import ANSWERS, GROUPS
 from orchestrator.planning.hardware.profiles import GpuProfile
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.documents.field_names import short_names

@@ -9,23 +9,13 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.migration.defaults import default_of
-from orchestrator.migration.environment import OWNED, read_environment
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
-from orchestrator.migration.given_flags import GivenFlags
-from orchestrator.migration.ignored_flags import unread_notes
-from orchestrator.migration.launchers import (
-    launcher_options,
-    note_processes,
-    read_launch,
-    sbatch_options,
-    slurm_variables,
-)
-from orchestrator.migration.options import Options
-from orchestrator.migration.pbs import pbs_options, pbs_variables
-from orchestrator.migration.programs import (
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.migration.megatron_flags.ignored_flags import unread_notes
+from orchestrator.migration.megatron_flags.programs import (
     GPT,
     PROGRAMS,
     TrainingCommand,
@@ -33,14 +23,31 @@ from orchestrator.migration.programs import (
     training_command,
     trains,
 )
+from orchestrator.migration.megatron_flags.table import IMPLIED, OLD_NAMES, ROWS, Row
+from orchestrator.migration.megatron_flags.unsupported_flags import (
+    HARMLESS_VALUES,
+    HINTS,
+    OPENS,
+    WORDS,
+    unsupported_flag,
+    why_idle,
+)
 from orchestrator.migration.report import FlagOutcome, Migration
+from orchestrator.migration.scripts.environment import OWNED, read_environment
+from orchestrator.migration.scripts.launchers import (
+    launcher_options,
+    note_processes,
+    read_launch,
+    sbatch_options,
+    slurm_variables,
+)
+from orchestrator.migration.scripts.options import Options
+from orchestrator.migration.scripts.pbs import pbs_options, pbs_variables
 from orchestrator.migration.shell.command_substitution import follow
 from orchestrator.migration.shell.started_program import Script, StartedCommand
 from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
-from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS, Row
-from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, HINTS, OPENS, WORDS, unsupported_flag, why_idle
 from orchestrator.spec.fields.metadata import OURS, REQUIRED
 from orchestrator.spec.messages.document import JOB_SPEC
 from orchestrator.spec.messages.suggestions import closest, suggest

@@ -14,7 +14,7 @@ from orchestrator.cli.run_start import RunsDir
 from orchestrator.launch.continuation import find_continuation
 from orchestrator.launch.runs import next_run_dir
 from orchestrator.launch.scripts.render import render, render_template
-from orchestrator.migration.flag_writer import UnwrittenField
+from orchestrator.migration.megatron_flags.flag_writer import UnwrittenField
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.spec.fields.base import Section

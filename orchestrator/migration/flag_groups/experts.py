@@ -9,9 +9,9 @@ from typing import Any
 from orchestrator.backends.layers import may_have_engine
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups.base import FlagGroup
-from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import GivenFlags, whole_number
-from orchestrator.migration.table import NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags, whole_number
+from orchestrator.migration.megatron_flags.table import NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch
 
 EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
 GROUPED = "model.moe_grouped_gemm"

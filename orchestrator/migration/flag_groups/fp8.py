@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from orchestrator.migration.flag_groups.base import FlagGroup
-from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import GivenFlags
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.spec.sections.fp8 import Fp8Format, Fp8Recipe, Fp8Spec
 
 FP8 = "precision.fp8"

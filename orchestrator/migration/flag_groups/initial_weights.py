@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.migration.flag_groups.base import FlagGroup
-from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import GivenFlags
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 
 PRETRAINED = "checkpoint.pretrained"
 _FRESH = ("finetune", "no-load-optim", "no-load-rng")

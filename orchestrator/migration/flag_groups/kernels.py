@@ -7,8 +7,8 @@ from __future__ import annotations
 from orchestrator.backends.experts import can_fuse_permutation, can_fuse_router
 from orchestrator.backends.layers import may_have_engine
 from orchestrator.migration.flag_groups.base import FlagGroup
-from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import GivenFlags
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 
 
 def read(given: GivenFlags) -> None:

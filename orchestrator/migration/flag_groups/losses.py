@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.migration.flag_groups.base import FlagGroup
-from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import MEGATRON, GivenFlags
-from orchestrator.migration.programs import PROGRAMS
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
+from orchestrator.migration.megatron_flags.programs import PROGRAMS
 
 PER_TOKEN, BIAS = "batch.calculate_per_token_loss", "model.add_output_bias"
 _FLAG = "calculate-per-token-loss"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.backends.tensor_overlap import wants_overlap
 from orchestrator.migration.flag_groups.base import FlagGroup
-from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import MEGATRON, GivenFlags
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT
 from orchestrator.spec.layout.stage_letters import layers_in_letters
 from orchestrator.spec.rules.parallelism.tensor_overlap import OVERLAP

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from orchestrator.migration.flag_groups.base import FlagGroup
-from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import GivenFlags
-from orchestrator.migration.programs import TASKS
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
+from orchestrator.migration.megatron_flags.programs import TASKS
 
 _FILES: Final = {"train-data": "task.train", "valid-data": "task.validation"}
 _LENGTH: Final = "schedule.train_samples"

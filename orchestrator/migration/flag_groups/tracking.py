@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_groups.training import as_name
-from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import GivenFlags
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.migration.report import Source
 
 WANDB, PROJECT, ENTITY = "tracking.wandb", "tracking.wandb.project", "tracking.wandb.entity"

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.flag_groups.data import BLEND, RANDOM, SPLIT, VALIDATION
-from orchestrator.migration.flag_writer import FlagWriter
-from orchestrator.migration.given_flags import GivenFlags, whole_number
+from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags, whole_number
 from orchestrator.migration.report import WRITE_IT
 from orchestrator.spec.layout.ramp import batch_sizes, steps_to, whole_steps_to
 from orchestrator.spec.sections.runtime import RecomputedModule

@@ -9,8 +9,13 @@ from unit.migration.conftest import Flags
 from orchestrator.errors import SpecError
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
-from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
-from orchestrator.migration.unsupported_flags import NO_EFFECT, NOT_SUPPORTED, OTHER_TRAINING, unsupported_flag
+from orchestrator.migration.megatron_flags.table import IMPLIED, OLD_NAMES, ROWS
+from orchestrator.migration.megatron_flags.unsupported_flags import (
+    NO_EFFECT,
+    NOT_SUPPORTED,
+    OTHER_TRAINING,
+    unsupported_flag,
+)
 from orchestrator.migration.yaml_writer import job_text
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.schema.shape import leaf_paths

@@ -7,9 +7,9 @@ from unit.migration.conftest import SMALLEST, Flags
 
 from orchestrator.errors import UserError
 from orchestrator.migration.from_megatron import migrate_words
+from orchestrator.migration.megatron_flags.unsupported_flags import OPENS, OTHER_TRAINING, WORDS, unsupported_flag
 from orchestrator.migration.overrides import override
 from orchestrator.migration.report import Migration
-from orchestrator.migration.unsupported_flags import OPENS, OTHER_TRAINING, WORDS, unsupported_flag
 from orchestrator.spec.schema.shape import leaf_paths, sections
 
 EXPERTS = "--num-experts 4"

@@ -20,11 +20,11 @@ from unit.migration.conftest import Flags, recorded_choices
 
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
-from orchestrator.migration.performance import ANSWERS, GROUPS
-from orchestrator.migration.programs import family_of_flag
-from orchestrator.migration.table import IMPLIED, OLD_NAMES, ROWS
+from orchestrator.migration.megatron_flags.performance import ANSWERS, GROUPS
+from orchestrator.migration.megatron_flags.programs import family_of_flag
+from orchestrator.migration.megatron_flags.table import IMPLIED, OLD_NAMES, ROWS
+from orchestrator.migration.megatron_flags.unsupported_flags import unsupported_flag
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.migration.unsupported_flags import unsupported_flag
 from orchestrator.spec.job import JobSpec
 
 HERE = Path(__file__).parent

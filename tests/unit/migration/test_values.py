@@ -11,9 +11,9 @@ from unit.migration.conftest import SMALLEST, recorded_choices
 from orchestrator.migration.defaults import is_about_speed
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
+from orchestrator.migration.megatron_flags.table import ROWS
+from orchestrator.migration.megatron_flags.unsupported_flags import HARMLESS_VALUES, unsupported_flag
 from orchestrator.migration.report import LOUD, FlagOutcome, Migration
-from orchestrator.migration.table import ROWS
-from orchestrator.migration.unsupported_flags import HARMLESS_VALUES, unsupported_flag
 
 UNKNOWN = "no-such-value"
 _GPT = "pretrain_gpt.py"

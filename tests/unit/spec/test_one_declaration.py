@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from orchestrator.migration.table import old_names, rows
+from orchestrator.migration.megatron_flags.table import old_names, rows
 from orchestrator.spec.documents.field_names import short_names
 from orchestrator.spec.fields import resume
 from orchestrator.spec.fields.base import Section

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.migration.defaults import default_of, is_about_speed, is_free_text, is_optional
 from orchestrator.migration.flags import Flag
-from orchestrator.migration.programs import Family
+from orchestrator.migration.megatron_flags.programs import Family
 from orchestrator.migration.report import WRITE_IT, FlagOutcome, Migration, Outcome, Source
 from orchestrator.migration.shell.values import known, shown
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.migration.flags import Flag
-from orchestrator.migration.options import GPUS, NODES, TIME, Options, account, put, put_name, put_size
 from orchestrator.migration.report import Migration
+from orchestrator.migration.scripts.options import GPUS, NODES, TIME, Options, account, put, put_name, put_size
 from orchestrator.migration.shell.values import Value, known
 
 _LINE = re.compile(r"^#PBS[ \t]+(.*?)[ \t]*(?:#.*)?$", re.MULTILINE)

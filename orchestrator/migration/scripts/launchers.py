@@ -9,10 +9,20 @@ from pathlib import PurePath
 
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
-from orchestrator.migration.given_flags import GivenFlags
-from orchestrator.migration.options import GPUS, NODES, TIME, Options, account, number_of, put, put_name, put_size
-from orchestrator.migration.pbs import read_pbs
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.migration.report import FlagOutcome, Migration, Source
+from orchestrator.migration.scripts.options import (
+    GPUS,
+    NODES,
+    TIME,
+    Options,
+    account,
+    number_of,
+    put,
+    put_name,
+    put_size,
+)
+from orchestrator.migration.scripts.pbs import read_pbs
 from orchestrator.migration.shell.values import Value, known, shown
 
 _SIZES = {"nproc-per-node": GPUS, "nnodes": NODES, "num-gpus": GPUS, "num-nodes": NODES}

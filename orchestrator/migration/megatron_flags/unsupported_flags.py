@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
-from orchestrator.migration.performance import by_reason
+from orchestrator.migration.megatron_flags.performance import by_reason
 
 Effect = Literal["none", "aside", "training"]
 """What becomes of a training without a flag: nothing; its speed, its memory, its logs or what it saves; another one."""

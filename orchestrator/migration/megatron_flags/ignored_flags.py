@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.migration.given_flags import GivenFlags
+from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.models.registry import FamilyTable
 from orchestrator.spec.fields.formatting import as_yaml
 
