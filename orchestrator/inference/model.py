@@ -18,10 +18,11 @@ from orchestrator.data.families.t5 import decoder_start
 from orchestrator.data.tokenizers.copies import ends_beside
 from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.inference import scoring, writer
-from orchestrator.inference.conditional import EncoderDecoderRunner
-from orchestrator.inference.decoder import DecoderRunner, ModelRunner
-from orchestrator.inference.decoding import Decoding
+from orchestrator.inference import scoring
+from orchestrator.inference.generation import writer
+from orchestrator.inference.generation.conditional import EncoderDecoderRunner
+from orchestrator.inference.generation.decoder import DecoderRunner, ModelRunner
+from orchestrator.inference.generation.decoding import Decoding
 from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
 from orchestrator.inference.lengths import refusal
 from orchestrator.inference.loading import open_network

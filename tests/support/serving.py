@@ -30,7 +30,7 @@ GREEDY = {"prompt": "d", "temperature": 0, "max_tokens": 6}
 FAILING = """
 import torch
 from dataclasses import replace
-from orchestrator.inference.writer import Writer
+from orchestrator.inference.generation.writer import Writer
 
 plain = Writer.write
 

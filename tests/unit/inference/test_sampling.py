@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.inference.sampling import Choice
+from orchestrator.inference.generation.sampling import Choice
 from orchestrator.spec.generation import Generation, options_of
 
 LOGITS = torch.tensor([0.0, 2.0, 1.0, -3.0])

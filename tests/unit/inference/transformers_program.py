@@ -19,8 +19,8 @@ import transformers
 from transformers.generation import logits_process
 
 from orchestrator.inference import load
-from orchestrator.inference.conditional import EncoderDecoderRunner
-from orchestrator.inference.sampling import Choice
+from orchestrator.inference.generation.conditional import EncoderDecoderRunner
+from orchestrator.inference.generation.sampling import Choice
 from orchestrator.spec.generation import options_of
 
 with warnings.catch_warnings():

@@ -20,7 +20,7 @@ from support.training import tiny_job
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
-from orchestrator.inference.decoder import DecoderRunner
+from orchestrator.inference.generation.decoder import DecoderRunner
 from orchestrator.inference.loading import _without_training
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request

@@ -19,8 +19,8 @@ from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.inference.decoder import DecoderRunner
-from orchestrator.inference.decoding import Decoding
+from orchestrator.inference.generation.decoder import DecoderRunner
+from orchestrator.inference.generation.decoding import Decoding
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.runtime import megatron_compat

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from orchestrator.inference.decoder import ModelRunner
+from orchestrator.inference.generation.decoder import ModelRunner
+from orchestrator.inference.generation.sampling import Choice
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
-from orchestrator.inference.sampling import Choice
 from orchestrator.spec.generation import Generation
 
 _NOT_YET = -1e9

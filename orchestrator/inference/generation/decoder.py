@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from orchestrator.inference.cache import Cache, CachedAttention, Rotation, keep_keys_and_values
+from orchestrator.inference.generation.cache import Cache, CachedAttention, Rotation, keep_keys_and_values
 from orchestrator.inference.images import batch_of_images
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from orchestrator.inference.decoder import ModelRunner
-from orchestrator.inference.graphs import GraphedStep
+from orchestrator.inference.generation.decoder import ModelRunner
+from orchestrator.inference.generation.graphs import GraphedStep
+from orchestrator.inference.generation.sampling import Choice
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
-from orchestrator.inference.sampling import Choice
 from orchestrator.spec.generation import Generation
 
 

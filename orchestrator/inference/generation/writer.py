@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
-from orchestrator.inference.beams import search
-from orchestrator.inference.decoder import ModelRunner
-from orchestrator.inference.decoding import Decoding
+from orchestrator.inference.generation.beams import search
+from orchestrator.inference.generation.decoder import ModelRunner
+from orchestrator.inference.generation.decoding import Decoding
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.inference.texts import Continuation, IncrementalDetokenizer, TextDelta

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from orchestrator.inference.cache import Cache, CachedBiasedAttention, Rotation
-from orchestrator.inference.decoder import all_angles, at_positions
+from orchestrator.inference.generation.cache import Cache, CachedBiasedAttention, Rotation
+from orchestrator.inference.generation.decoder import all_angles, at_positions
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.spec.encoder_decoder import stages_of

@@ -1,0 +1,1 @@
+"""From prompts to new tokens: passes with a cache, sampling, beam search, and the loop over tokens."""
