@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoints import COMMIT_FILE, Commit, committed, damage_of_marker, read_commit
 from orchestrator.data.tokenizers.copies import carried, files_to_copy
 from orchestrator.errors import UserError
-from orchestrator.rundir import RunDir
+from orchestrator.files.stored_files import open_stored
+from orchestrator.run.checkpoints import COMMIT_FILE, Commit, committed, damage_of_marker, read_commit
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 from orchestrator.spec.schema.diff import Change, diff_jobs
 from orchestrator.spec.sections.launch import LaunchSpec
 from orchestrator.spec.sections.tracking import TrackingSpec
-from orchestrator.stored_files import open_stored
 
 JOB_FILE = "job.json"
 TOKENIZER_FOLDER = "tokenizer"

@@ -8,11 +8,14 @@ from contextlib import suppress
 
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unspoken_end
-from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.requeueing import earlier_ends, requeue_later
 from orchestrator.errors import OrchestratorError
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import (
+from orchestrator.launch.notifications.process import longest, tell_now
+from orchestrator.launch.policy import Decision, decide, unless_withdrawn
+from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
+from orchestrator.run.causes import Exit, by_word_of_the_ranks
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import (
     Event,
     Exited,
     ExitedOnCluster,
@@ -22,11 +25,8 @@ from orchestrator.events.types import (
     RequeueFailed,
     Withdrawn,
 )
-from orchestrator.launch.notifications.process import longest, tell_now
-from orchestrator.launch.policy import Decision, decide, unless_withdrawn
-from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
-from orchestrator.lease import supersedes
-from orchestrator.rundir import RunDir
+from orchestrator.run.lease import supersedes
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end
 

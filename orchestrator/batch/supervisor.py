@@ -23,9 +23,6 @@ from orchestrator.batch.requeue_decision import (
 )
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.verdict import unhealthy, verdict
-from orchestrator.causes import Exit
-from orchestrator.checkpoints import committed
-from orchestrator.events.types import CheckpointSaved, Launched, Withdrawn
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications.process import tell_of_start, tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
@@ -36,9 +33,12 @@ from orchestrator.launch.processes.stop_request import (
     request_stop,
     stop_at_once,
 )
-from orchestrator.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.events.types import CheckpointSaved, Launched, Withdrawn
+from orchestrator.run.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
+from orchestrator.run.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.causes import cause_of
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.local.launcher import Watcher, launch
 from orchestrator.launch.runs import create_run, remove_new_run
 from orchestrator.launch.short_job import short_job
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.causes import cause_of
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.errors import UserError
-from orchestrator.listening import TOKEN_VARIABLE
+from orchestrator.http.listening import TOKEN_VARIABLE
 
 _LEAST_TOKEN = 16
 

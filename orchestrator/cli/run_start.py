@@ -15,11 +15,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.backends.libraries import require_libraries
-from orchestrator.causes import Exit, cause_of
-from orchestrator.checkpoints import committed
 from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.data_preparation import prepare_here
 from orchestrator.errors import JobError, MissingDependency
+from orchestrator.files.stored_files import printable
 from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.local.restarts import launch_with_restarts
@@ -27,12 +26,13 @@ from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import begins_anew, check_startable
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
-from orchestrator.lease import read_holder
-from orchestrator.rundir import RUNS_DIR_VARIABLE, RunDir, in_command
+from orchestrator.run.causes import Exit, cause_of
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.lease import read_holder
+from orchestrator.run.rundir import RUNS_DIR_VARIABLE, RunDir, in_command
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.stored_files import printable
 from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.mlflow.cursor import unsent_bytes
 

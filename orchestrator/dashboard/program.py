@@ -11,8 +11,8 @@ from pathlib import Path
 
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
-from orchestrator.http_server import Server
-from orchestrator.listening import TOKEN_VARIABLE, listen
+from orchestrator.http.listening import TOKEN_VARIABLE, listen
+from orchestrator.http.server import Server
 
 _SWITCH_SECONDS = 0.0005
 """A page waits so long for the threads that read runs, each time that it waits for anything; Python's 5 ms add up."""

@@ -17,7 +17,7 @@ from orchestrator.dashboard.assets import asset
 from orchestrator.planning import figures
 from orchestrator.planning.figures import disk_size, memory_size
 from orchestrator.review.table import spark_points, spark_words
-from orchestrator.rundir import in_command
+from orchestrator.run.rundir import in_command
 from orchestrator.spec.fields.formatting import shorten
 
 NOTHING = "\N{EN DASH}"

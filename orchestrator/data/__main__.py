@@ -15,8 +15,8 @@ from orchestrator.data.index.manifest import Manifest, manifest_path, read_manif
 from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
-from orchestrator.events.types import DataFailed, DataPrepared
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.types import DataFailed, DataPrepared
+from orchestrator.run.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.sections.notifications import NotificationsSpec
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.file_types import COMPRESSIONS
+from orchestrator.files.file_types import COMPRESSIONS
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.rundir import append_line
-from orchestrator.stored_files import read_json_lines
+from orchestrator.files.stored_files import read_json_lines
+from orchestrator.run.rundir import append_line
 
 _MOST_BYTES = 1 << 30
 """A line has the values of a batch, and a task may have very many of them."""

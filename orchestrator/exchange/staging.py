@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.data.index.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
 from orchestrator.planning.figures import disk_size
-from orchestrator.rundir import sync_folder, sync_tree
+from orchestrator.run.rundir import sync_folder, sync_tree
 
 
 def draft_of(target: Path) -> Path:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from torch.distributed.distributed_c10d import Store
 
-from orchestrator.checkpoints import Commit
 from orchestrator.errors import CheckpointError
 from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
+from orchestrator.run.checkpoints import Commit
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.network.lora import merge_adapters
 from orchestrator.runtime.network.model import build_chunks, transformer_config

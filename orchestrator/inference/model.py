@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Store
 
-from orchestrator.checkpoints import Commit
 from orchestrator.data.families.t5 import decoder_start
 from orchestrator.data.tokenizers.copies import ends_beside
 from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
@@ -32,6 +31,7 @@ from orchestrator.inference.texts import Continuation, TextDelta
 from orchestrator.models.registry import FAMILIES, ModelFamily
 from orchestrator.planning.replica import at_layout
 from orchestrator.portable import open_weights
+from orchestrator.run.checkpoints import Commit
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import leave_failed_groups, stop_process_groups
 from orchestrator.spec.fields.values import resolve_environment

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoints import Commit, committed
 from orchestrator.errors import SpecError, UserError
 from orchestrator.launch.runs import RUN_ID, refuse_lost_spec, specs_named, written_of
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.rundir import RunDir, cell_of
+from orchestrator.run.checkpoints import Commit, committed
+from orchestrator.run.rundir import RunDir, cell_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.schema.diff import Change, diff_jobs

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from orchestrator.causes import NO_FAILURES, cause_of
 from orchestrator.cluster.nodelist import compact_nodelist
-from orchestrator.events.types import (
+from orchestrator.files.stored_files import DAMAGE
+from orchestrator.launch.choices import choices_line
+from orchestrator.planning.figures import disk_size, time_span
+from orchestrator.run.causes import NO_FAILURES, cause_of
+from orchestrator.run.events.types import (
     BY_LAUNCHER,
     CheckpointFailed,
     CheckpointSaved,
@@ -41,9 +44,6 @@ from orchestrator.events.types import (
     Submitted,
     Withdrawn,
 )
-from orchestrator.launch.choices import choices_line
-from orchestrator.planning.figures import disk_size, time_span
-from orchestrator.stored_files import DAMAGE
 
 Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other"]
 _Value = TypeVar("_Value")

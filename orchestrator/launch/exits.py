@@ -7,7 +7,8 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.causes import (
+from orchestrator.files.stored_files import NotStoredError, size_of
+from orchestrator.run.causes import (
     NO_FAILURES,
     Exit,
     by_word_of_the_ranks,
@@ -16,8 +17,7 @@ from orchestrator.causes import (
     lost_a_peer,
     telling_rank,
 )
-from orchestrator.rundir import RunDir
-from orchestrator.stored_files import NotStoredError, size_of
+from orchestrator.run.rundir import RunDir
 
 _TAIL_BYTES = 256 << 10
 _RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from orchestrator.files.stored_files import MOST_BYTES, NotStoredError, lines_from, open_stored
 from orchestrator.launch.exits import log_files
-from orchestrator.rundir import RunDir
-from orchestrator.stored_files import MOST_BYTES, NotStoredError, lines_from, open_stored
+from orchestrator.run.rundir import RunDir
 
 _TOO_LONG = "(a line of some megabytes is left out)"
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, takewhile
 from pathlib import Path
 
-from orchestrator.checkpoints import committed
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
-from orchestrator.events.types import Created, DataFailed, DataPrepared, DataSubmitted, Launched, Submitted
+from orchestrator.files.stored_files import is_name
 from orchestrator.launch.code import CodeState, code_state
 from orchestrator.launch.processes.stop_request import caught_signals
-from orchestrator.rundir import (
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.events.types import Created, DataFailed, DataPrepared, DataSubmitted, Launched, Submitted
+from orchestrator.run.rundir import (
     RUNS_DIR_VARIABLE,
     RunDir,
     chosen_at,
@@ -30,7 +31,6 @@ from orchestrator.rundir import (
 )
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
-from orchestrator.stored_files import is_name
 
 RUN_ID = re.compile(r"[0-9a-f]{8}(?:-\d+)?")
 _HASH_DIGITS = 8

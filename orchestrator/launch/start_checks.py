@@ -6,15 +6,15 @@ import os
 import sys
 import time
 
-from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import CheckpointSaved
 from orchestrator.launch.scripts.render import refuse_missing_python, render
-from orchestrator.lease import held_message, read_holder
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.preflight_checks import missing_train_step, unwritable_cache
-from orchestrator.rundir import RunDir, in_command
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import CheckpointSaved
+from orchestrator.run.lease import held_message, read_holder
+from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.spec.fields.values import environment_references
 from orchestrator.spec.job import JobSpec
 

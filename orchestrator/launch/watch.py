@@ -11,8 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
-from orchestrator.events.log import EventTail
-from orchestrator.events.types import (
+from orchestrator.files.stored_files import size_of
+from orchestrator.launch.event_messages import sentence_of
+from orchestrator.launch.local.launcher import Severity, Watcher
+from orchestrator.planning.hardware import computing_unit
+from orchestrator.run.events.log import EventTail
+from orchestrator.run.events.types import (
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
@@ -26,11 +30,7 @@ from orchestrator.events.types import (
     StepSkipped,
     StopRequested,
 )
-from orchestrator.launch.event_messages import sentence_of
-from orchestrator.launch.local.launcher import Severity, Watcher
-from orchestrator.planning.hardware import computing_unit
-from orchestrator.rundir import RunDir
-from orchestrator.stored_files import size_of
+from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import Metric, MetricTail
 
 _SECONDS_BETWEEN_LINES = 5.0

@@ -17,7 +17,7 @@ from orchestrator.errors import Problem
 from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
-from orchestrator.rundir import default_runs_dir, nearest_folder
+from orchestrator.run.rundir import default_runs_dir, nearest_folder
 from orchestrator.safe_path import code_folders
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.fields.values import environment_references

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from orchestrator.checkpoints import COMMIT_FILE, Commit
 from orchestrator.data.samples.position import DataPosition, beginning, has_sources
 from orchestrator.errors import CheckpointError
-from orchestrator.events.log import EventLog
 from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.spec_history import Period, periods_of
 from orchestrator.portable import JOB_FILE, spec_of
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import COMMIT_FILE, Commit
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

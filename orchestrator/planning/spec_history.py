@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import Started
 from orchestrator.planning.batch import BatchSchedule, Progress
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import Started
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.connections import CONNECTIONS, device_connections
-from orchestrator.checkpoints import Commit, find_weights
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, UserError
 from orchestrator.planning.checkpoint_room import room_for_checkpoints
@@ -37,6 +36,7 @@ from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.planning.unusual_values import unusual_values
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
+from orchestrator.run.checkpoints import Commit, find_weights
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.checkpoints import Commit, read_commit, verify
-from orchestrator.events.types import CheckpointFailed, CheckpointSaved, Event
-from orchestrator.results.record import Result, results_of
 from orchestrator.review.damage import readable
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import Commit, read_commit, verify
+from orchestrator.run.events.types import CheckpointFailed, CheckpointSaved, Event
+from orchestrator.run.results.record import Result, results_of
+from orchestrator.run.rundir import RunDir
 
 Condition = Literal["whole", "damaged", "unfinished", "failed", "removed"]
 

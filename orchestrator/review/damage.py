@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from orchestrator import stored_files
 from orchestrator.errors import OrchestratorError
+from orchestrator.files import stored_files
 
 DAMAGE = (*stored_files.DAMAGE, OrchestratorError)
 """What reading a file raises that is torn, of another version, somebody else's, or gone meanwhile."""

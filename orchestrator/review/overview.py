@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.causes import cause_of
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted
 from orchestrator.launch.event_messages import evidence_of
 from orchestrator.launch.start_checks import begins_anew
-from orchestrator.lease import read_holder
 from orchestrator.review.logs.pages import closing_lines
 from orchestrator.review.summary import PRETRAINED, RunSummary
-from orchestrator.rundir import RunDir, in_command
+from orchestrator.run.causes import cause_of
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted
+from orchestrator.run.lease import read_holder
+from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.tracking.measurements.goodput import Goodput
 from orchestrator.tracking.mlflow.cursor import unsent_bytes
 from orchestrator.tracking.mlflow.links import mlflow_url

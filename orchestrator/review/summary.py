@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.events.types import Pretrained
+from orchestrator.files.stored_files import open_stored
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, statuses_of
 from orchestrator.launch.states.state_words import State
 from orchestrator.review.damage import DAMAGE
-from orchestrator.rundir import RunDir, cell_of, membership_of
+from orchestrator.run.events.types import Pretrained
+from orchestrator.run.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.stored_files import open_stored
 from orchestrator.tracking.description import flatten
 from orchestrator.tracking.measurements.goodput import goodput
 from orchestrator.tracking.measurements.metrics import Metric, read_records, step_of

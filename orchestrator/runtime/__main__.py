@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.causes import lost_a_peer
 from orchestrator.errors import is_full_disk
 from orchestrator.process import seconds_since_start
-from orchestrator.rundir import RunDir, in_command
+from orchestrator.run.causes import lost_a_peer
+from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.evaluation import Evaluation, FinalEvaluation
 from orchestrator.runtime.callbacks.exporting import Exporting

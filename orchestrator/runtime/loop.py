@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from orchestrator.events.types import Finished, StepSkipped, StopRequested
+from orchestrator.run.events.types import Finished, StepSkipped, StopRequested
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.optimizer import loss_scale, update
 from orchestrator.runtime.processes.exits import DivergenceError, Outcome

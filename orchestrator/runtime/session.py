@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from orchestrator.events.types import Event
-from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.types import Event
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
 from orchestrator.runtime.graphs import CapturedPasses
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses

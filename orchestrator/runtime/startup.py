@@ -17,8 +17,6 @@ from orchestrator.data.samples.sample_index import sample_index_dir
 from orchestrator.data.tasks.dataset import examples_line, open_task
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import RunIsHeld
-from orchestrator.events.types import Hang, Resumed, Started
-from orchestrator.lease import Lease
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
@@ -26,7 +24,9 @@ from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.parameters.choice import parameters
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.types import Hang, Resumed, Started
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.batches import RandomTokens
 from orchestrator.runtime.families.choice import family_of

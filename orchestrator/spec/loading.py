@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeAlias
 from pydantic import ValidationError
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
+from orchestrator.files.stored_files import read_json
 from orchestrator.spec.documents.composition import (
     Composition,
     apply_override,
@@ -24,7 +25,6 @@ from orchestrator.spec.messages.document import JOB_SPEC, Document, Root
 from orchestrator.spec.schema.shape import JOB, Shape, fields_of
 from orchestrator.spec.tokenizer_type import with_tokenizer_type
 from orchestrator.spec.yaml.places import Places
-from orchestrator.stored_files import read_json
 
 Check: TypeAlias = Callable[[Any], list[Problem]]
 """What is wrong with a job, or with the part of one that is known (see partial_validation.py)."""

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.events.ledger import SweepNotified
 from orchestrator.launch.notifications.channels import send
 from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import longest, start_telling
-from orchestrator.lease import read_holder
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.ledger import SweepNotified
+from orchestrator.run.lease import read_holder
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.sections.notifications import Occasion

@@ -27,11 +27,11 @@ from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmiss
 from orchestrator.cluster.commands import Answer, unreachable
 from orchestrator.cluster.refusals import refusal
 from orchestrator.errors import JobError, OrchestratorError
-from orchestrator.events.ledger import CellsSubmitted
-from orchestrator.events.types import Launched, Submitted
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.ledger import CellsSubmitted
+from orchestrator.run.events.types import Launched, Submitted
+from orchestrator.run.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import SweepDir

@@ -19,11 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunNotFound, UserError
-from orchestrator.events.ledger import CellsCancelled, CellsPlanned, CellsSubmitted, Ledger, LedgerEvent, read_ledger
+from orchestrator.files.stored_files import is_name, open_to_append, read_stored
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir, append_line, write_atomically
+from orchestrator.run.events.ledger import (
+    CellsCancelled,
+    CellsPlanned,
+    CellsSubmitted,
+    Ledger,
+    LedgerEvent,
+    read_ledger,
+)
+from orchestrator.run.rundir import RunDir, append_line, write_atomically
 from orchestrator.spec.messages.suggestions import closest
-from orchestrator.stored_files import is_name, open_to_append, read_stored
 
 FOLDER = "sweeps"
 """In the runs folder."""

@@ -16,15 +16,15 @@ from typing import Any
 
 from orchestrator import errors
 from orchestrator.errors import JobError, UserError
+from orchestrator.files.stored_files import open_stored, open_to_append
 from orchestrator.launch.cluster.submission import place_of
 from orchestrator.launch.scripts.render import RUNTIME_MODULE, render_template, shell_quote
 from orchestrator.launch.scripts.sbatch import Place, render_sbatch, sbatch_options
 from orchestrator.launch.start_checks import saved_nothing
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.stored_files import open_stored, open_to_append
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.request import Array, Request, Task
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.causes import by_word_of_the_ranks
 from orchestrator.errors import UserError
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import Exited, Finished, Started
-from orchestrator.lease import read_holder
-from orchestrator.rundir import RunDir
-from orchestrator.stored_files import NotStoredError, read_object, read_stored, size_of
+from orchestrator.files.stored_files import NotStoredError, read_object, read_stored, size_of
+from orchestrator.run.causes import by_word_of_the_ranks
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import Exited, Finished, Started
+from orchestrator.run.lease import read_holder
+from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.measurements.inputs import read_inputs
 from orchestrator.tracking.measurements.log_ends import log_ends
 from orchestrator.tracking.measurements.metrics import MetricTail

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 from orchestrator.errors import MissingDependency
-from orchestrator.events.types import Launched
-from orchestrator.rundir import RunDir, in_command
+from orchestrator.run.events.types import Launched
+from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.stored_files import open_to_append
+from orchestrator.files.stored_files import open_to_append
 
 
 class BusyError(OrchestratorError):

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.results.record import metric_values, read_result, result_paths
-from orchestrator.rundir import RunDir, write_atomically
-from orchestrator.stored_files import count, size_of
+from orchestrator.files.stored_files import count, size_of
+from orchestrator.run.results.record import metric_values, read_result, result_paths
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature
 from orchestrator.tracking.locks import alone
 from orchestrator.tracking.measurements.metrics import Metric, MetricTail

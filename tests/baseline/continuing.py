@@ -11,9 +11,9 @@ from support.commands import Commands
 from support.faults import QUICK_TORCHRUN, Ranks
 
 from baseline.recording import STUB, measured
-from orchestrator.checkpoints import committed
 from orchestrator.launch.runs import all_runs
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
 _TABLE = Path(__file__).with_name("runs.yaml")

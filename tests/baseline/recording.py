@@ -21,9 +21,9 @@ from support.faults import Ranks
 from support.training import make_run
 
 from baseline.jobs import RecordedJob
-from orchestrator.checkpoints import committed
 from orchestrator.cli.main import main
-from orchestrator.rundir import RunDir, read_lines
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.spec.loading import load_job
 
 RECORDED = Path(__file__).parent / "recorded"

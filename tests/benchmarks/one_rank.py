@@ -30,11 +30,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from orchestrator.backends.effective_job import settled
 from orchestrator.bench.measurement import MeasurementRequest, new_run
 from orchestrator.errors import UserError
-from orchestrator.events.types import StepSkipped
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.time import estimate_time
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.types import StepSkipped
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 

@@ -13,7 +13,7 @@ from typing import Any
 from browser.reviewed import Reviewed
 from support.event_log import lines_of
 
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 
 _HOUR = 3600.0
 

@@ -30,7 +30,7 @@ from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.launch.scripts.render import render
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir

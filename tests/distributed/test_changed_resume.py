@@ -13,7 +13,7 @@ from support.indexed_files import write_indexed
 from support.training import events, layout, tiny_job
 
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.rundir import RunDir, read_lines
+from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 
 pytestmark = pytest.mark.distributed

@@ -9,9 +9,9 @@ import pytest
 from support.faults import Ranks
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.checkpoints import committed
 from orchestrator.planning.forecast import checkpoint_bytes
 from orchestrator.planning.plan import make_plan
+from orchestrator.run.checkpoints import committed
 
 SGD = {"name": "sgd", "lr": 1e-3}
 

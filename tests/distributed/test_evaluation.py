@@ -15,9 +15,9 @@ from support.faults import Ranks, wait_until
 from support.held import let_go
 from support.training import events, largest_difference, layout, logs, losses, make_run, tiny_job, values
 
-from orchestrator.causes import by_word_of_the_ranks
-from orchestrator.checkpoints import committed
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import by_word_of_the_ranks
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import read_records
 
 pytestmark = [

@@ -14,9 +14,9 @@ from support.event_log import lines_of
 from support.faults import CommandLine, Ranks, wait_until
 from support.training import events, layout, logs, losses, make_run, tiny_job
 
-from orchestrator.checkpoints import committed
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.rundir import RunDir
 
 pytestmark = [
     pytest.mark.distributed,

@@ -16,11 +16,11 @@ from support.faults import PATIENCE, CommandLine, Ranks, snapshot, wait_for_step
 from support.held import HOLD, hold_at
 from support.training import events, exit_record, layout, logs, losses, make_run, tiny_job, values
 
-from orchestrator.causes import by_word_of_the_ranks, cause_of
-from orchestrator.checkpoints import COMMIT_FILE, committed, verify
 from orchestrator.launch.processes.launch_processes import processes_of, ranks_of
-from orchestrator.lease import read_holder
-from orchestrator.rundir import RunDir, in_command
+from orchestrator.run.causes import by_word_of_the_ranks, cause_of
+from orchestrator.run.checkpoints import COMMIT_FILE, committed, verify
+from orchestrator.run.lease import read_holder
+from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
 Inject = Callable[[str], Path]
@@ -386,7 +386,7 @@ def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: I
 WAITS_FOR_ITS_KILLER = """
 import os, time
 import orchestrator.runtime.loop as loop
-from orchestrator.events.types import Resumed
+from orchestrator.run.events.types import Resumed
 real = loop.train_step
 def is_to_be_killed(run):
     return len(os.listdir(run.path.parent)) == 2 and run.events().first(Resumed) is None

@@ -15,7 +15,7 @@ from orchestrator.exchange.megatron.arguments import to_model
 from orchestrator.exchange.shapes import weights_of
 from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.models.registry import FAMILIES
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.spec.model import ModelSpec

@@ -12,10 +12,10 @@ import pytest
 from support.faults import Ranks
 from support.training import events, layout, losses, make_run, tiny_job, values
 
-from orchestrator.checkpoints import committed
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.description import describe
 
 VALIDATION = {"eval_iters": 2, "eval_at_end": True, "eval_interval": 100}

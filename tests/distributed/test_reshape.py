@@ -13,10 +13,10 @@ from support.faults import CommandLine, Ranks
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
-from orchestrator.checkpoints import file_record, read_commit, verify, write_commit
 from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.portable import JOB_FILE
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import file_record, read_commit, verify, write_commit
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 

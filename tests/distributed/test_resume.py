@@ -18,10 +18,10 @@ from support.faults import PATIENCE, CommandLine, Ranks, random_step, wait_for_s
 from support.held import HOLD, hold_at, let_go
 from support.training import events, largest_difference, layout, logs, losses, make_run, session_members, tiny_job
 
-from orchestrator.checkpoints import COMMIT_FILE, committed
 from orchestrator.launch.processes.launch_processes import processes_of, ranks_of
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import COMMIT_FILE, committed
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 Inject = Callable[[str], Path]

@@ -13,9 +13,9 @@ from support.matrix import FAMILIES
 from support.trained_weights import BITWISE, weights_apart
 from support.training import events, largest_difference, layout, logs, losses, make_run, tiny_job
 
-from orchestrator.checkpoints import committed
 from orchestrator.exchange.tensors.stored_weights import StoredWeights
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.rundir import RunDir
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each variant trains on real ranks")]
 

@@ -16,8 +16,8 @@ from support.measured import Measured, Meter, asked_of, largest_differences, nee
 from support.training import events, four_layer_job, layout, losses, make_run, values
 from support.uneven import shorter_batches
 
-from orchestrator.checkpoints import committed
 from orchestrator.planning.memory import estimate_memory
+from orchestrator.run.checkpoints import committed
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

@@ -17,7 +17,7 @@ from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine, wait_until
 from support.training import events, four_layer_job
 
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 
 pytestmark = pytest.mark.timeout(600)
 

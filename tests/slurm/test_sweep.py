@@ -19,7 +19,7 @@ from support.faults import QUICK_TORCHRUN
 from orchestrator.cli.main import main
 from orchestrator.cli.runs.sweeps import start
 from orchestrator.launch.runs import all_runs
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.sweeps.submission import cluster_request
 
 pytestmark = pytest.mark.slow(reason="whole sweeps on a real cluster")

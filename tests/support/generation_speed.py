@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from orchestrator.exchange.hugging_face.configuration import read_config, to_model
     from orchestrator.exchange.hugging_face.families.choice import family_of_type
     from orchestrator.exchange.hugging_face.hf_import import import_weights
-    from orchestrator.rundir import RunDir
+    from orchestrator.run.rundir import RunDir
     from orchestrator.spec.job import JobSpec
     from orchestrator.spec.loading import dump_resolved
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from support.faults import wait_until
 
 HOLD = """
 import os, time
 import orchestrator.runtime.loop as loop
-from orchestrator.checkpoints import committed
+from orchestrator.run.checkpoints import committed
 step_that_is_held = loop.train_step
 def is_held(session):
     run, since = session.run, os.environ.get("HOLD_SINCE")

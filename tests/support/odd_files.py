@@ -11,12 +11,12 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from orchestrator.checkpoints import FileRecord, write_commit
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.lease import Lease
-from orchestrator.results.record import Measure, Result, result_path, write_result
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import FileRecord, write_commit
+from orchestrator.run.lease import Lease
+from orchestrator.run.results.record import Measure, Result, result_path, write_result
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 from support.event_log import append_event
 from support.training import four_layer_job

@@ -6,9 +6,9 @@ moves them.
 
 from __future__ import annotations
 
-from orchestrator.checkpoints import committed
 from orchestrator.exchange.tensors.stored_weights import StoredWeights
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.rundir import RunDir
 
 OF_ADAM = 1e-5
 """How far weights may be apart in fp32 after a few steps of up to 3e-3 each. Adam divides a gradient by its size, so it

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.event_log import append_event
 
-from orchestrator.checkpoints import (
+from orchestrator.run.checkpoints import (
     committed,
     file_record,
     latest_valid,
@@ -21,7 +21,7 @@ from orchestrator.checkpoints import (
     verify,
     write_commit,
 )
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 
 CONTENT = {"__0_0.distcp": b"weights" * 1000, "common.pt": b"common", "sub/metadata": b""}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event
 
-from orchestrator.checkpoints import find_weights, write_commit
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import find_weights, write_commit
+from orchestrator.run.rundir import RunDir
 
 
 def make_run(path: Path, created: float, iterations: tuple[int, ...] = (10,)) -> RunDir:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator import http_server
-from orchestrator.http_server import Server
-from orchestrator.listening import listen
+from orchestrator.http import server as http_server
+from orchestrator.http.listening import listen
+from orchestrator.http.server import Server
 
 LARGE = 8 << 20
 APP = f'''
@@ -35,8 +35,8 @@ async def app(scope, receive, send):
 WITH_FEW_DESCRIPTORS = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-from orchestrator.http_server import Server
-from orchestrator.listening import listen
+from orchestrator.http.server import Server
+from orchestrator.http.listening import listen
 {APP}
 listening = listen("127.0.0.1", 0)
 print(listening.getsockname()[1], flush=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.event_log import append_event, lines_of
 
 from orchestrator.errors import UserError
-from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically, write_refusal
+from orchestrator.run.rundir import RunDir, append_line, read_lines, write_atomically, write_refusal
 
 fork = multiprocessing.get_context("fork")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoints import COMMIT_FILE
+from orchestrator.run.checkpoints import COMMIT_FILE
 from orchestrator.runtime.saving.staging import Removals, drafts_beside
 
 

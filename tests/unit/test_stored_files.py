@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.events.log import read_events
-from orchestrator.stored_files import (
+from orchestrator.files.stored_files import (
     MOST_LINE_BYTES,
     NotStoredError,
     count,
@@ -31,6 +30,7 @@ from orchestrator.stored_files import (
     read_stored,
     size_of,
 )
+from orchestrator.run.events.log import read_events
 from orchestrator.tracking.measurements.metrics import MetricTail, read_records
 
 

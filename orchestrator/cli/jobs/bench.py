@@ -34,7 +34,7 @@ from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.hardware import device_of
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.rundir import write_atomically
+from orchestrator.run.rundir import write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
 

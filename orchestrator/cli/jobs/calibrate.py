@@ -31,7 +31,7 @@ from orchestrator.planning.hardware.profiles import (
 from orchestrator.planning.time.fitting import fit
 from orchestrator.planning.time.kernel_measurements import KernelEfficiency, efficiency_of, table_of
 from orchestrator.planning.time.step import estimate_with
-from orchestrator.rundir import default_runs_dir, write_atomically
+from orchestrator.run.rundir import default_runs_dir, write_atomically
 
 
 def command(

@@ -16,12 +16,12 @@ from typing import Any
 from orchestrator.backends.effective_job import as_started
 from orchestrator.cli.run_start import label
 from orchestrator.errors import JobError, MissingDependency, UserError
-from orchestrator.events.types import Started
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.time.fitting import Observation
 from orchestrator.planning.time.kernels import kernels_of
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.types import Started
+from orchestrator.run.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

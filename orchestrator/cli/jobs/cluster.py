@@ -24,7 +24,7 @@ from orchestrator.cluster.profiles import (
 )
 from orchestrator.errors import SpecError, UserError
 from orchestrator.planning.hardware.devices import device_named
-from orchestrator.rundir import write_atomically
+from orchestrator.run.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.loading import load_document_text

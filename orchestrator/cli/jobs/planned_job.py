@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from orchestrator.backends.layers import WORTH
-from orchestrator.checkpoints import Commit
 from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey_job
@@ -27,6 +26,7 @@ from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
+from orchestrator.run.checkpoints import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.hybrid import KINDS, layer_pattern

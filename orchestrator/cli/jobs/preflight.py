@@ -12,13 +12,13 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.checkpoints import Commit
 from orchestrator.cli.common import warn
 from orchestrator.errors import Problem, SpecError
 from orchestrator.planning.checkpoint_room import CHECKPOINT_ROOM, bytes_kept, room_for_all
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import NO_WEIGHTS, Verdict, judge
+from orchestrator.run.checkpoints import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 

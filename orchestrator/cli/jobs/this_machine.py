@@ -9,10 +9,10 @@ from pathlib import Path
 from orchestrator.cli.common import warn
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs
-from orchestrator.lease import read_holder
 from orchestrator.planning.hardware import DeviceChoice
 from orchestrator.planning.hardware.here import gpus_counted
-from orchestrator.rundir import RunDir, in_command
+from orchestrator.run.lease import read_holder
+from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
 

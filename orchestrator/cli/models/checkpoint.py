@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.checkpoints import Commit, committed, read_commit, verify
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.models.exchange import export, import_
 from orchestrator.cli.models.reshape import reshape
@@ -15,7 +14,8 @@ from orchestrator.cli.run_start import RunName, RunsDir, aligned, label
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.planning.figures import disk_size
-from orchestrator.rundir import RunDir, default_runs_dir
+from orchestrator.run.checkpoints import Commit, committed, read_commit, verify
+from orchestrator.run.rundir import RunDir, default_runs_dir
 
 app = typer.Typer(
     help="List, verify, export, import and reshape checkpoints.",

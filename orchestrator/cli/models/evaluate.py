@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.checkpoints import Commit, committed, read_commit
 from orchestrator.cli.common import AsJson, end_with, print_json, warn
 from orchestrator.cli.models.evaluation_options import Options, asked_of
 from orchestrator.cli.models.generate import (
@@ -29,9 +28,10 @@ from orchestrator.cli.runs.sync import send
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.portable import Weights, run_of
-from orchestrator.results.evaluation_request import EvaluationRequest, checkpoint_digest, dump_asked
-from orchestrator.results.record import Result, read_result, result_path
-from orchestrator.rundir import RunDir, default_runs_dir, in_command, nearest_folder
+from orchestrator.run.checkpoints import Commit, committed, read_commit
+from orchestrator.run.results.evaluation_request import EvaluationRequest, checkpoint_digest, dump_asked
+from orchestrator.run.results.record import Result, read_result, result_path
+from orchestrator.run.rundir import RunDir, default_runs_dir, in_command, nearest_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

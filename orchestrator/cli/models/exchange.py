@@ -16,14 +16,14 @@ from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weigh
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.run_start import RunsDir, check_installed, label
 from orchestrator.errors import UserError
-from orchestrator.events.types import Imported
 from orchestrator.exchange.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
 from orchestrator.exchange.hugging_face.families.choice import family_of_folder, family_of_job
 from orchestrator.exchange.hugging_face.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.exchange.table import Family
 from orchestrator.launch.runs import create_run
 from orchestrator.portable import Weights, job_of
-from orchestrator.rundir import RunDir, default_runs_dir, write_atomically
+from orchestrator.run.events.types import Imported
+from orchestrator.run.rundir import RunDir, default_runs_dir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
 from orchestrator.spec.vision import VisionSpec

@@ -25,7 +25,7 @@ from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_
 from orchestrator.launch.scripts.render import refuse_missing_python, render_program, script_environment
 from orchestrator.planning.replica import at_layout
 from orchestrator.portable import Weights
-from orchestrator.rundir import default_runs_dir
+from orchestrator.run.rundir import default_runs_dir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.generation import options_of
 from orchestrator.spec.job import JobSpec

@@ -9,14 +9,12 @@ from typing import Any
 import typer
 import yaml
 
-from orchestrator.checkpoints import MEGATRON_TRACKER, committed
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.models.conversion import alone, convert, size_of
 from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.run_start import check_installed, label
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
-from orchestrator.events.types import Imported
 from orchestrator.exchange.megatron.arguments import NULL_TOKENIZER, differences, require_representable, to_model
 from orchestrator.exchange.megatron.names import find_sources, unread, wanted_tensors
 from orchestrator.exchange.megatron.sentences import family_of
@@ -25,7 +23,9 @@ from orchestrator.launch.runs import create_run
 from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
-from orchestrator.rundir import RunDir, in_command, sync_folder, write_atomically
+from orchestrator.run.checkpoints import MEGATRON_TRACKER, committed
+from orchestrator.run.events.types import Imported
+from orchestrator.run.rundir import RunDir, in_command, sync_folder, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 from orchestrator.spec.sections.data import TokenizerSpec

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, Overrides, print_json
 from orchestrator.cli.models.conversion import alone, convert
 from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
@@ -18,11 +17,12 @@ from orchestrator.cli.run_start import RunsDir, aligned, check_installed, label
 from orchestrator.data.tokenizers.copies import carried
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError
-from orchestrator.events.types import Reshaped
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.planning.reshaping import Finding, judge_reshape
 from orchestrator.portable import TOKENIZER_FOLDER, Weights, left_behind, spec_to_go_on_with
-from orchestrator.rundir import RunDir, default_runs_dir, in_command, sync_folder, write_atomically
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.events.types import Reshaped
+from orchestrator.run.rundir import RunDir, default_runs_dir, in_command, sync_folder, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 from orchestrator.spec.schema.diff import Change

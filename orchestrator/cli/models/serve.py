@@ -23,9 +23,9 @@ from orchestrator.cli.models.generate import (
 from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.run_start import RunsDir, check_installed
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.listening import TOKEN_VARIABLE, listen
+from orchestrator.http.listening import TOKEN_VARIABLE, listen
 from orchestrator.portable import Weights
-from orchestrator.rundir import default_runs_dir
+from orchestrator.run.rundir import default_runs_dir
 
 SERVING_MODULE = "orchestrator.inference.serving"
 _TEXT_KB, _IMAGES_KB = 1024, 16 * 1024

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.checkpoints import COMMIT_FILE, MEGATRON_TRACKER, committed, latest_valid, verify
 from orchestrator.cli.common import warn
 from orchestrator.errors import CheckpointError, RunNotFound, UserError
 from orchestrator.launch.runs import find_run, runs_named
 from orchestrator.portable import Weights, open_weights
-from orchestrator.rundir import RunDir, meant_by_name
+from orchestrator.run.checkpoints import COMMIT_FILE, MEGATRON_TRACKER, committed, latest_valid, verify
+from orchestrator.run.rundir import RunDir, meant_by_name
 
 WeightsName = Annotated[
     str,

@@ -11,14 +11,14 @@ from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.run_start import RunName, RunsDir, label, reached
 from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
-from orchestrator.events.types import Exited, Withdrawn
 from orchestrator.launch.cluster.submission import SlurmRun
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import end_processes
 from orchestrator.launch.processes.stop_request import ended_by_force, request_stop
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.rundir import RunDir, default_runs_dir
+from orchestrator.run.events.types import Exited, Withdrawn
+from orchestrator.run.rundir import RunDir, default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.follower import send_the_end
 

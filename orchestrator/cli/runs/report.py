@@ -16,7 +16,7 @@ from orchestrator.cli.common import AsJson
 from orchestrator.cli.run_start import RunsDir
 from orchestrator.errors import MissingDependency, RunNotFound, UserError
 from orchestrator.launch.runs import find_run
-from orchestrator.rundir import RunDir, cell_of, default_runs_dir
+from orchestrator.run.rundir import RunDir, cell_of, default_runs_dir
 from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ledger import find_sweep, sweep_dir
 

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.checkpoints import Commit, latest_valid, verify
 from orchestrator.cli.common import AsJson, Overrides
 from orchestrator.cli.data_preparation import check_sources
 from orchestrator.cli.jobs.planned_job import plan_loaded
@@ -27,7 +26,7 @@ from orchestrator.cli.run_start import (
     start,
     wait_for_previous,
 )
-from orchestrator.cli.runs.submission import cluster_of, submit_and_tell
+from orchestrator.cli.runs.starts.submission import cluster_of, submit_and_tell
 from orchestrator.data.samples.position import position_of, seen_again
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
@@ -37,7 +36,8 @@ from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.progress import stored_progress
-from orchestrator.rundir import RunDir, default_runs_dir, in_command
+from orchestrator.run.checkpoints import Commit, latest_valid, verify
+from orchestrator.run.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_resolved, load_text
 from orchestrator.spec.schema.diff import Change, diff_jobs

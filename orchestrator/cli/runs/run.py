@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from orchestrator.checkpoints import committed, find_weights
 from orchestrator.cli.common import AsJson, JobFiles, Overrides
 from orchestrator.cli.data_preparation import check_sources, prepare_first
 from orchestrator.cli.jobs.planned_job import judge_here, plan_loaded
@@ -18,14 +17,15 @@ from orchestrator.cli.run_start import (
     start,
     wait_for_previous,
 )
-from orchestrator.cli.runs.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
-from orchestrator.cli.runs.submission import describe_active
+from orchestrator.cli.runs.starts.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
+from orchestrator.cli.runs.starts.submission import describe_active
 from orchestrator.launch.continuation import Continuation, has_steps_left
 from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
 from orchestrator.launch.runs import attach_or_create, create_run, taken_back
 from orchestrator.launch.start_checks import check_startable, refuse_missing
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.preflight_checks import runs_dir_of
+from orchestrator.run.checkpoints import committed, find_weights
 from orchestrator.spec.loading import load_job
 
 

@@ -6,18 +6,18 @@ import time
 
 import typer
 
-from orchestrator.causes import cause_of
-from orchestrator.checkpoints import passed_over
 from orchestrator.cli.common import AsJson, print_json, short_count
 from orchestrator.cli.run_start import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
-from orchestrator.events.types import FirstStep
 from orchestrator.launch.choices import choices_line
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import duration
-from orchestrator.results.record import newest_results
-from orchestrator.rundir import RunDir, default_runs_dir, in_command
+from orchestrator.run.causes import cause_of
+from orchestrator.run.checkpoints import passed_over
+from orchestrator.run.events.types import FirstStep
+from orchestrator.run.results.record import newest_results
+from orchestrator.run.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.measurements.goodput import Goodput, goodput
 from orchestrator.tracking.measurements.metrics import read_records

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.checkpoints import committed
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
 from orchestrator.cli.data_preparation import check_sources
 from orchestrator.cli.jobs.planned_job import Strict, judge_loaded, layout_line
 from orchestrator.cli.jobs.preflight import ON_A_CLUSTER, AllowWarnings, check_start
 from orchestrator.cli.jobs.target_options import TargetOptions, load_named
 from orchestrator.cli.run_start import FromScratch, RunsDir, label
-from orchestrator.cli.runs.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
-from orchestrator.cli.runs.submission import (
+from orchestrator.cli.runs.starts.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
+from orchestrator.cli.runs.starts.submission import (
     ID_OF_THE_DATA_JOB,
     describe_active,
     describe_preparation,
@@ -34,6 +33,7 @@ from orchestrator.launch.scripts.sbatch import render_sbatch
 from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.preflight_checks import runs_dir_of
+from orchestrator.run.checkpoints import committed
 
 
 def command(

@@ -14,7 +14,7 @@ from orchestrator.cli.common import AsJson, Overrides, print_json
 from orchestrator.cli.jobs.preflight import AllowWarnings
 from orchestrator.cli.jobs.target_options import TargetOptions, known_part_problems
 from orchestrator.cli.run_start import RunsDir, aligned
-from orchestrator.cli.runs.continuation import AllowChanges, New
+from orchestrator.cli.runs.starts.continuation import AllowChanges, New
 from orchestrator.cli.runs.sweeps.preview import show_dry_run
 from orchestrator.cli.runs.sweeps.start import (
     as_record,
@@ -49,7 +49,7 @@ from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import withdraw_generations
 from orchestrator.planning.preflight_checks import runs_dir_of
-from orchestrator.rundir import default_runs_dir
+from orchestrator.run.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir

@@ -19,8 +19,6 @@ from orchestrator.dashboard.pages.run_page import (
     unchanged,
 )
 from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import Started
 from orchestrator.review.charts.axes import XAxis
 from orchestrator.review.charts.curves import CHARTS, Figure, chart_of, charts_with, figure_of
 from orchestrator.review.charts.marks import MEANT, SIGNS
@@ -29,6 +27,8 @@ from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.overview import overview_of, parts_of_time
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import Started
 
 router = APIRouter(prefix=PREFIX)
 

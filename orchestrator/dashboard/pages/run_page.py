@@ -14,7 +14,7 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.review.summary import RunSummary
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 
 PREFIX = "/runs/{name}/{run_id}"

@@ -23,7 +23,7 @@ from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.specs import Difference, Generation, differences, fields_of, generations_of, text_of
 from orchestrator.review.summary import RunSummary
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.fields.formatting import shorten
 
 router = APIRouter(prefix=PREFIX)

@@ -11,14 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from orchestrator.causes import cause_of
-from orchestrator.checkpoints import committed
 from orchestrator.dashboard.rendering import NOTHING, clock, count, disk, duration, exact, number, percent, size
 from orchestrator.dashboard.report.document import Block, Curves, Facts, Lines, Paragraph, Section, section, table
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import Started
 from orchestrator.launch.event_messages import thinned
-from orchestrator.results.record import results_of
 from orchestrator.review.charts.blend import blend_use, consumption_figure
 from orchestrator.review.charts.curves import charts_with, figure_of
 from orchestrator.review.charts.plan_vs_actual import Unit, planned_of, references_of, rows_of
@@ -30,7 +25,12 @@ from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.specs import fields_of
 from orchestrator.review.summary import RunSummary
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import cause_of
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import Started
+from orchestrator.run.results.record import results_of
+from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.measurements.goodput import goodput_of
 
 _KEY_FACTS = (

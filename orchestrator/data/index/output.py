@@ -19,15 +19,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from orchestrator.checkpoints import file_record
 from orchestrator.data.index.header import DTYPES, HEADER, MAGIC, bin_path, idx_path
 from orchestrator.data.index.locking import locked
 from orchestrator.data.index.manifest import Manifest, manifest_path
 from orchestrator.data.input.sources import Position
 from orchestrator.data.tokenizers.encoding import EncodedChunk
 from orchestrator.errors import JobError, UserError
-from orchestrator.rundir import append_line, read_lines, write_atomically
-from orchestrator.stored_files import read_object
+from orchestrator.files.stored_files import read_object
+from orchestrator.run.checkpoints import file_record
+from orchestrator.run.rundir import append_line, read_lines, write_atomically
 
 _BLOCK = 1 << 20
 _DTYPE_CODES = {name: code for code, (name, _) in DTYPES.items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.data.input.optional import optional_module
-from orchestrator.file_types import HEAD, compression_of
+from orchestrator.files.file_types import HEAD, compression_of
 
 _READ = 1 << 12
 """Compressed bytes that are taken at a time: zstd makes up to 2^15 bytes of one."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from orchestrator.data.input.json_values import kind_of, read_json
 from orchestrator.data.input.sources import Block
-from orchestrator.file_types import HEAD, why_no_text
+from orchestrator.files.file_types import HEAD, why_no_text
 
 Parsed = TypeVar("Parsed")
 _BLANK_LINES = re.compile(rb"(?:\A|\n)(?:[^\S\n]*\n)+")

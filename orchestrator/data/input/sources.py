@@ -15,8 +15,8 @@ from orchestrator.data.input.json_array import ArrayError, Element, elements
 from orchestrator.data.input.optional import optional_module
 from orchestrator.data.request import SOURCE_GLOBS, TextDocuments, TextRequest
 from orchestrator.errors import JobError, UserError
-from orchestrator.file_types import COMPRESSIONS, data_kind, is_usual, why_unread
-from orchestrator.folder_tree import FolderTree, LeftOut, folder_tree
+from orchestrator.files.file_types import COMPRESSIONS, data_kind, is_usual, why_unread
+from orchestrator.files.folder_tree import FolderTree, LeftOut, folder_tree
 
 Kind = Literal["json", "line", "paragraph", "file", "parquet"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.data.input.sources import LONGEST_RECORD
 from orchestrator.errors import UserError
-from orchestrator.file_types import why_unreadable
+from orchestrator.files.file_types import why_unreadable
 
 _SPACE = re.compile(r"\s+")
 

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from orchestrator.data.input.json_values import read_json
 from orchestrator.data.tasks.examples import Example, read_lines
 from orchestrator.errors import UserError
-from orchestrator.folder_tree import folder_tree
+from orchestrator.files.folder_tree import folder_tree
 
 OPTIONS = "ABCD"
 _HALF = re.compile("[\ud800-\udfff]")

@@ -14,8 +14,8 @@ from orchestrator.data.input.sources import find_inputs, left_out_warnings, read
 from orchestrator.data.request import TrainTokenizerRequest
 from orchestrator.data.tokenizers.vocabulary import GPT2_EOD
 from orchestrator.errors import JobError, OrchestratorError, UserError
-from orchestrator.folder_tree import LeftOut
-from orchestrator.rundir import write_atomically, write_refusal
+from orchestrator.files.folder_tree import LeftOut
+from orchestrator.run.rundir import write_atomically, write_refusal
 
 
 def train_tokenizer(request: TrainTokenizerRequest) -> tuple[int, list[LeftOut]]:

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from orchestrator.checkpoints import file_record, read_commit, verify
 from orchestrator.data.tokenizers.copies import GENERATION, came_with
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import CheckpointError, UserError
@@ -30,6 +29,7 @@ from orchestrator.exchange.tensors.shards import Entry, ShardFiles, in_shards
 from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.exchange.tensors.threads import in_threads
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.run.checkpoints import file_record, read_commit, verify
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

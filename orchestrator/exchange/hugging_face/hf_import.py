@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
-from orchestrator.checkpoints import file_record, write_commit
 from orchestrator.errors import UserError
 from orchestrator.exchange.hugging_face.transforms import TRANSFORMS
 from orchestrator.exchange.progress import progress
@@ -21,7 +20,8 @@ from orchestrator.exchange.tensors.safetensors_reader import PublishedWeights
 from orchestrator.exchange.tensors.tensor_writer import TensorPart, write_tensors
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
-from orchestrator.rundir import sync_file, sync_folder
+from orchestrator.run.checkpoints import file_record, write_commit
+from orchestrator.run.rundir import sync_file, sync_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

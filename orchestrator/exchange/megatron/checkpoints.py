@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
-from orchestrator.checkpoints import CONTENT, MEGATRON_TRACKER, file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
 from orchestrator.exchange.megatron import sentences
 from orchestrator.exchange.megatron.arguments import scheduler_state, to_arguments
@@ -44,7 +43,8 @@ from orchestrator.exchange.table import DECODER
 from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.planning.progress import progress_of
 from orchestrator.portable import files_to_carry
-from orchestrator.rundir import sync_folder, sync_tree
+from orchestrator.run.checkpoints import CONTENT, MEGATRON_TRACKER, file_record, read_commit, write_commit
+from orchestrator.run.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
 
 _TABLE = "embedding.word_embeddings.weight"

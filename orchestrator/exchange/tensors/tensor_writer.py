@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
-from orchestrator.checkpoints import FileRecord
 from orchestrator.exchange.tensors.threads import in_threads
+from orchestrator.run.checkpoints import FileRecord
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ import threading
 import time
 
 from orchestrator.errors import UserError
-from orchestrator.http_server import Server
+from orchestrator.http.listening import TOKEN_VARIABLE, listen
+from orchestrator.http.server import Server
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.inference.serving.app import Limits, ServedModel, build_app
 from orchestrator.inference.serving.chats import chat_of
 from orchestrator.inference.serving.engine import Engine
-from orchestrator.listening import TOKEN_VARIABLE, listen
 
 _DAYS = 365 * 24 * 3600.0
 """Seconds that ranks wait for a request."""

@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from os.path import abspath
 from pathlib import Path
 
-from orchestrator.causes import Exit
 from orchestrator.cluster.slurm import JobState, Warn, job_states, submit
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.index.header import bin_path, idx_path
 from orchestrator.data.index.manifest import manifest_path
 from orchestrator.data.preparation import Source, survey_job
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import DataFailed, DataPrepared, DataSubmitted
+from orchestrator.files.stored_files import NotStoredError
 from orchestrator.launch.scripts.render import render_template
 from orchestrator.launch.scripts.sbatch import (
     Place,
@@ -27,10 +25,12 @@ from orchestrator.launch.scripts.sbatch import (
     setting,
     slurm_time,
 )
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.causes import Exit
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import DataFailed, DataPrepared, DataSubmitted
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec
-from orchestrator.stored_files import NotStoredError
 
 SHIPPED_TEMPLATE = "slurm-data.sbatch.j2"
 MOST_CPUS = 16

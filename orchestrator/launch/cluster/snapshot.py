@@ -24,7 +24,7 @@ import orchestrator
 from orchestrator.errors import UserError
 from orchestrator.launch.code import git
 from orchestrator.resources import resource_root
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 
 MAX_BYTES = 500_000_000
 MAX_FILES = 50_000

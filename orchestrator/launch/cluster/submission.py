@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.cluster.slurm import Warn, submit
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import Exited, Launched, Requeued, Submitted, Withdrawn
 from orchestrator.launch.cluster.preparation import DataJob, data_job
 from orchestrator.launch.cluster.snapshot import take_snapshot
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.scripts.sbatch import Place, render_sbatch
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import Exited, Launched, Requeued, Submitted, Withdrawn
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 

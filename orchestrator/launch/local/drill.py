@@ -14,17 +14,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.causes import Exit, cause_of
-from orchestrator.checkpoints import committed, find_weights
 from orchestrator.errors import JobError
-from orchestrator.events.types import Resumed, Started
 from orchestrator.launch.local.launcher import Watcher, launch
 from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.processes.stop_request import caught_signals, request_stop, sigterm_as_ctrl_c
 from orchestrator.launch.runs import create_run
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit, cause_of
+from orchestrator.run.checkpoints import committed, find_weights
+from orchestrator.run.events.types import Resumed, Started
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
 from orchestrator.tracking.measurements.metrics import MetricTail, read_series

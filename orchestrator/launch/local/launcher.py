@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Literal, TypeAlias
 
-from orchestrator.causes import Exit, exit_records
-from orchestrator.events.types import Event, Exited, Launched
 from orchestrator.launch.exits import LogMarks, classify
 from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
@@ -31,7 +29,9 @@ from orchestrator.launch.processes.stop_request import (
 from orchestrator.launch.scripts.render import RUNTIME_MODULE, render
 from orchestrator.launch.start_checks import check_startable
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.causes import Exit, exit_records
+from orchestrator.run.events.types import Event, Exited, Launched
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end

@@ -8,9 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.causes import Exit, cause_of
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
 from orchestrator.launch.local.launcher import Display, Watcher, launch
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.policy import Decision, decide, unless_withdrawn
@@ -18,7 +15,10 @@ from orchestrator.launch.processes.stop_request import StopSignals, asked_to_sta
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.states.state_words import withdrawn_end
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit, cause_of
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec
 

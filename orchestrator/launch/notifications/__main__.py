@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.events.types import Finished
 from orchestrator.launch.notifications.channels import tell
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
-from orchestrator.lease import read_holder
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.types import Finished
+from orchestrator.run.lease import read_holder
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.sections.notifications import Occasion

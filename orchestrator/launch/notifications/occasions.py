@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import Exited, Requeued, RequeueFailed
 from orchestrator.launch.states.state_words import state_after
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import Exited, Requeued, RequeueFailed
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.sections.notifications import NotificationsSpec, Occasion
 
 

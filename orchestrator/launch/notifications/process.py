@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
+from orchestrator.files.stored_files import open_to_append
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.stored_files import open_to_append
 
 LOG_NAME = "notifications.log"
 MODULE = "orchestrator.launch.notifications"

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.causes import Exit, by_word_of_the_ranks
 from orchestrator.cluster.slurm import JobState, job_states
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.cluster.preparation import failed_preparation, waiting_for
@@ -19,8 +18,9 @@ from orchestrator.launch.states.state_words import (
     working_state,
     written_end,
 )
-from orchestrator.lease import Holder
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit, by_word_of_the_ranks
+from orchestrator.run.lease import Holder
+from orchestrator.run.rundir import RunDir
 
 _DEPENDENCY = "DependencyNeverSatisfied"
 _NEVER = ("PartitionTimeLimit", "PartitionNodeLimit", _DEPENDENCY, "BadConstraints")

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, BinaryIO
 
-from orchestrator.causes import Exit, by_word_of_the_ranks, cause_of
-from orchestrator.checkpoints import Commit, committed
 from orchestrator.errors import UserError
-from orchestrator.events.log import EventLog, Launch
-from orchestrator.events.types import Launched
+from orchestrator.files.stored_files import DAMAGE
 from orchestrator.launch.cluster.submission import SlurmRun, latest_job
 from orchestrator.launch.states.cluster_states import SchedulerReport, ask_the_scheduler, state_on_cluster
 from orchestrator.launch.states.state_words import (
@@ -24,12 +21,15 @@ from orchestrator.launch.states.state_words import (
     working_state,
     written_end,
 )
-from orchestrator.lease import Holder, read_holder
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.progress import progress_of
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit, by_word_of_the_ranks, cause_of
+from orchestrator.run.checkpoints import Commit, committed
+from orchestrator.run.events.log import EventLog, Launch
+from orchestrator.run.events.types import Launched
+from orchestrator.run.lease import Holder, read_holder
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from orchestrator.stored_files import DAMAGE
 from orchestrator.tracking.measurements.latest import speeds_of, spread, usual
 from orchestrator.tracking.measurements.metrics import step_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orchestrator.causes import Exit, cause_of
-from orchestrator.events.types import Exited
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit, cause_of
+from orchestrator.run.events.types import Exited
+from orchestrator.run.rundir import RunDir
 
 State = Literal[
     "created", "imported", "queued", "running", "stopping", "completed", "stopped", "cancelled", "failed", "lost"

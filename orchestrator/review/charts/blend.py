@@ -1,7 +1,7 @@
 """What a run has taken from each source of its data so far, and what it will have taken at its end.
 
-Exact where the spec says it all: who gives which sample of a blend is arithmetic (data/samples/blend_samples.py), as long
-as one spec is followed. What is not exact is said in `remarks`.
+Exact where the spec says it all: who gives which sample of a blend is arithmetic (data/samples/blend_samples.py), as
+long as one spec is followed. What is not exact is said in `remarks`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import NamedTuple
 from orchestrator.data.checks import path_names
 from orchestrator.data.samples.blend_samples import Draws
 from orchestrator.errors import OrchestratorError
-from orchestrator.events.log import EventLog
 from orchestrator.planning.batch import BatchSchedule, Progress
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
 from orchestrator.planning.spec_history import Period, periods_of, starts_of
 from orchestrator.review.charts.axes import plain
 from orchestrator.review.charts.curves import Figure
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.data import Blend, BlendEntry, DataSpec
 from orchestrator.tracking.measurements.metrics import Metric, MetricTail

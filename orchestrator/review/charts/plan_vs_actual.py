@@ -10,15 +10,15 @@ from typing import Any, Literal
 from orchestrator.backends.effective_job import as_started
 from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import CheckpointSaved, Started
 from orchestrator.planning.forecast import Forecast, forecast, planned_timeline
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.review.charts.curves import Reference
 from orchestrator.review.charts.series import Series
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import CheckpointSaved, Started
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.measurements.latest import usual

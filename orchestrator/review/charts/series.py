@@ -12,7 +12,7 @@ from operator import lt
 from pathlib import Path
 from typing import Any
 
-from orchestrator.stored_files import size_of
+from orchestrator.files.stored_files import size_of
 from orchestrator.tracking.measurements.metrics import Metric, MetricTail
 
 _BYTES_PER_NUMBER = 8

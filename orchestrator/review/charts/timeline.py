@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.causes import NO_FAILURES
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import (
+from orchestrator.run.causes import NO_FAILURES
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import (
     CheckpointFailed,
     CheckpointSaved,
     Event,

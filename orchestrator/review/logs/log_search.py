@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.files.stored_files import open_stored
 from orchestrator.review.logs.page_size import PageBudget
 from orchestrator.review.logs.pages import (
     LINE_BYTES,
@@ -30,7 +31,6 @@ from orchestrator.review.logs.pages import (
     shown,
 )
 from orchestrator.safe_path import module_command
-from orchestrator.stored_files import open_stored
 
 MOST_FOUND = 200
 _SECONDS = 6.0

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from orchestrator.errors import UserError
+from orchestrator.files.stored_files import is_name
 from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweeps.analysis import Importance, Point, axes_of, importance
-from orchestrator.stored_files import is_name
 from orchestrator.sweeps.ledger import FOLDER, Entry, Submission, SweepDir, SweepPlan
 from orchestrator.sweeps.states import UNDER_WAY, State, cell_state
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.health import time_limit
 from orchestrator.runtime.health.verdict import Facts, Limits
 from orchestrator.spec.fields.values import resolve_environment

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-from orchestrator.causes import gpu_failed
 from orchestrator.errors import (
     CheckpointError,
     LeaseLost,
@@ -17,7 +16,8 @@ from orchestrator.errors import (
     UserError,
     is_full_disk,
 )
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.causes import gpu_failed
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.runtime.processes.device import GpuMissingError
 
 HANG_EXIT_CODE = 72

@@ -8,8 +8,8 @@ import logging
 import platform
 
 from orchestrator.errors import is_full_disk
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.tracking.description import ENVIRONMENT_FILE
 
 _PACKAGES = (

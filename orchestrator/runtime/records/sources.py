@@ -12,10 +12,10 @@ from typing import Any
 
 from orchestrator.data.index.header import bin_path, idx_path, read_index
 from orchestrator.errors import UserError, is_full_disk
-from orchestrator.folder_tree import folder_tree
-from orchestrator.lease import Lease
+from orchestrator.files.folder_tree import folder_tree
 from orchestrator.planning.blend import split_shares
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.measurements.inputs import read_inputs
 

@@ -24,7 +24,8 @@ import torch.distributed as dist
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
-from orchestrator.checkpoints import (
+from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
+from orchestrator.run.checkpoints import (
     CONTENT,
     Commit,
     FileRecord,
@@ -35,10 +36,9 @@ from orchestrator.checkpoints import (
     unfinished,
     write_commit,
 )
-from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
-from orchestrator.events.types import CheckpointFailed, CheckpointSaved
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir, write_atomically
+from orchestrator.run.events.types import CheckpointFailed, CheckpointSaved
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.processes.control import Control

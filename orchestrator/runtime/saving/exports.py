@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoints import Commit, committed, read_commit
-from orchestrator.events.types import Exported, ExportFailed, ExportStopped
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir, sync_folder
+from orchestrator.run.checkpoints import Commit, committed, read_commit
+from orchestrator.run.events.types import Exported, ExportFailed, ExportStopped
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir, sync_folder
 from orchestrator.runtime.records.records import Records
 from orchestrator.safe_path import module_command
 from orchestrator.spec.sections.checkpoint import CheckpointExportSpec

@@ -12,12 +12,12 @@ import torch
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 
-from orchestrator.checkpoints import Commit, find_weights, read_commit
 from orchestrator.errors import CheckpointError, UserError
-from orchestrator.events.types import Pretrained
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import JOB_FILE, job_of, run_of
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import Commit, find_weights, read_commit
+from orchestrator.run.events.types import Pretrained
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
 from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.network.lora import is_adapter

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoints import Commit, passed_over
 from orchestrator.data.samples.position import DataPosition
 from orchestrator.errors import CheckpointError, OrchestratorError, UserError
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import CheckpointSkipped
 from orchestrator.planning.progress import StoredProgress, stored_progress
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import Commit, passed_over
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import CheckpointSkipped
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.records.records import Records

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.checkpoints import Commit, latest_valid, read_commit, verify
 from orchestrator.errors import CheckpointError
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import Commit, latest_valid, read_commit, verify
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
 

@@ -61,7 +61,8 @@ class MegatronFlag(Metadata):
     """The flag of Megatron-LM that is the field and has its values; a flag without a value turns a bool over.
 
     Facts about the flags (names, defaults) are those of Megatron-LM's argument parser, releases core_r0.5.0 to
-    core_r0.16.0, with spellings of earlier ones. Flags with other values than ours are in migration/megatron_flags/table.py.
+    core_r0.16.0, with spellings of earlier ones. Flags with other values than ours are in
+    migration/megatron_flags/table.py.
 
     `name`: without dashes in front; that of the field by default. `default`: what Megatron-LM does without the flag,
     where the spec's default is another; REQUIRED where it refuses. `only`: (path, value, or several), what it is for;

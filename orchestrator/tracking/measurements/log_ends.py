@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.causes import exit_records, telling_rank
-from orchestrator.rundir import RunDir
-from orchestrator.stored_files import NotStoredError
+from orchestrator.files.stored_files import NotStoredError
+from orchestrator.run.causes import exit_records, telling_rank
+from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.redaction import Redactor
 
 _BYTES = 1 << 16

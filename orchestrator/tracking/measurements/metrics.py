@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from orchestrator.rundir import RunDir, append_line
-from orchestrator.stored_files import (
+from orchestrator.files.stored_files import (
     END_OF_TIME,
     MOST_COUNTED,
     MOST_LINE_BYTES,
@@ -22,6 +21,7 @@ from orchestrator.stored_files import (
     parse_json,
     parse_line,
 )
+from orchestrator.run.rundir import RunDir, append_line
 
 _CHUNK_BYTES = 1 << 16
 """What is read together: little more than who takes few records at a time takes, for the rest is read again."""

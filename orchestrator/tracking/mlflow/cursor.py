@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from orchestrator.rundir import RunDir, write_atomically
-from orchestrator.stored_files import count, size_of
+from orchestrator.files.stored_files import count, size_of
+from orchestrator.run.rundir import RunDir, write_atomically
 
 FILE_NAME = "mlflow.json"
 

@@ -7,7 +7,7 @@ import re
 from urllib.parse import quote
 
 from orchestrator.errors import UserError
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.tracking.mlflow.cursor import read_cursor
 

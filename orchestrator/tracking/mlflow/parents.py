@@ -16,8 +16,8 @@ from mlflow import MlflowClient
 from mlflow.entities import RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
-from orchestrator.rundir import RunDir, membership_of, write_atomically
-from orchestrator.stored_files import read_object
+from orchestrator.files.stored_files import read_object
+from orchestrator.run.rundir import RunDir, membership_of, write_atomically
 from orchestrator.tracking.locks import alone
 from orchestrator.tracking.mlflow import limits
 from orchestrator.tracking.mlflow.children import CELL_TAG, PARENT_ID_TAG, adopted_cells, children_of

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.tracking.description import Target
 from orchestrator.tracking.mlflow.cursor import Cursor

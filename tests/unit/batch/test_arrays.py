@@ -11,13 +11,13 @@ from support.event_log import append_event, lines_of
 from orchestrator.batch import requeue_decision
 from orchestrator.batch.requeue_decision import conclude, left_to_caller
 from orchestrator.batch.slurm_job import SlurmJob
-from orchestrator.causes import Exit
-from orchestrator.events.types import Event
 from orchestrator.launch.cluster.submission import latest_job
 from orchestrator.launch.policy import Decision
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
-from orchestrator.lease import supersedes
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit
+from orchestrator.run.events.types import Event
+from orchestrator.run.lease import supersedes
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import load_text
 from tests.unit.sweeps.conftest import JOB
 

@@ -9,7 +9,7 @@ from support.event_log import append_event
 
 from orchestrator.batch import requeue_decision
 from orchestrator.batch.slurm_job import SlurmJob
-from orchestrator.causes import Exit
+from orchestrator.run.causes import Exit
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.sections.tracking import TrackingSpec
 from tests.unit.sweeps.conftest import JOB

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.batch.verdict import unhealthy, unspoken_end, verdict
-from orchestrator.causes import Exit
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit
+from orchestrator.run.rundir import RunDir
 
 STOPPED = Exit.of("stopped", "stopped at iteration 9 of 20", 9)
 KILLED = Exit.of("killed", "torchrun was ended by SIGTERM", 9)

@@ -16,18 +16,18 @@ from support.shipped import SHIPPED
 from orchestrator.bench import text
 from orchestrator.bench.measurement import Measurement, MeasurementRequest, bench_job
 from orchestrator.bench.report import report_of
-from orchestrator.causes import Exit
 from orchestrator.cli.jobs import this_machine
 from orchestrator.cli.main import main
 from orchestrator.errors import UserError
 from orchestrator.launch.local.launcher import Watcher, launch
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import create_run
-from orchestrator.lease import Lease
 from orchestrator.planning.hardware import device_named, device_of
 from orchestrator.planning.time import estimate_time
 from orchestrator.planning.time.roofline import PARTS, roofline
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job, load_text
 
 Orchestrator = Callable[..., Any]

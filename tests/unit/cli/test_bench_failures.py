@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.faults import Ranks
 
-from orchestrator.causes import Exit
 from orchestrator.cli.main import main
 from orchestrator.launch.local.launcher import launch
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import Exit
+from orchestrator.run.rundir import RunDir
 
 pytestmark = [
     pytest.mark.distributed,

@@ -16,7 +16,7 @@ from orchestrator.backends.attention import with_attention
 from orchestrator.cli.main import main
 from orchestrator.planning.hardware import device_named, shipped
 from orchestrator.planning.time import estimate_time
-from orchestrator.rundir import RunDir, append_line
+from orchestrator.run.rundir import RunDir, append_line
 from orchestrator.spec.loading import load_resolved
 
 H200 = "NVIDIA H200"

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from support.training import four_layer_job, make_run
 
-from orchestrator.checkpoints import read_commit, write_commit
 from orchestrator.cli.main import main
 from orchestrator.cli.models import evaluate as command
 from orchestrator.cli.models.evaluation_options import Options, asked_of
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, MissingDependency, UserError
-from orchestrator.results.evaluation_request import checkpoint_digest
-from orchestrator.results.record import Measure, Result, result_path, write_result
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import read_commit, write_commit
+from orchestrator.run.results.evaluation_request import checkpoint_digest
+from orchestrator.run.results.record import Measure, Result, result_path, write_result
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 BERT = {"architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 300}

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support.training import make_run, tiny_job
 
-from orchestrator.checkpoints import write_commit
 from orchestrator.cli.main import main
+from orchestrator.run.checkpoints import write_commit
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from support.shipped import SHIPPED
 from orchestrator.cli.jobs import this_machine, tune
 from orchestrator.cli.main import main
 from orchestrator.launch.runs import create_run
-from orchestrator.lease import Lease
 from orchestrator.planning.hardware.here import gpus_counted
+from orchestrator.run.lease import Lease
 from orchestrator.spec.loading import load_job
 
 Orchestrator = Callable[..., Any]

@@ -19,7 +19,7 @@ from support.faults import QUICK_TORCHRUN, Ranks
 
 from orchestrator.cli.jobs import tune
 from orchestrator.cli.main import main
-from orchestrator.rundir import read_lines
+from orchestrator.run.rundir import read_lines
 from orchestrator.tuning.trial import Trials
 
 Orchestrator = Callable[..., Any]

@@ -26,12 +26,12 @@ from support.training import tiny_job
 
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
-from orchestrator.http_server import Server
+from orchestrator.http.listening import listen
+from orchestrator.http.server import Server
 from orchestrator.launch.runs import create_run
-from orchestrator.listening import listen
 from orchestrator.review.charts.curves import CHARTS
 from orchestrator.review.charts.machines import MEASURES
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 

@@ -17,8 +17,8 @@ from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.data.tasks.race import race_files
 from orchestrator.errors import UserError
-from orchestrator.folder_tree import folder_tree
-from orchestrator.results.evaluation_request import file_facts
+from orchestrator.files.folder_tree import folder_tree
+from orchestrator.run.results.evaluation_request import file_facts
 
 Tokenize = Callable[..., Path]
 

@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from orchestrator.evaluation.statistics import exponential, mean, ratio, scaled
-from orchestrator.results.record import Measure
+from orchestrator.run.results.record import Measure
 
 
 def test_the_mean_and_its_error() -> None:

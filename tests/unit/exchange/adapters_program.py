@@ -22,10 +22,10 @@ from orchestrator.inference import load
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from orchestrator.checkpoints import committed
     from orchestrator.exchange.hugging_face.hf_export import export
     from orchestrator.exchange.hugging_face.peft import export_adapter
-    from orchestrator.rundir import RunDir
+    from orchestrator.run.checkpoints import committed
+    from orchestrator.run.rundir import RunDir
     from orchestrator.spec.loading import load_resolved
 
 PROJECTIONS = ("self_attn.o_proj.weight", "attn.c_proj.weight")

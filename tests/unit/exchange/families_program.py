@@ -21,7 +21,7 @@ from orchestrator.exchange.hugging_face.configuration import read_config, to_mod
 from orchestrator.exchange.hugging_face.families.choice import family_of_folder
 from orchestrator.exchange.hugging_face.hf_export import export
 from orchestrator.exchange.hugging_face.hf_import import import_weights
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 

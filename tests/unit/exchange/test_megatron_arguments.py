@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from support.training import four_layer_job, layout
 
-from orchestrator.checkpoints import MEGATRON_TRACKER, find_weights
 from orchestrator.cli.models import megatron
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron.arguments import (
@@ -21,6 +20,7 @@ from orchestrator.exchange.megatron.arguments import (
 )
 from orchestrator.exchange.megatron.names import wanted_tensors
 from orchestrator.planning.batch import Progress
+from orchestrator.run.checkpoints import MEGATRON_TRACKER, find_weights
 from orchestrator.spec.model import ModelSpec
 
 MODELS: dict[str, dict[str, Any]] = {

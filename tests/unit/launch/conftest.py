@@ -19,7 +19,7 @@ from orchestrator.cli import run_start
 from orchestrator.cli.main import main
 from orchestrator.launch.local.restarts import launch_with_restarts
 from orchestrator.launch.processes.launch_processes import end_processes
-from orchestrator.rundir import RunDir, read_lines
+from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 
 

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoints import file_record, latest_valid, write_commit
 from orchestrator.errors import RunIsHeld
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir, append_line, read_lines, write_atomically
+from orchestrator.run.checkpoints import file_record, latest_valid, write_commit
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir, append_line, read_lines, write_atomically
 
 RANK = int(os.environ["RANK"])
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])

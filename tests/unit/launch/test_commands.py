@@ -24,7 +24,7 @@ from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.start_checks import refuse_missing
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.rundir import RunDir, append_line
+from orchestrator.run.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]
@@ -105,8 +105,8 @@ def test_reader_that_leaves_does_not_end_the_training(
 ) -> None:
     """As `orchestrator run job.yaml | head -1`."""
     program = (
-        "import functools, sys; from orchestrator.cli import main, run_start; from orchestrator.launch.local.restarts import "
-        "launch_with_restarts; run_start.launch_with_restarts = functools.partial(launch_with_restarts, "
+        "import functools, sys; from orchestrator.cli import main, run_start; from orchestrator.launch.local.restarts "
+        "import launch_with_restarts; run_start.launch_with_restarts = functools.partial(launch_with_restarts, "
         "module='fake_runtime'); sys.exit(main.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "run", str(job_file)]

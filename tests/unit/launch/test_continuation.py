@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from support.event_log import append_event, lines_of
 
-from orchestrator.checkpoints import write_commit
 from orchestrator.errors import UserError
 from orchestrator.launch.continuation import find_continuation, with_unwritten
 from orchestrator.launch.runs import add_generation, all_runs, create_run, find_run
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import write_commit
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -13,13 +13,13 @@ import pytest
 from support.event_log import lines_of
 from support.gate import Gate
 
-from orchestrator.checkpoints import write_commit
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.local.drill import Step, drill, shortened
 from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.learning_rate import LearningRateSchedule
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import write_commit
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

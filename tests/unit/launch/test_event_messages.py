@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.event_log import log_of
 
-from orchestrator.events.types import Event
 from orchestrator.launch import event_messages
 from orchestrator.launch.event_messages import thinned, told
+from orchestrator.run.events.types import Event
 
 
 def test_checkpoints_are_counted_where_nothing_else_happened() -> None:

@@ -15,15 +15,15 @@ import pytest
 from support.event_log import lines_of
 from support.gate import Gate
 
-from orchestrator.checkpoints import committed
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.local.launcher import Watcher, launch
 from orchestrator.launch.processes.launch_processes import end_processes, processes_of, ranks_of
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.launch.watch import LineWatcher
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir, read_lines
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 
 Run = Callable[[JobSpec], RunDir]

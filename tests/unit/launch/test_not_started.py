@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from support.fake_slurm import FakeSlurm
 
-from orchestrator.checkpoints import write_commit
 from orchestrator.cli import run_start
 from orchestrator.launch.runs import all_runs, create_run, find_run
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import write_commit
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

@@ -17,13 +17,13 @@ import pytest
 from support.event_log import append_event, lines_of, log_of
 from support.gate import Gate
 
-from orchestrator.checkpoints import write_commit
 from orchestrator.launch.local.launcher import launch
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import start_telling, tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import ranks_of
-from orchestrator.rundir import RunDir, append_line
+from orchestrator.run.checkpoints import write_commit
+from orchestrator.run.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
 Run = Callable[[JobSpec], RunDir]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.event_log import log_of
 
-from orchestrator.causes import CAUSES, Exit
 from orchestrator.launch.policy import DEFAULT_ACTIONS, Decision
 from orchestrator.launch.policy import decide as decide_after
+from orchestrator.run.causes import CAUSES, Exit
 from orchestrator.spec.sections.launch import FailureCause, LaunchSpec
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from support.event_log import lines_of
 
-from orchestrator.checkpoints import FileRecord, write_commit
 from orchestrator.errors import SpecError
 from orchestrator.exchange.exportability import NOT_EXPORTABLE
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import judge
+from orchestrator.run.checkpoints import FileRecord, write_commit
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

@@ -12,16 +12,16 @@ from support.event_log import append_event, lines_of
 
 import orchestrator as package
 from orchestrator.cli import run_start
-from orchestrator.cli.runs.submission import describe_active
+from orchestrator.cli.runs.starts.submission import describe_active
 from orchestrator.cli.runs.sweeps.tables import what_is_retried
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.lease import Lease
 from orchestrator.process import Process
 from orchestrator.review.overview import overview_of
 from orchestrator.review.summary import summarize
-from orchestrator.rundir import default_runs_dir
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.ledger import Entry, SweepPlan, find_sweep, sweep_dir
 from orchestrator.sweeps.states import cell_statuses

@@ -15,9 +15,9 @@ from orchestrator.cli import run_start
 from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.lease import Holder, Lease, read_holder
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir
+from orchestrator.run.lease import Holder, Lease, read_holder
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

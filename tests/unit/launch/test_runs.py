@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from support.event_log import lines_of
 
-from orchestrator.checkpoints import write_commit
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.code import code_state
 from orchestrator.launch.processes.stop_request import Terminated, caught_signals, sigterm_as_ctrl_c
@@ -33,7 +32,8 @@ from orchestrator.launch.runs import (
     taken_back,
 )
 from orchestrator.planning.preflight_checks import runs_dir_of
-from orchestrator.rundir import RunDir, default_runs_dir
+from orchestrator.run.checkpoints import write_commit
+from orchestrator.run.rundir import RunDir, default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

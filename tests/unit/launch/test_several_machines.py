@@ -21,7 +21,7 @@ from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.scripts.render import render
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 Run = Callable[[JobSpec], RunDir]

@@ -14,7 +14,7 @@ from orchestrator.errors import UserError
 from orchestrator.launch.cluster import snapshot
 from orchestrator.launch.cluster.snapshot import Snapshot, take_snapshot
 from orchestrator.launch.code import code_state
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 
 HOSTILE = "it's $(touch x) ü\n.py"
 

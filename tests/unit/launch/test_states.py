@@ -9,10 +9,10 @@ import pytest
 from support.event_log import append_event
 
 from orchestrator.launch.states.run_states import LatestMetrics, last_metrics, status_of
-from orchestrator.lease import Lease
 from orchestrator.process import Process
 from orchestrator.review.summary import summarize
-from orchestrator.rundir import RunDir, append_line
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
 HERE = Process.current().to_record()

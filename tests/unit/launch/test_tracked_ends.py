@@ -14,7 +14,7 @@ from orchestrator.cli.runs import cancel
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.review.overview import overview_of
 from orchestrator.review.summary import summarize
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.mlflow.cursor import Cursor, write_cursor
 from tests.unit.tracking.conftest import empty_store, only_run, store_in, stored_runs, wait_for

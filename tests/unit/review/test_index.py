@@ -23,7 +23,7 @@ from orchestrator.review.charts.curves import CHARTS
 from orchestrator.review.charts.series import Series
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import UserError
 from orchestrator.review.logs import pages as reading
 from orchestrator.review.logs.log_search import SearchPattern, search
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 
 
 def log_of(path: Path, content: bytes) -> reading.LogFile:

@@ -15,7 +15,7 @@ from orchestrator.review.charts.series import Series
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.specs import differences, fields_of, generations_of
 from orchestrator.review.summary import summarize
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.tracking.measurements.goodput import Goodput

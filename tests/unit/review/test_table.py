@@ -12,7 +12,7 @@ from unit.review.summaries import summary
 
 from orchestrator.review.summary import spark
 from orchestrator.review.table import COLUMNS, Cells, collapsed, counts, ordered, spark_points, spark_words
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
 values = st.floats(allow_nan=True, allow_infinity=True)

@@ -23,9 +23,9 @@ from megatron.core.tensor_parallel import mappings
 from support.training import four_layer_job, layout
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from orchestrator import checkpoints
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.rundir import RunDir
+from orchestrator.run import checkpoints
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel

@@ -10,8 +10,8 @@ import pytest
 import torch
 from support.training import tiny_job
 
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.records.records import Records

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from support.indexed_files import write_indexed
 from support.training import make_run, tiny_job
 
-from orchestrator.checkpoints import Commit, file_record, read_commit, write_commit
 from orchestrator.errors import CheckpointError
 from orchestrator.planning.progress import stored_progress
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import Commit, file_record, read_commit, write_commit
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.startup import open_data, open_data_at
 from orchestrator.runtime.state import TrainState

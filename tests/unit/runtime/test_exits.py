@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from orchestrator.causes import lost_a_peer
 from orchestrator.errors import (
     CheckpointError,
     DataError,
@@ -22,7 +21,8 @@ from orchestrator.errors import (
     SpecError,
     UserError,
 )
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import lost_a_peer
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.processes.exits import DiskFullError, DivergenceError, Outcome, outcome_of, write_exit_record
 
 CAUSES = [

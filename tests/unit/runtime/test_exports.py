@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from support.event_log import append_event, lines_of
 
-from orchestrator.checkpoints import write_commit
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import write_commit
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.saving.exports import Exports, _Export, missed
 from orchestrator.spec.sections.checkpoint import CheckpointExportSpec

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from support.event_log import lines_of
 
-from orchestrator import rundir
-from orchestrator.events.types import Finished, StepSkipped
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir, read_lines
+from orchestrator.run import rundir
+from orchestrator.run.events.types import Finished, StepSkipped
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.runtime.records.records import Records
 from orchestrator.tracking.measurements import metrics
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event, append_to_ledger
 
-from orchestrator.cli.runs.interrupts import Interrupts
+from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.start import cancel_cells
 from orchestrator.errors import JobError
-from orchestrator.events.ledger import LedgerEvent
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir
+from orchestrator.run.events.ledger import LedgerEvent
+from orchestrator.run.rundir import RunDir
 from orchestrator.sweeps.executor import CellTask
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.request import Task

@@ -13,9 +13,9 @@ import pytest
 from support.event_log import append_event
 from support.fake_slurm import FakeSlurm
 
-from orchestrator.checkpoints import write_commit
 from orchestrator.launch.runs import all_runs, create_run, find_run
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import write_commit
+from orchestrator.run.rundir import RunDir
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep

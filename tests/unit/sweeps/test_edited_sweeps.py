@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.event_log import append_event
 
-from orchestrator.checkpoints import write_commit
 from orchestrator.launch.runs import all_runs
-from orchestrator.lease import Lease
-from orchestrator.rundir import RunDir
+from orchestrator.run.checkpoints import write_commit
+from orchestrator.run.lease import Lease
+from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep

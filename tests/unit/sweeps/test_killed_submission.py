@@ -9,7 +9,7 @@ import pytest
 from support.event_log import append_to_ledger, lines_of
 from support.fake_slurm import FakeSlurm
 
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.sweeps.executor import CellTask, submit_arrays
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.request import Array, Request, Task

@@ -19,7 +19,7 @@ from support.gate import Gate
 
 from orchestrator.cli.runs.sweeps import start
 from orchestrator.launch.runs import all_runs
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, find_sweep
 from orchestrator.sweeps.request import Request
 from orchestrator.sweeps.submission import start_driver

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from support.faults import QUICK_TORCHRUN
 
-from orchestrator.causes import Exit
 from orchestrator.errors import UserError
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.processes.stop_request import request_stop
-from orchestrator.rundir import RunDir, append_line, read_lines
+from orchestrator.run.causes import Exit
+from orchestrator.run.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.layout import layout_of
 from orchestrator.tuning.trial import WARM_UP, Trials, trial_job, tune_name

@@ -18,7 +18,7 @@ from orchestrator.data.index.manifest import read_manifest
 from orchestrator.data.request import SOURCE_GLOBS
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import DataError, SpecError, UserError
-from orchestrator.file_types import is_usual
+from orchestrator.files.file_types import is_usual
 from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import has_vocabulary, preset_names, sees_images, sequence_length

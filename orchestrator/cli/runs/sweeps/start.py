@@ -7,21 +7,18 @@ from pathlib import Path
 
 import typer
 
-from orchestrator.checkpoints import committed
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.data_preparation import check_data
 from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
 from orchestrator.cli.jobs.target_options import TargetOptions, gpu_problems, profile_of
 from orchestrator.cli.run_start import check_installed
-from orchestrator.cli.runs.continuation import all_changes, choose
-from orchestrator.cli.runs.interrupts import Interrupts
+from orchestrator.cli.runs.starts.continuation import all_changes, choose
+from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
 from orchestrator.errors import Problem, SpecError, UserError
-from orchestrator.events.ledger import CellsCancelled
-from orchestrator.events.types import Withdrawn
 from orchestrator.exchange.exportability import export_problems
 from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
@@ -31,7 +28,10 @@ from orchestrator.planning.forecast import forecast
 from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import too_large
-from orchestrator.rundir import in_command, named_in_command
+from orchestrator.run.checkpoints import committed
+from orchestrator.run.events.ledger import CellsCancelled
+from orchestrator.run.events.types import Withdrawn
+from orchestrator.run.rundir import in_command, named_in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedDocument

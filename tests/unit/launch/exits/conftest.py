@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rundir import RunDir
+from orchestrator.run.rundir import RunDir
 
 
 @pytest.fixture

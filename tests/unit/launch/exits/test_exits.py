@@ -13,9 +13,9 @@ from support.ends import (
     classified,
 )
 
-from orchestrator.causes import CAUSES, by_word_of_the_ranks
 from orchestrator.launch.exits import LogMarks, classify, failed_ranks, last_exception
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.run.rundir import RunDir
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from support.ends import (
     classified,
 )
 
-from orchestrator.causes import lost_a_peer
 from orchestrator.launch.exits import LogMarks, classify
-from orchestrator.rundir import RunDir
+from orchestrator.run.causes import lost_a_peer
+from orchestrator.run.rundir import RunDir
 
 
 def test_who_lost_another_does_not_explain_the_end(run: RunDir, record: Callable[..., None]) -> None:

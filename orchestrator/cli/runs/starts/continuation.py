@@ -18,7 +18,7 @@ from orchestrator.errors import RunIsHeld, SpecChanged, UserError
 from orchestrator.launch.continuation import Continuation, find_continuation
 from orchestrator.launch.runs import add_generation
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.rundir import in_command
+from orchestrator.run.rundir import in_command
 from orchestrator.spec.loading import LoadedJob
 from orchestrator.spec.schema.diff import Change
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from orchestrator.events.types import Count, Event, Items, Object, Text, Texts, event_of
-from orchestrator.stored_files import read_json_lines
+from orchestrator.files.stored_files import read_json_lines
+from orchestrator.run.events.types import Count, Event, Items, Object, Text, Texts, event_of
 
 _Kind = TypeVar("_Kind", bound="LedgerEvent")
 

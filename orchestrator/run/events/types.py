@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, FrozenInstanceError, field
 from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
+from orchestrator.files.stored_files import count, moment, number
 from orchestrator.process import Process
-from orchestrator.stored_files import count, moment, number
 
 BY_LAUNCHER = "launcher"
 """Who starts a run again that is in no queue, as its `requeued` event says."""

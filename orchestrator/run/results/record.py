@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.rundir import RunDir, write_atomically
-from orchestrator.stored_files import count, moment, number, read_json
+from orchestrator.files.stored_files import count, moment, number, read_json
+from orchestrator.run.rundir import RunDir, write_atomically
 
 Known = TypeVar("Known")
 

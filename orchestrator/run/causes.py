@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.rundir import RunDir
-from orchestrator.stored_files import count
+from orchestrator.files.stored_files import count
+from orchestrator.run.rundir import RunDir
 
 _RECORD = re.compile(r"rank-(\d{1,9})\.json", re.ASCII)
 _LOST_PEER = re.compile(

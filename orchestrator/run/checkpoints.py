@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError
-from orchestrator.events.log import EventLog
-from orchestrator.events.types import CheckpointSaved, CheckpointSkipped, Resumed
-from orchestrator.rundir import RunDir, chosen_at, iteration_of, meant_by_name, write_atomically
-from orchestrator.stored_files import NotStoredError, count, open_stored, read_json
+from orchestrator.files.stored_files import NotStoredError, count, open_stored, read_json
+from orchestrator.run.events.log import EventLog
+from orchestrator.run.events.types import CheckpointSaved, CheckpointSkipped, Resumed
+from orchestrator.run.rundir import RunDir, chosen_at, iteration_of, meant_by_name, write_atomically
 
 COMMIT_FILE = "commit.json"
 MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"

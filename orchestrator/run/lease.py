@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import LeaseLost, RunIsHeld
+from orchestrator.files.stored_files import moment, number, parse_line
 from orchestrator.process import Process
-from orchestrator.rundir import RunDir, in_command, sync_folder
-from orchestrator.stored_files import moment, number, parse_line
+from orchestrator.run.rundir import RunDir, in_command, sync_folder
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.events.types import (
+from orchestrator.files.stored_files import MOST_BYTES, lines_from, open_stored, parse_line, read_json_lines, size_of
+from orchestrator.run.events.types import (
     BY_LAUNCHER,
     CheckpointSaved,
     Created,
@@ -23,7 +24,6 @@ from orchestrator.events.types import (
     Withdrawn,
     event_of,
 )
-from orchestrator.stored_files import MOST_BYTES, lines_from, open_stored, parse_line, read_json_lines, size_of
 
 _Kind = TypeVar("_Kind", bound=Event)
 

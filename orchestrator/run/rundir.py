@@ -46,9 +46,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError, is_full_disk
-from orchestrator.events.log import EventLog, read_events
-from orchestrator.events.types import Created, Event, Launched, Submitted
-from orchestrator.stored_files import (
+from orchestrator.files.stored_files import (
     listed,
     open_stored,
     open_to_append,
@@ -57,6 +55,8 @@ from orchestrator.stored_files import (
     read_object,
     read_stored,
 )
+from orchestrator.run.events.log import EventLog, read_events
+from orchestrator.run.events.types import Created, Event, Launched, Submitted
 
 RUNS_DIR_VARIABLE = "ORCHESTRATOR_RUNS_DIR"
 DEFAULT_RUNS_DIR = "runs"

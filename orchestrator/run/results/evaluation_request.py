@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.errors import UserError
-from orchestrator.file_types import why_unreadable
-from orchestrator.folder_tree import folder_tree
-from orchestrator.results.record import key_of
+from orchestrator.files.file_types import why_unreadable
+from orchestrator.files.folder_tree import folder_tree
+from orchestrator.run.results.record import key_of
 
 Kind = Literal["wikitext", "text", "lambada", "mnli", "race", "lm-eval"]
 

@@ -1,0 +1,1 @@
+"""HTTP servers: listening on an address, and serving within limits."""
