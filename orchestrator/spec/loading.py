@@ -27,7 +27,7 @@ from orchestrator.spec.tokenizer_type import with_tokenizer_type
 from orchestrator.spec.yaml.places import Places
 
 Check: TypeAlias = Callable[[Any], list[Problem]]
-"""What is wrong with a job, or with the part of one that is known (see partial_validation.py)."""
+"""What is wrong with a job, or with the part of one that is known (see documents/partial_validation.py)."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""`python -m orchestrator.launch.processes.parent_death_signal PARENT COMMAND…`: become COMMAND, which gets SIGTERM when
-PARENT dies.
+"""`python -m orchestrator.launch.processes.parent_death_signal PARENT COMMAND…`: become COMMAND, which gets SIGTERM
+when PARENT dies.
 
 A program of its own rather than code between fork and exec, which is not safe in a process with threads.
 """

@@ -1,5 +1,5 @@
 """Flags of Megatron-LM that turn on what is on here by itself: written, so that it trains as fast. What they say of a
-job, nothing, is in the table of `performance.py`.
+job, nothing, is in the table of `megatron_flags/performance.py`.
 """
 
 from __future__ import annotations

@@ -373,7 +373,7 @@ class Finished(Event, name="finished"):
 
 
 class Exited(Event, name="exited"):
-    """A launch is over: with which code of its program, why (see causes.py), after which step, and lines that show it.
+    """A launch is over: with which code of its program, why (run/causes.py), after which step, and lines that show it.
     `node`: the machine at fault, or several separated by commas.
     """
 

@@ -32,11 +32,11 @@ class Document(Generic[Root]):
     written_by: str
     """The command that writes one."""
     also_called: Mapping[str, str] = field(default_factory=dict)
-    """What other tools call its fields, beside the names in their declarations; see foreign_names.py."""
+    """What other tools call its fields, beside the names in their declarations; see schema/foreign_names.py."""
     set_apart: tuple[str, ...] = ("extends",)
     """Keys at the top that are no fields of the root."""
     check: Callable[[Any], list[Problem]] = _no_rules
-    """What is wrong between the fields of one, or of the part that is known (see partial_validation.py)."""
+    """What is wrong between the fields of one, or of the part that is known (see documents/partial_validation.py)."""
 
     @property
     def foreign_names(self) -> Mapping[str, str]:

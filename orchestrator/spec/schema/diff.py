@@ -1,4 +1,4 @@
-"""What a changed spec means for a run that goes on: each changed field with its class and the reason (resume.py)."""
+"""What a changed spec means for a run that goes on: each changed field, its class and the reason (fields/resume.py)."""
 
 from __future__ import annotations
 
