@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,30 @@ def _crowded() -> dict[str, int]:
 
 def test_a_folder_of_many_modules_has_folders() -> None:
     assert _crowded().keys() == CROWDED, "give each a folder whose name tells what is in it"
+
+
+def _imported(path: Path) -> set[str]:
+    """Everything that a file imports, whole names."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    whole = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    named = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    return whole | {f"{node.module}.{name.name}" for node in named for name in node.names}
+
+
+def test_folders_of_a_room_import_each_other_one_way() -> None:
+    """What stands directly in a room is on no side: it may import the room's folders, and they it."""
+    package = ROOT / "orchestrator"
+    imported = {path: _imported(path) for path in package.rglob("*.py")}
+    for room in {path.parent.parent for path in imported if path.name == "__init__.py"} - {ROOT}:
+        start = ".".join(room.relative_to(ROOT).parts)
+        needs: dict[str, set[str]] = {}
+        for folder in {path.parent for path in imported if path.name == "__init__.py" and path.parent.parent == room}:
+            names = {name for path in imported if folder in path.parents for name in imported[path]}
+            inside = {
+                name.removeprefix(f"{start}.").partition(".")[0] for name in names if name.startswith(f"{start}.")
+            }
+            needs[folder.name] = {name for name in inside - {folder.name} if (room / name).is_dir()}
+        TopologicalSorter(needs).prepare()  # a circle is a CycleError, which names its folders
 
 
 def test_every_reason_for_a_long_file_is_still_needed() -> None:
