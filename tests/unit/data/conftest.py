@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.faults import Ranks
+from support.fixtures import ranks
 from support.pictures import make_album
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.request import TokenizeRequest, TrainTokenizerRequest
+
+__all__ = ["ranks"]
 
 Tokenize = Callable[..., Path]
 Program = Callable[..., subprocess.CompletedProcess[str]]
@@ -67,6 +71,13 @@ def tokenize(tmp_path: Path) -> Tokenize:
         return tmp_path / name
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def _forked_programs(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of the data are forked: each would import numpy, tokenizers and their like for a second."""
+    for name, value in {**ranks.for_commands(), "FORKED_TOO": "orchestrator.data orchestrator.data.indexing"}.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
