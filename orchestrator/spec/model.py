@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from orchestrator.models.blocks.registry import AttentionBlock, attention_of
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
 from orchestrator.spec.fields import resume
 from orchestrator.spec.fields.base import Section
@@ -300,6 +301,11 @@ class ModelSpec(Section):
     def family(self) -> ModelFamily:
         """What is true of all models of its architecture."""
         return FAMILIES[self.architecture]
+
+    @property
+    def attention(self) -> AttentionBlock:
+        """What its tokens attend with."""
+        return attention_of(self)
 
     @property
     def has_experts(self) -> bool:
