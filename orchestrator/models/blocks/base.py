@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 FP32 = 4
 """Bytes."""
@@ -143,6 +143,20 @@ class CoreWork(NamedTuple):
     """One kernel rotates queries and keys as their projection left them."""
     is_fused: bool
     """The core is a fused kernel, which takes no mask of every score."""
+
+
+class LayerTools(NamedTuple):
+    """The modules of a layer backend, of which a block's layers are made."""
+
+    column: Any
+    """A linear layer whose outputs are split over tensor-parallel ranks."""
+    row: Any
+    """One whose inputs are."""
+    norm: Any
+    core: Any
+    """Attention of queries to keys and values that are there."""
+    rotated_attention: Any
+    """megatron-core's SelfAttention, with one kernel that rotates queries and keys where the projection left them."""
 
 
 class Fields(Protocol):

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol, cast
 
-from orchestrator.models.blocks.base import CoreKernels, CoreWork, ForwardBackward, Matrix, RankShape, Scores
+from orchestrator.models.blocks.base import (
+    CoreKernels,
+    CoreWork,
+    ForwardBackward,
+    LayerTools,
+    Matrix,
+    RankShape,
+    Scores,
+)
+from orchestrator.models.blocks.weights import PublishedAttention, Shapes
 
 
 class MatricesPart(Protocol):
@@ -43,6 +52,24 @@ class TimePart(Protocol):
     def more_launches(self, model: Any) -> ForwardBackward: ...
 
 
+class WeightsPart(Protocol):
+    """`weights.py`: names and shapes in a checkpoint, and in published models."""
+
+    def weights(self, model: Any) -> Shapes: ...
+
+    def published(self) -> tuple[PublishedAttention, ...]: ...
+
+
+class LayersPart(Protocol):
+    """`layers.py`, which alone may import torch: how megatron-core's layers attend so."""
+
+    def settings(self, model: Any) -> dict[str, Any]: ...
+
+    def place(self, layer: Any, config: Any, tools: LayerTools) -> None: ...
+
+    def keep(self, attention: Any, with_cache: Callable[[Any], Any]) -> Any: ...
+
+
 @dataclass(frozen=True)
 class AttentionBlock:
     """A way for tokens to attend to each other."""
@@ -64,12 +91,25 @@ class AttentionBlock:
     def time(self) -> TimePart:
         return cast(TimePart, self._part("time"))
 
+    @cached_property
+    def weights(self) -> WeightsPart:
+        return cast(WeightsPart, self._part("weights"))
+
+    @cached_property
+    def layers(self) -> LayersPart:
+        return cast(LayersPart, self._part("layers"))
+
     def _part(self, name: str) -> Any:
         return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
 
 
 ATTENTIONS: Final = (AttentionBlock("attention", is_used=lambda model: True),)
 """The first that a model has is its attention."""
+
+
+def attention_named(name: str) -> AttentionBlock:
+    """The block in a folder."""
+    return next(block for block in ATTENTIONS if block.name == name)
 
 
 def attention_of(model: Any) -> AttentionBlock:
