@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
+from orchestrator.fields.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
 from orchestrator.models.blocks.registry import AttentionBlock, attention_of
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
-from orchestrator.spec.fields.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
 from orchestrator.spec.hybrid import layer_pattern, state_space_heads
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.rope_scaling import RopeScaling

@@ -20,8 +20,8 @@ from orchestrator.exchange.hugging_face.families.qwen import QWEN2, QWEN3, QWEN3
 from orchestrator.exchange.hugging_face.families.t5 import MT5, T5
 from orchestrator.exchange.table import Family, OneOf
 from orchestrator.exchange.tensors.names import names_in
+from orchestrator.fields.base import Section
 from orchestrator.models.blocks.registry import ATTENTIONS
-from orchestrator.spec.fields.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
