@@ -1,6 +1,6 @@
 """The network."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -8,12 +8,24 @@ from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
 from orchestrator.fields.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
-from orchestrator.models.blocks.registry import AttentionBlock, attention_of
+from orchestrator.models.blocks.registry import AttentionBlock, attention_of, declared_sections
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
 from orchestrator.spec.hybrid import layer_pattern, state_space_heads
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.vision import VisionSpec
+
+if TYPE_CHECKING:
+    from orchestrator.fields.base import Section as BlockFields
+else:
+
+    class _BlockFields:
+        """Stands for the sections that blocks declare, among the bases of a class."""
+
+        def __mro_entries__(self, bases):
+            return (*declared_sections(), Section)
+
+    BlockFields = _BlockFields()
 
 _BERT = ("model.architecture", BERT.name)
 _MAMBA = ("model.architecture", MAMBA.name)
@@ -22,7 +34,7 @@ _ROPE = ("model.position_embedding_type", "rope")
 _T5 = ("model.architecture", T5.name)
 
 
-class ModelSpec(Section):
+class ModelSpec(BlockFields):
     """The architecture of the transformer. `preset` fills in what is not written."""
 
     architecture: Annotated[Architecture, resume.SHAPE, AlsoCalled("model_type arch")] = "gpt"

@@ -20,6 +20,7 @@ from orchestrator.models.blocks.base import (
     Scores,
 )
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes
+from orchestrator.models.registry import Feature
 
 
 class MatricesPart(Protocol):
@@ -78,33 +79,51 @@ class AttentionBlock:
     """Its folder."""
     is_used: Callable[[Any], bool]
     """Whether a model's layers have it, by the model's fields."""
+    field: str = "num_attention_heads"
+    """That of these by which a person asks for it."""
+    families: tuple[str, ...] | None = None
+    """Which have it; None for all."""
+    features: frozenset[Feature] | None = None
+    """What models with it may be combined with, of what their family may; None for all."""
+    declares: str = ""
+    """The section in its fields.py whose fields `model` has, where there are some."""
+
+    def supports(self, feature: Feature) -> bool:
+        """Whether models with it may be combined with a feature."""
+        return self.features is None or feature in self.features
 
     @cached_property
     def matrices(self) -> MatricesPart:
-        return cast(MatricesPart, self._part("matrices"))
+        return cast(MatricesPart, self.part("matrices"))
 
     @cached_property
     def memory(self) -> MemoryPart:
-        return cast(MemoryPart, self._part("memory"))
+        return cast(MemoryPart, self.part("memory"))
 
     @cached_property
     def time(self) -> TimePart:
-        return cast(TimePart, self._part("time"))
+        return cast(TimePart, self.part("time"))
 
     @cached_property
     def weights(self) -> WeightsPart:
-        return cast(WeightsPart, self._part("weights"))
+        return cast(WeightsPart, self.part("weights"))
 
     @cached_property
     def layers(self) -> LayersPart:
-        return cast(LayersPart, self._part("layers"))
+        return cast(LayersPart, self.part("layers"))
 
-    def _part(self, name: str) -> Any:
+    def part(self, name: str) -> Any:
+        """A module of its folder."""
         return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
 
 
 ATTENTIONS: Final = (AttentionBlock("attention", is_used=lambda model: True),)
 """The first that a model has is its attention."""
+
+
+def declared_sections() -> tuple[type[Any], ...]:
+    """The sections whose fields `model` has because of its blocks."""
+    return tuple(getattr(block.part("fields"), block.declares) for block in ATTENTIONS if block.declares)
 
 
 def attention_named(name: str) -> AttentionBlock:

@@ -59,5 +59,7 @@ class PublishedAttention:
     """Of its attention, and of the norm before it."""
     sizes: Mapping[str, str] = field(default_factory=dict)
     """Field of `model` -> key of config.json, where the value is the same."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Field of `model` -> its only value."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Key of config.json -> the only value with which the two are one network."""

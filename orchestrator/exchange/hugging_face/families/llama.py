@@ -88,6 +88,7 @@ def with_attention(block: str, published: PublishedAttention) -> Family:
         architecture=published.architecture,
         rules=(embedding, *published.rules, *rest),
         sizes={**SIZES, **published.sizes},
+        fixed={**FIXED, **published.fixed},
         constants={**LLAMA.constants, **published.constants},
         attention=block,
     )
