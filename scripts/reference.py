@@ -16,12 +16,12 @@ from typing import Any
 import typer.main
 
 from orchestrator.cli.main import COMMANDS, build_app, value_name
+from orchestrator.fields.base import Section
+from orchestrator.fields.docstrings import documented_schema
 from orchestrator.migration.megatron_flags.performance import ANSWERS, GROUPS
 from orchestrator.planning.hardware.profiles import GpuProfile
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.documents.field_names import short_names
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.docstrings import documented_schema
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sweep import SweepSpec
 

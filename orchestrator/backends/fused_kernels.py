@@ -14,7 +14,8 @@ def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     """
     model, degrees = job.model, job.parallelism
     own = model.query_groups >= degrees.tensor_model_parallel_size
-    is_rotated = "rotated_projection" in model.family.supports and model.position_embedding_type == "rope"
+    supports = "rotated_projection" in model.family.supports and model.attention.supports("rotated_projection")
+    is_rotated = supports and model.position_embedding_type == "rope"
     plainly = degrees.context_parallel_size == 1 and model.attention_logit_softcapping is None
     able = layers == "transformer_engine" or (job.runtime.device != "cpu" and plainly)
     return able and is_rotated and own and not model.qk_layernorm

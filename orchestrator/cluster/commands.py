@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import OrchestratorError, SchedulerError, UserError
-from orchestrator.spec.fields.formatting import shorten
+from orchestrator.fields.formatting import shorten
 
 QUERY_SECONDS = 60.0
 """Time-out of a question. A controller that answers at all does so within its own MessageTimeout, 10 s by default."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from orchestrator.cluster.discovery import DiscoveredCluster, Partition
+from orchestrator.fields.docstrings import docstrings
+from orchestrator.fields.formatting import as_yaml, duration
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.fields.docstrings import docstrings
-from orchestrator.spec.fields.formatting import as_yaml, duration
 
 DAY = 86400
 WIDTH = 120

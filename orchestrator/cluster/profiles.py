@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from orchestrator.errors import Problem, SpecError, UserError
+from orchestrator.fields.formatting import shorten
 from orchestrator.spec.cluster import ClusterSpec, check_cluster
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.loading import LoadedDocument, load_document
 from orchestrator.spec.messages.document import Document
 from orchestrator.spec.messages.suggestions import closest

@@ -32,9 +32,9 @@ from orchestrator.dashboard.rendering import environment
 from orchestrator.dashboard.security import Next, guarded
 from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.errors import UserError
+from orchestrator.fields.formatting import few, shorten
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
-from orchestrator.spec.fields.formatting import few, shorten
 
 _SECONDS_BEFORE_ZIPPING = 2.0
 """The first page goes before."""

@@ -14,11 +14,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from orchestrator.dashboard.assets import asset
+from orchestrator.fields.formatting import shorten
 from orchestrator.planning import figures
 from orchestrator.planning.figures import disk_size, memory_size
 from orchestrator.review.table import spark_points, spark_words
 from orchestrator.run.rundir import in_command
-from orchestrator.spec.fields.formatting import shorten
 
 NOTHING = "\N{EN DASH}"
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))

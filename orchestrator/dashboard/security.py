@@ -11,7 +11,7 @@ from fastapi import HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from orchestrator.dashboard.settings import Settings
-from orchestrator.spec.fields.formatting import shorten
+from orchestrator.fields.formatting import shorten
 
 TOKEN_PARAMETER = "token"
 FORM_MARK = "mark"

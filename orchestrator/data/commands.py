@@ -27,7 +27,7 @@ from orchestrator.data.request import (
 )
 from orchestrator.data.tokenizers.vocabulary import looked_for
 from orchestrator.errors import UserError
-from orchestrator.spec.fields.values import check_day
+from orchestrator.fields.values import check_day
 from orchestrator.spec.rules.base import divisors_of
 from orchestrator.spec.sections.chat import TEMPLATES_SAID
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path

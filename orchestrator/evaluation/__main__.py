@@ -19,13 +19,13 @@ from orchestrator.evaluation.journal import Journal
 from orchestrator.evaluation.rank_calls import RankCalls, follow
 from orchestrator.evaluation.task_batches import BatchedNetwork, Progress
 from orchestrator.evaluation.tasks.choice import make_task
+from orchestrator.fields.values import resolve_environment
 from orchestrator.inference import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.portable import open_weights
 from orchestrator.run.results.evaluation_request import EvaluationRequest, checkpoint_digest, load_asked
 from orchestrator.run.results.record import Result, journal_path, read_result, result_path, write_result
 from orchestrator.run.rundir import write_atomically
-from orchestrator.spec.fields.values import resolve_environment
 
 _PROGRESS_SECONDS = 5.0
 _PATIENCE_SECONDS = 24 * 3600.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from orchestrator.exchange.table import DECODER, VISION, stack_of
+from orchestrator.models.blocks.attention.matrices import cross_matrices
+from orchestrator.models.blocks.mlp import matrices as mlp
+from orchestrator.models.blocks.weights import linears
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -13,14 +16,18 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     """Of a key of a table, without the dimensions of layers and experts; `rows` is how many tables of tokens have."""
     if key.startswith("vision.") and model.has_vision:
         return _of_vision(key, model.image_encoder, model.hidden_size)
-    hidden, width, queries = model.hidden_size, model.head_dim, model.num_attention_heads * model.head_dim
-    if key.rpartition(".")[0].endswith(("_layernorm", "layer_norm")) or "layer_norm_" in key:
-        return (
-            (width,)
-            if key.endswith(("q_layernorm.weight", "k_layernorm.weight", "q_layernorm.bias", "k_layernorm.bias"))
-            else (hidden,)
-        )
-    name, _, kind = key.removeprefix(stack_of(key)).rpartition(".")
+    hidden, name = model.hidden_size, key.removeprefix(stack_of(key))
+    if name.startswith(_ATTENTION):
+        return model.attention.weights.weights(model)[name.removeprefix(_ATTENTION)]
+    if name.startswith(_CROSS_ATTENTION):
+        return linears(cross_matrices(model))[name.removeprefix(_CROSS_ATTENTION)]
+    if name.rpartition(".")[0].endswith(("_layernorm", "layer_norm")) or "layer_norm_" in name:
+        return (hidden,)
+    begin, dot, linear = name.rpartition("linear_")
+    if begin in _MLPS:
+        return linears(mlp.matrices(model, _MLPS[begin](model)))[dot + linear]
+    buckets = (model.relative_attention_num_buckets, model.num_attention_heads)
+    name, _, kind = name.rpartition(".")
     matrix = {
         "embedding.word_embeddings": (rows, hidden),
         "output_layer": (rows, hidden),
@@ -29,22 +36,20 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
         "lm_head.dense": (hidden, hidden),
         "pooler.dense": (hidden, hidden),
         "binary_head": (2, hidden),
-        "self_attention.linear_qkv": (queries + 2 * model.query_groups * width, hidden),
-        "self_attention.linear_proj": (hidden, queries),
-        "cross_attention.linear_q": (queries, hidden),
-        "cross_attention.linear_kv": (2 * model.query_groups * width, hidden),
-        "cross_attention.linear_proj": (hidden, queries),
-        "encoder_relative_attention_bias": (model.relative_attention_num_buckets, model.num_attention_heads),
-        "decoder_relative_attention_bias": (model.relative_attention_num_buckets, model.num_attention_heads),
-        "mlp.linear_fc1": (model.ffn_size * (2 if model.is_gated else 1), hidden),
-        "mlp.linear_fc2": (hidden, model.ffn_size),
+        "encoder_relative_attention_bias": buckets,
+        "decoder_relative_attention_bias": buckets,
         "mlp.router": (model.expert_count, hidden),
-        "mlp.shared_experts.linear_fc1": (model.shared_expert_size * (2 if model.is_gated else 1), hidden),
-        "mlp.shared_experts.linear_fc2": (hidden, model.shared_expert_size),
-        "mlp.experts.experts.linear_fc1": (model.moe_ffn_size * (2 if model.is_gated else 1), hidden),
-        "mlp.experts.experts.linear_fc2": (hidden, model.moe_ffn_size),
     }[name]
     return matrix if kind == "weight" else matrix[:1]
+
+
+_ATTENTION, _CROSS_ATTENTION = "self_attention.", "cross_attention."
+_MLPS: Mapping[str, Callable[[ModelSpec], int]] = {
+    "mlp.": lambda model: model.ffn_size,
+    "mlp.shared_experts.": lambda model: model.shared_expert_size,
+    "mlp.experts.experts.": lambda model: model.moe_ffn_size,
+}
+"""What keys of MLPs begin with, and their widths."""
 
 
 def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
@@ -73,13 +78,7 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
 
 def _layer(model: ModelSpec, *, has_experts: bool) -> Iterator[str]:
     """The weights of a layer, without what their keys begin with."""
-    attention = "self_attention."
-    yield from _norm(f"{attention}linear_qkv.layer_norm_", model)
-    yield from _linear(f"{attention}linear_qkv.", has_bias=model.has_qkv_bias)
-    yield from _linear(f"{attention}linear_proj.", has_bias=model.add_bias_linear)
-    if model.qk_layernorm:
-        yield from _norm(f"{attention}q_layernorm.", model)
-        yield from _norm(f"{attention}k_layernorm.", model)
+    yield from (f"{_ATTENTION}{name}" for name in model.attention.weights.weights(model))
     if not has_experts:
         yield from _norm("mlp.linear_fc1.layer_norm_", model)
         yield from _mlp("mlp.", model)
@@ -172,5 +171,4 @@ def _beside_t5(model: ModelSpec) -> Iterator[str]:
 
 def _cross_attention(model: ModelSpec) -> Iterator[str]:
     yield from _norm("pre_cross_attn_layernorm.", model)
-    for name in ("linear_q.", "linear_kv.", "linear_proj."):
-        yield from _linear(f"cross_attention.{name}", has_bias=model.add_bias_linear)
+    yield from (f"{_CROSS_ATTENTION}{name}" for name in linears(cross_matrices(model)))

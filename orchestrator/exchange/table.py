@@ -7,28 +7,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
 """Keys that begin so hold the weights of all layers, one after the other along their first dimension."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One weight of ours, or one of every layer or expert, and what it is called there."""
-
-    ours: str
-    """Key in a checkpoint."""
-    theirs: tuple[str, ...]
-    """`{n}` is the number of the layer and `{e}` that of the expert, both from 0."""
-    transform: str = "same"
-    """A name of `transforms.TRANSFORMS`."""
-    only_with: str | None = None
-    """Only where this field of `model` is set."""
-    unless: str | None = None
-    """Only where it is not."""
-    of_experts: bool = False
-    """Keys of experts hold those of all, along their second dimension."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +92,8 @@ class Family:
     """Of families of one `model_type`: the weight that only this one has."""
     copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
     """What some files hold a second time -> what it is a copy of."""
+    attention: str = "attention"
+    """The block of `models.blocks` that its layers attend with."""
     decoder: Family | None = None
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""
     unused: Mapping[str, float] = field(default_factory=dict)

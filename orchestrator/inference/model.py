@@ -17,6 +17,7 @@ from orchestrator.data.families.t5 import decoder_start
 from orchestrator.data.tokenizers.copies import ends_beside
 from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
+from orchestrator.fields.values import resolve_environment
 from orchestrator.inference import scoring
 from orchestrator.inference.generation import writer
 from orchestrator.inference.generation.conditional import EncoderDecoderRunner
@@ -34,7 +35,6 @@ from orchestrator.portable import open_weights
 from orchestrator.run.checkpoints import Commit
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import leave_failed_groups, stop_process_groups
-from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.spec.generation import Generation, options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import NO_TEXT, is_text

@@ -7,6 +7,7 @@ import sys
 import time
 
 from orchestrator.errors import RunIsHeld, UserError
+from orchestrator.fields.values import environment_references
 from orchestrator.launch.scripts.render import refuse_missing_python, render
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.preflight_checks import missing_train_step, unwritable_cache
@@ -15,7 +16,6 @@ from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSaved
 from orchestrator.run.lease import held_message, read_holder
 from orchestrator.run.rundir import RunDir, in_command
-from orchestrator.spec.fields.values import environment_references
 from orchestrator.spec.job import JobSpec
 
 

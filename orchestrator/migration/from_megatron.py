@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.fields.metadata import OURS, REQUIRED
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.flag_groups.training import name_of_file
@@ -48,7 +49,6 @@ from orchestrator.migration.shell.started_program import Script, StartedCommand
 from orchestrator.migration.shell.syntax import ShellSyntaxError
 from orchestrator.migration.shell.values import Unknown, Value, known, shown, split, unknowns
 from orchestrator.migration.shell.variables import Array, Variables
-from orchestrator.spec.fields.metadata import OURS, REQUIRED
 from orchestrator.spec.messages.document import JOB_SPEC
 from orchestrator.spec.messages.suggestions import closest, suggest
 from orchestrator.spec.schema.shape import leaf_paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from orchestrator.spec.fields.values import TO_BE_WRITTEN
+from orchestrator.fields.values import TO_BE_WRITTEN
 
 Outcome = Literal["carried", "default", "no_effect", "changes_training", "not_supported", "no_counterpart", "not_known"]
 

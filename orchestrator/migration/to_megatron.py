@@ -7,14 +7,14 @@ from functools import reduce
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.fields.metadata import OURS, REQUIRED, NoMegatronFlag
+from orchestrator.fields.values import environment_references
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter, UnwrittenField
 from orchestrator.migration.megatron_flags.ignored_flags import UNREAD
 from orchestrator.migration.megatron_flags.table import ROWS, Row
 from orchestrator.spec.encoder_decoder import HALVES, layers_of, stages_of
-from orchestrator.spec.fields.metadata import OURS, REQUIRED, NoMegatronFlag
-from orchestrator.spec.fields.values import environment_references
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.schema.shape import declared_around, leaf_paths
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import as_yaml, duration, shorten
+from orchestrator.fields.metadata import REQUIRED
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.report import HEADINGS, LOUD, Migration
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import as_yaml, duration, shorten
-from orchestrator.spec.fields.metadata import REQUIRED
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.schema.shape import fields_of
 

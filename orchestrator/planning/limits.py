@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrator.errors import Problem
+from orchestrator.fields.formatting import any_of, duration
+from orchestrator.fields.values import megabytes
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
-from orchestrator.spec.fields.formatting import any_of, duration
-from orchestrator.spec.fields.values import megabytes
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.rules.base import Unavailable

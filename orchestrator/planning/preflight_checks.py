@@ -14,13 +14,13 @@ from pathlib import Path
 from orchestrator.backends.layers import demands_of_engine
 from orchestrator.backends.libraries import EXTRA, libraries_missing
 from orchestrator.errors import Problem
+from orchestrator.fields.values import environment_references
 from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
 from orchestrator.run.rundir import default_runs_dir, nearest_folder
 from orchestrator.safe_path import code_folders
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.fields.values import environment_references
 from orchestrator.spec.job import JobSpec
 
 _STEP = "runtime.train_step"

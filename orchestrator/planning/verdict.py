@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, UserError
+from orchestrator.fields.formatting import duration
 from orchestrator.planning.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.figures import memory_size, time_span
 from orchestrator.planning.forecast import Forecast, estimated
@@ -38,7 +39,6 @@ from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
 from orchestrator.run.checkpoints import Commit, find_weights
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.pretrained import in_words, other_network
 

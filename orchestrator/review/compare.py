@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
+from orchestrator.fields.formatting import shorten
 from orchestrator.review.charts.series import Column, Series
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.summary import RunSummary
 from orchestrator.spec.documents.field_names import short_name
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.tracking.measurements.latest import usual
 
 MOST_RUNS = 20

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 
-from orchestrator.spec.fields.formatting import shorten
+from orchestrator.fields.formatting import shorten
 from orchestrator.tracking.redaction import Redactor
 
 _KEPT_BACK = ("launch.env.", "notifications.")

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.errors import is_full_disk
+from orchestrator.fields.values import resolve_environment
 from orchestrator.process import seconds_since_start
 from orchestrator.run.causes import lost_a_peer
 from orchestrator.run.rundir import RunDir, in_command
@@ -34,7 +35,6 @@ from orchestrator.runtime.processes.exits import Outcome, outcome_of, write_exit
 from orchestrator.runtime.processes.process_groups import stop_process_groups
 from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
-from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from orchestrator.errors import Problem, SpecError
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.values import (
+from orchestrator.fields.base import Section
+from orchestrator.fields.values import (
     Duration,
     Memory,
     Name,

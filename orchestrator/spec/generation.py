@@ -8,9 +8,9 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationError, model_validator
 
 from orchestrator.errors import UserError
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import as_yaml, few, shorten
-from orchestrator.spec.fields.values import Positive, Seed, Size, refuse_bool
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import as_yaml, few, shorten
+from orchestrator.fields.values import Positive, Seed, Size, refuse_bool
 from orchestrator.spec.messages.suggestions import alike, closest
 from orchestrator.spec.messages.validation import in_words
 

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import ConfigDict
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, NoMegatronFlag
-from orchestrator.spec.fields.values import Name
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, NoMegatronFlag
+from orchestrator.fields.values import Name
 from orchestrator.spec.layout.batch import BatchSpec
 from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.model import ModelSpec

@@ -4,10 +4,10 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled
-from orchestrator.spec.fields.values import Fraction, Positive, PositiveNumber
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled
+from orchestrator.fields.values import Fraction, Positive, PositiveNumber
 
 AdaptedModule = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
 """The matrices of a transformer layer, as megatron-core names them."""

@@ -1,18 +1,31 @@
 """The network."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
+from orchestrator.fields.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
+from orchestrator.models.blocks.registry import AttentionBlock, attention_of, declared_sections
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
-from orchestrator.spec.fields.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
 from orchestrator.spec.hybrid import layer_pattern, state_space_heads
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.vision import VisionSpec
+
+if TYPE_CHECKING:
+    from orchestrator.fields.base import Section as BlockFields
+else:
+
+    class _BlockFields:
+        """Stands for the sections that blocks declare, among the bases of a class."""
+
+        def __mro_entries__(self, bases):
+            return (*declared_sections(), Section)
+
+    BlockFields = _BlockFields()
 
 _BERT = ("model.architecture", BERT.name)
 _MAMBA = ("model.architecture", MAMBA.name)
@@ -21,7 +34,7 @@ _ROPE = ("model.position_embedding_type", "rope")
 _T5 = ("model.architecture", T5.name)
 
 
-class ModelSpec(Section):
+class ModelSpec(BlockFields):
     """The architecture of the transformer. `preset` fills in what is not written."""
 
     architecture: Annotated[Architecture, resume.SHAPE, AlsoCalled("model_type arch")] = "gpt"
@@ -300,6 +313,11 @@ class ModelSpec(Section):
     def family(self) -> ModelFamily:
         """What is true of all models of its architecture."""
         return FAMILIES[self.architecture]
+
+    @property
+    def attention(self) -> AttentionBlock:
+        """What its tokens attend with."""
+        return attention_of(self)
 
     @property
     def has_experts(self) -> bool:

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled
-from orchestrator.spec.fields.values import Positive, PositiveNumber, refuse_bool
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled
+from orchestrator.fields.values import Positive, PositiveNumber, refuse_bool
 
 
 class RopeScaling(Section):

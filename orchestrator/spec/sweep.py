@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.values import Name, Positive, Seed, Text
+from orchestrator.fields.base import Section
+from orchestrator.fields.values import Name, Positive, Seed, Text
 
 Values = Annotated[list[Any], Field(min_length=1)]
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.values import Positive, PositiveNumber
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.values import Positive, PositiveNumber
 
 MARK = "<image>"
 """What stands for an image in a text."""

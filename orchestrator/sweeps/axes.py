@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import Problem
+from orchestrator.fields.formatting import show
 from orchestrator.spec.documents.field_names import hint, resolve
 from orchestrator.spec.documents.partial_validation import Examination, PartialSection
 from orchestrator.spec.documents.plain_data import to_plain
-from orchestrator.spec.fields.formatting import show
 from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.schema.shape import JOB, sections, shape_at
 from orchestrator.spec.sweep import DistributionSpec, SweepSpec

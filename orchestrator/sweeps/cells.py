@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from orchestrator.errors import Location, Problem, SpecError
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import shorten
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.spec.documents.composition import Composition, apply_preset, merge
 from orchestrator.spec.documents.field_names import short_name
 from orchestrator.spec.documents.partial_validation import Examination, PartialSection
 from orchestrator.spec.documents.plain_data import to_plain
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_composition
 from orchestrator.spec.rules.base import Unavailable

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.spec.fields.formatting import shorten, show
+from orchestrator.fields.formatting import shorten, show
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 40

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.errors import Location, Problem, SpecError, UserError
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import shorten
 from orchestrator.spec.documents.composition import Composition, apply_override, compose_files, compose_text
 from orchestrator.spec.documents.field_names import hint, resolve
 from orchestrator.spec.documents.partial_validation import Examination, PartialSection
 from orchestrator.spec.documents.plain_data import to_plain
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.messages.document import Document
 from orchestrator.spec.sweep import SweepSpec
 from orchestrator.spec.yaml.places import Places

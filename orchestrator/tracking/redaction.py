@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.spec.fields.values import environment_references
+from orchestrator.fields.values import environment_references
 
 _CREDENTIAL_VARIABLES = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
 _ADDRESS_CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@")

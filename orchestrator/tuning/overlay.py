@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.spec.fields.formatting import as_yaml
+from orchestrator.fields.formatting import as_yaml
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.layout import KEYS, Layout, settings_of
 

@@ -26,7 +26,7 @@ class DotProductAttention(torch.nn.Module):
 def transformer_engine_layers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module that builds them, until the test is over."""
     engine: Any = ModuleType("megatron.core.extensions.transformer_engine")
-    engine.TENorm = torch.nn.Identity
+    engine.TENorm = engine.TEColumnParallelLinear = engine.TERowParallelLinear = torch.nn.Identity
     engine.TEDotProductAttention = DotProductAttention
     monkeypatch.setitem(sys.modules, engine.__name__, engine)
     for each in ("padded_attention", "transformer_engine_layers"):

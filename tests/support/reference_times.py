@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.time.fitting import Observation
 from orchestrator.planning.time.kernels import (
     OVERLAPPING,
     TORCH,
     TRANSFORMER_ENGINE,
-    ForwardBackward,
     Kernels,
     kernels_of,
 )

@@ -23,10 +23,10 @@ from orchestrator.cluster.profiles import (
     user_folder,
 )
 from orchestrator.errors import SpecError, UserError
+from orchestrator.fields.formatting import duration
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.run.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.loading import load_document_text
 from orchestrator.spec.messages.suggestions import closest
 

@@ -19,6 +19,7 @@ from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as
+from orchestrator.fields.formatting import duration
 from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
@@ -28,7 +29,6 @@ from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.run.checkpoints import Commit
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks

@@ -11,14 +11,14 @@ import typer
 from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json, warn
 from orchestrator.cli.run_start import RunsDir
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import as_yaml, shorten
 from orchestrator.launch.continuation import find_continuation
 from orchestrator.launch.runs import next_run_dir
 from orchestrator.launch.scripts.render import render, render_template
 from orchestrator.migration.megatron_flags.flag_writer import UnwrittenField
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.planning.preflight_checks import runs_dir_of
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import as_yaml, shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 

@@ -16,6 +16,7 @@ from orchestrator.cli.common import AsJson, print_json, short_count, warn
 from orchestrator.cli.run_start import RunsDir, aligned
 from orchestrator.cli.runs.curves import Curve, draw, letter_in_colour
 from orchestrator.errors import UserError
+from orchestrator.fields.formatting import shorten
 from orchestrator.launch.runs import find_run
 from orchestrator.planning.figures import duration, memory_size
 from orchestrator.review.charts.axes import X_TITLES, XAxis, x_of
@@ -23,7 +24,6 @@ from orchestrator.review.charts.series import GrowingSeries, Series, smoothed, t
 from orchestrator.review.compare import Comparison, Difference, Kind, Row, compare
 from orchestrator.review.summary import summarize_each, with_goodput
 from orchestrator.run.rundir import RunDir, default_runs_dir
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.messages.suggestions import closest
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

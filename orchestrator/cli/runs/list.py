@@ -11,10 +11,10 @@ import typer
 from orchestrator.cli.common import AsJson, print_json
 from orchestrator.cli.run_start import RunsDir, ago, aligned, bytes_unsent
 from orchestrator.errors import UserError
+from orchestrator.fields.formatting import shorten
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses
 from orchestrator.run.rundir import RunDir, cell_of, default_runs_dir
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from orchestrator.dashboard.pages.parts import beginning
 from orchestrator.dashboard.pages.run_page import PREFIX, Asked, AskedFolder, section
 from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.fields.formatting import shorten
 from orchestrator.planning.drawing import timeline_svg
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, what_is_drawn
 from orchestrator.planning.topology import crossing
@@ -24,7 +25,6 @@ from orchestrator.review.redaction import Redaction
 from orchestrator.review.specs import Difference, Generation, differences, fields_of, generations_of, text_of
 from orchestrator.review.summary import RunSummary
 from orchestrator.run.rundir import RunDir
-from orchestrator.spec.fields.formatting import shorten
 
 router = APIRouter(prefix=PREFIX)
 

@@ -15,12 +15,12 @@ from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.run_page import Text
 from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.fields.formatting import shorten
 from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.query import QueryError, quoted, select
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweeps.cells import best_of, comparison_of
 from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, counts, ordered
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.sweeps.ledger import sweep_dir
 
 router = APIRouter()

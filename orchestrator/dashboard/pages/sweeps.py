@@ -17,6 +17,7 @@ from orchestrator.dashboard.pages.parts import Begin, head_of, part_of
 from orchestrator.dashboard.pages.run_page import asked_sweep_dir
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
+from orchestrator.fields.formatting import shorten
 from orchestrator.review.charts.axes import XAxis, plain
 from orchestrator.review.charts.curves import Chart, figure_of_curves
 from orchestrator.review.compare import told_apart
@@ -26,7 +27,6 @@ from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweeps.cells import Cell, Reason, SweepView, importance_of, sweep_folders, view_of
 from orchestrator.review.sweeps.charts import How, heat_map, loss_curves, parallel, scatter
 from orchestrator.spec.documents.field_names import short_name
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.states import STARTED_BY_RETRY
 

@@ -7,11 +7,13 @@ where causal attention does not look, and each row goes on behind its own prompt
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from orchestrator.models.blocks.registry import attention_named
 from orchestrator.runtime.layers.scores import capped_attention
 from orchestrator.runtime.processes.process_groups import get_tensor_model_parallel_rank
 
@@ -46,9 +48,9 @@ class Cache:
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keep [b, groups, s, d] and return all of them, [b, groups, columns, d]."""
         if layer not in self.keys or self.keys[layer].size(0) != key.size(0):
-            shape = (key.size(0), key.size(1), self.columns, key.size(3))
             # Zeros: what is never written has no weight in a sum, and must still be a number.
-            self.keys[layer], self.values[layer] = key.new_zeros(shape), value.new_zeros(shape)
+            for kept, new in ((self.keys, key), (self.values, value)):
+                kept[layer] = new.new_zeros(*new.shape[:2], self.columns, new.size(3))
             self.allocations += 1
         keys, values = self.keys[layer], self.values[layer]
         if self.positions is None:
@@ -139,7 +141,7 @@ class CachedAttention(torch.nn.Module):
             out = capped_attention(shared, keys, values, mask, self.plain.scale, self._cap, 0.0)
         else:
             out = functional.scaled_dot_product_attention(shared, keys, values, attn_mask=mask, scale=self.plain.scale)
-        return out.reshape(1, batch, heads * channels)
+        return out.reshape(1, batch, -1)
 
     def _mask(self, cache: Cache, query: torch.Tensor) -> torch.Tensor:
         """What is added to the scores, [b, 1 or heads, 1, columns]."""
@@ -192,10 +194,9 @@ class CachedBiasedAttention(CachedAttention):
 
 def keep_keys_and_values(block: Any) -> list[CachedAttention]:
     """Put attention that can keep its keys and values into every layer of a GPT's block; once for a block."""
-    attentions = []
-    for number, layer in enumerate(block.layers):
-        plain = layer.self_attention.core_attention
-        attention = CachedAttention(plain, number, plain.cap)
-        layer.self_attention.core_attention = attention
-        attentions.append(attention)
-    return attentions
+    part = attention_named(block.config.attention).layers
+    return [part.keep(layer.self_attention, _with_cache(number)) for number, layer in enumerate(block.layers)]
+
+
+def _with_cache(layer: int) -> Callable[[Any], CachedAttention]:
+    return lambda plain: CachedAttention(plain, layer, plain.cap)

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from orchestrator.errors import UserError
+from orchestrator.fields.formatting import shorten
 from orchestrator.inference.images import Image
 from orchestrator.inference.lengths import refusal
 from orchestrator.inference.model import Model, Prompt
@@ -38,7 +39,6 @@ from orchestrator.inference.serving.protocol import (
     usage,
 )
 from orchestrator.inference.texts import Continuation, TextDelta
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.generation import Generation
 from orchestrator.spec.prompts import NO_TEXT, is_text
 

@@ -13,13 +13,13 @@ from pydantic_core import ErrorDetails
 from orchestrator.data.chat.conversations import Message
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import few, shorten, show
+from orchestrator.fields.values import refuse_bool
 from orchestrator.inference.images import IMAGE
 from orchestrator.inference.serving.contents import Content, read_content
 from orchestrator.inference.serving.ignored_fields import Inert, without_inert
 from orchestrator.inference.texts import Continuation, finite
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import few, shorten, show
-from orchestrator.spec.fields.values import refuse_bool
 from orchestrator.spec.generation import MAX_STOPS, Generation, options_of, unknown_option
 from orchestrator.spec.messages.validation import in_words
 from orchestrator.spec.schema.shape import Shape, shape_at

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from orchestrator.fields.formatting import duration
 from orchestrator.launch.local.launcher import Display, Watcher, launch
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.policy import Decision, decide, unless_withdrawn
@@ -19,7 +20,6 @@ from orchestrator.run.causes import Exit, cause_of
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
 from orchestrator.run.rundir import RunDir
-from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec
 
 _POLL_SECONDS = 0.1

@@ -17,13 +17,13 @@ from typing import IO, Any
 
 from orchestrator import __version__
 from orchestrator.errors import UserError
+from orchestrator.fields.values import resolve_environment
 from orchestrator.files.stored_files import open_to_append
 from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
 from orchestrator.run.events.types import Notified
 from orchestrator.run.rundir import RunDir
-from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.spec.sections.notifications import NotificationsSpec
 from orchestrator.tracking.redaction import Redactor
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.fields.formatting import duration
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import last_iteration, last_metrics
 from orchestrator.launch.states.state_words import state_after, written_end
@@ -16,7 +17,6 @@ from orchestrator.run.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.run.checkpoints import committed
 from orchestrator.run.events.types import DataFailed, Exited, Launched, RequeueFailed, Withdrawn
 from orchestrator.run.rundir import RunDir
-from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.notifications import Occasion
 from orchestrator.tracking.mlflow.limits import truncated

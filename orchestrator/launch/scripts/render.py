@@ -14,8 +14,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.errors import UserError
+from orchestrator.fields.values import environment_references
 from orchestrator.resources import resource_root
-from orchestrator.spec.fields.values import environment_references
 from orchestrator.spec.job import JobSpec
 
 RUNTIME_MODULE = "orchestrator.runtime"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.fields.formatting import as_yaml
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.models.registry import FamilyTable
-from orchestrator.spec.fields.formatting import as_yaml
 
 RELEASE = "core_v0.16.1"
 

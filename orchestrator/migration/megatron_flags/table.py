@@ -12,9 +12,9 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import OURS, MegatronFlag
 from orchestrator.models.registry import FAMILIES
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import OURS, MegatronFlag
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.schema.shape import declared, field_at, leaf_paths, types_of
 

@@ -4,6 +4,7 @@ a causal mask leaves, half of it.
 
 from __future__ import annotations
 
+from orchestrator.planning.flops.layers import attention_products, scores_width
 from orchestrator.spec.model import ModelSpec
 
 CAUSAL_FORMULA = (
@@ -17,11 +18,9 @@ CAUSAL_FORMULA = (
 def causal_layers_flops(model: ModelSpec) -> float:
     """Floating-point operations of forward and backward of all layers of a GPT or BERT over one token."""
     h = model.hidden_size
-    query = model.num_attention_heads * model.head_dim
-    key = model.query_groups * model.head_dim
     matrices = 3 if model.is_gated else 2
     routed = sum(model.moe_layers)
-    attention = h * (query + 2 * key) + query * h + query * model.seq_length
+    attention = attention_products(model) + scores_width(model) * model.seq_length
     chosen = model.moe_router_topk * model.moe_ffn_size + model.shared_expert_size
     widths = (model.num_layers - routed) * model.ffn_size + routed * chosen
     return 6 * (model.num_layers * attention + matrices * h * widths)

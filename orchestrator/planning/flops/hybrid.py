@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.planning.flops.layers import attention_products, scores_width
 from orchestrator.spec.hybrid import ATTENTION, STATE_SPACE, layer_pattern, projected_width, state_space_width
 from orchestrator.spec.model import ModelSpec
 
@@ -18,11 +19,9 @@ SCAN = 7
 
 def hybrid_flops(model: ModelSpec, tokens: int, padded_vocab: int, causal: bool = False) -> float:
     """Floating-point operations of forward and backward over `tokens` tokens. `causal`: half of attention's scores."""
-    h, query = model.hidden_size, model.num_attention_heads * model.head_dim
-    width = state_space_width(model)
+    h, width = model.hidden_size, state_space_width(model)
     state_space = 3 * (2 * h * (projected_width(model) + width) + SCAN * width * model.mamba_state_dim)
-    attention = 6 * (h * (query + 2 * model.query_groups * model.head_dim) + query * h)
-    attention += (6 if causal else 12) * query * model.seq_length
+    attention = 6 * attention_products(model) + (6 if causal else 12) * scores_width(model) * model.seq_length
     mlp = 6 * (3 if model.is_gated else 2) * h * model.ffn_size
     each = {STATE_SPACE: state_space, ATTENTION: attention}
     layers = sum(each.get(kind, mlp) for kind in layer_pattern(model))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.models.layers import transformer_layer
+from orchestrator.planning.flops.layers import scores_width
 from orchestrator.planning.parameters.adapters import adapter_parameters
 from orchestrator.spec.model import ModelSpec
 
@@ -15,19 +17,13 @@ LORA_FORMULA = (
 
 def lora_flops(model: ModelSpec, attended: float, padded_vocab: int) -> float:
     """Floating-point operations of forward and backward over a token. `attended`: the s of attention."""
-    h, query = model.hidden_size, model.num_attention_heads * model.head_dim
-    matrices = {
-        "linear_qkv": (h, query + 2 * model.query_groups * model.head_dim),
-        "linear_proj": (query, h),
-        "linear_fc1": (h, model.ffn_size * (2 if model.is_gated else 1)),
-        "linear_fc2": (model.ffn_size, h),
-    }
-    frozen = sum(inputs * outputs for inputs, outputs in matrices.values())
-    layer = 4 * frozen + 6 * adapter_parameters(model, 1) + 12 * query * attended
-    unneeded = 0.0 if "linear_qkv" in model.adapters.target_modules else 8 * query * attended
-    for name, (inputs, outputs) in matrices.items():
-        unneeded += 2 * inputs * outputs
-        if name in model.adapters.target_modules:
-            unneeded += 2 * inputs * model.adapters.rank
+    matrices, width = transformer_layer(model, model.ffn_size), scores_width(model)
+    frozen = sum(each.inputs * each.outputs for each in matrices)
+    layer = 4 * frozen + 6 * adapter_parameters(model, 1) + 12 * width * attended
+    unneeded = 0.0 if "linear_qkv" in model.adapters.target_modules else 8 * width * attended
+    for matrix in matrices:
+        unneeded += 2 * matrix.inputs * matrix.outputs
+        if matrix.name in model.adapters.target_modules:
+            unneeded += 2 * matrix.inputs * model.adapters.rank
             break
-    return model.num_layers * layer + 4 * padded_vocab * h - unneeded
+    return model.num_layers * layer + 4 * padded_vocab * model.hidden_size - unneeded

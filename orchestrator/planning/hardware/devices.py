@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.fields.formatting import shorten
 from orchestrator.planning.hardware import profiles
 from orchestrator.planning.hardware.profiles import GpuProfile
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.sections.runtime import Layers
 

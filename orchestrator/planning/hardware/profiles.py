@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.values import Count, Positive, Text, refuse_bool
+from orchestrator.fields.base import Section
+from orchestrator.fields.values import Count, Positive, Text, refuse_bool
 from orchestrator.spec.loading import load_document
 from orchestrator.spec.messages.document import Document
 from orchestrator.spec.sections.runtime import Layers

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.models.blocks.base import RankShape
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.memory.experts import backward_of_experts, inputs_of_experts, saved_by_experts
 from orchestrator.planning.memory.fp8 import kept_less
 from orchestrator.planning.memory.hybrid import kept_by_kind
-from orchestrator.planning.memory.layer import LayerSizes, backward_of_layer, layer_sizes, saved_by_layer
+from orchestrator.planning.memory.layer import backward_of_layer, rank_shape, saved_by_layer
 from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.planning.parameters import layers_with_experts
 from orchestrator.planning.topology import layers_of_stages
@@ -31,7 +32,7 @@ class Activations:
     """Of what it keeps, what encoding images keeps, until the very end of its backward pass."""
 
 
-def chunks_of_stages(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tuple[Activations, ...]]:
+def chunks_of_stages(job: JobSpec, sizes: RankShape, layers: Layers) -> list[tuple[Activations, ...]]:
     """[stage][chunk]: what each keeps."""
     if job.model.family.is_encoder_decoder:
         return _of_halves(job, layers)
@@ -47,7 +48,7 @@ def chunks_of_stages(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tu
     return [tuple(alike[held] for held in stage) for stage in in_stages]
 
 
-def of_layers(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, routed: int) -> Activations:
+def of_layers(job: JobSpec, sizes: RankShape, layers: Layers, count: int, routed: int) -> Activations:
     """Of one model chunk of `count` layers, `routed` of them with experts, over one micro-batch: its transformer layers
     only.
     """
@@ -76,7 +77,7 @@ def of_layers(job: JobSpec, sizes: LayerSizes, layers: Layers, count: int, route
     return Activations(groups * stream, group * largest + backward)
 
 
-def _of_hybrid(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tuple[Activations, ...]]:
+def _of_hybrid(job: JobSpec, sizes: RankShape, layers: Layers) -> list[tuple[Activations, ...]]:
     kept, pattern = kept_by_kind(job, sizes, layers), layer_pattern(job.model)
     found = []
     for chunks in layers_of_stages(job.model, job.parallelism):
@@ -93,7 +94,7 @@ def _of_hybrid(job: JobSpec, sizes: LayerSizes, layers: Layers) -> list[tuple[Ac
 def _of_halves(job: JobSpec, layers: Layers) -> list[tuple[Activations, ...]]:
     """Of each stage of a T5, which is one chunk with layers of the encoder, of the decoder, or of both."""
     alone = {half: half_job(job, half) for half in HALVES}
-    sizes = {half: layer_sizes(alone[half]) for half in HALVES}
+    sizes = {half: rank_shape(alone[half]) for half in HALVES}
     recomputed = job.runtime.recompute_granularity == "full"
     found: list[tuple[Activations, ...]] = []
     for stage in range(job.parallelism.pipeline_model_parallel_size):

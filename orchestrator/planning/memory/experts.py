@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from orchestrator.backends.experts import groups_experts
-from orchestrator.planning.memory.layer import LayerSizes
+from orchestrator.models.blocks.base import RankShape
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -38,7 +38,7 @@ class ExpertSizes:
     gate: int
 
 
-def expert_sizes(job: JobSpec, sizes: LayerSizes, layers: Layers) -> ExpertSizes:
+def expert_sizes(job: JobSpec, sizes: RankShape, layers: Layers) -> ExpertSizes:
     """The sizes of a job that has experts."""
     model, degrees = job.model, job.parallelism
     etp = degrees.expert_tensor_parallel
@@ -57,7 +57,7 @@ def expert_sizes(job: JobSpec, sizes: LayerSizes, layers: Layers) -> ExpertSizes
     )
 
 
-def saved_by_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
+def saved_by_experts(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
     """Bytes kept to the backward pass, from the norm's output to what is added to the residual stream."""
     each = expert_sizes(job, sizes, layers)
     router = sizes.own_tokens * job.model.expert_count * _ROUTING + each.rows * _INDEX
@@ -77,13 +77,13 @@ def _times_kept(model: ModelSpec) -> tuple[int, int]:
     return (6, 5) if model.is_gated else (3, 2)
 
 
-def inputs_of_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
+def inputs_of_experts(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
     """Of what is kept, the inputs of the experts' linear layers."""
     each = expert_sizes(job, sizes, layers)
     return each.routed + each.inner + each.shared
 
 
-def backward_of_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
+def backward_of_experts(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
     """The most that the backward pass of a layer with experts takes beyond everything that was saved when it began."""
     each = expert_sizes(job, sizes, layers)
     second_linear = each.routed + each.inner + each.weight
@@ -93,7 +93,7 @@ def backward_of_experts(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
     return again + sizes.stream + each.routed + max(second_linear, activation, first_linear)
 
 
-def gathered_tokens(job: JobSpec, sizes: LayerSizes) -> int:
+def gathered_tokens(job: JobSpec, sizes: RankShape) -> int:
     """Bytes of the buffer into which the all-gather dispatcher brings the tokens of all ranks that share experts."""
     degrees = job.parallelism
     ranks = degrees.expert_tensor_parallel * degrees.expert_model_parallel_size

@@ -8,8 +8,8 @@ Layers at the ends that stay in bf16 count as if they were a part of each. Scali
 
 from __future__ import annotations
 
+from orchestrator.models.blocks.base import RankShape
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
-from orchestrator.planning.memory.layer import LayerSizes
 from orchestrator.planning.parameters.experts import held_by_rank, layers_parameters
 from orchestrator.planning.parameters.layer import layer_parameters
 from orchestrator.spec.job import JobSpec
@@ -34,11 +34,12 @@ def copies_of_weights(job: JobSpec, stage: int, layers: int, routed: int) -> int
     return int(_BOTH_ORDERS * count * fp8.share_of_layers(job.model.num_layers))
 
 
-def kept_less(job: JobSpec, sizes: LayerSizes, of_mlp: int) -> int:
+def kept_less(job: JobSpec, sizes: RankShape, of_mlp: int) -> int:
     """What one layer keeps less of a micro-batch. `of_mlp`: bytes in bf16 of the inputs of linears inside its MLP."""
     fp8 = job.precision.fp8
     if fp8 is None:
         return 0
     # The attention keeps its output as well; with delayed scaling the linear behind it does not share it.
-    twice = sizes.query if fp8.recipe == "delayed" else 0
+    given = sizes.tokens * (job.model.attention.matrices.scores(job.model).output // sizes.tp) * sizes.width
+    twice = given if fp8.recipe == "delayed" else 0
     return int((2 * sizes.stream + of_mlp - twice) // 2 * fp8.share_of_layers(job.model.num_layers))

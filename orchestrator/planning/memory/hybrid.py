@@ -10,14 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.planning.memory.layer import (
-    FP32,
-    LayerSizes,
-    backward_of_layer,
-    kept_inside_mlp,
-    norm_statistics,
-    saved_by_layer,
-)
+from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
+from orchestrator.planning.memory.layer import backward_of_layer, kept_inside_mlp, saved_by_layer
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -35,9 +29,9 @@ class LayerActivations:
     """The most that its backward pass takes beyond what is saved."""
 
 
-def kept_by_kind(job: JobSpec, sizes: LayerSizes, layers: Layers) -> dict[str, LayerActivations]:
+def kept_by_kind(job: JobSpec, sizes: RankShape, layers: Layers) -> dict[str, LayerActivations]:
     """For each kind of layer."""
-    branch = 2 * sizes.stream + sizes.own_tokens * norm_statistics(job)
+    branch = 2 * sizes.stream + sizes.own_tokens * norm_statistics(job.model)
     branch += sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0
     attention = saved_by_layer(job, sizes, layers, selective=False, experts=0) - branch
     whole = backward_of_layer(job, sizes, layers)
@@ -48,7 +42,7 @@ def kept_by_kind(job: JobSpec, sizes: LayerSizes, layers: Layers) -> dict[str, L
     }
 
 
-def _state_space(job: JobSpec, sizes: LayerSizes, branch: int) -> LayerActivations:
+def _state_space(job: JobSpec, sizes: RankShape, branch: int) -> LayerActivations:
     model, tp = job.model, job.parallelism.tensor_model_parallel_size
     width = state_space_width(model)
     row = sizes.tokens * sizes.width // tp

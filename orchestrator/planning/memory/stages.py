@@ -9,19 +9,14 @@ from operator import mul
 
 from orchestrator.backends.chunked_loss import tokens_of_chunk
 from orchestrator.backends.fused_kernels import adds_in_products
+from orchestrator.models.blocks.attention.memory import rotary_width
+from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.planning import pipeline
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
 from orchestrator.planning.memory.experts import gathered_tokens, saved_by_experts
 from orchestrator.planning.memory.fp8 import copies_of_weights
-from orchestrator.planning.memory.layer import (
-    FP32,
-    LayerSizes,
-    layer_sizes,
-    norm_statistics,
-    rotary_width,
-    saved_by_layer,
-)
+from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
@@ -66,10 +61,10 @@ class Memory:
 def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     """Predict the memory of each stage for a vocabulary of `padded_vocab` rows. Pure arithmetic, well under 1 ms."""
     degrees = job.parallelism
-    sizes = layer_sizes(job)
+    sizes = rank_shape(job)
     in_stages, routed = layers_of_chunks(job.model.num_layers, degrees), layers_with_experts(job)
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
-    predicted = layer_sizes(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
+    predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
     trained = trained_parameters(job, counts)
     outside = outside_the_allocator(job, layers)
@@ -151,7 +146,7 @@ def _saved(chunks: tuple[Activations, ...], held: tuple[int, ...]) -> int:
     return sum(each.saved * count for each, count in zip(chunks, held, strict=True))
 
 
-def _lasting(job: JobSpec, count: int, experts: int, sizes: LayerSizes, layers: Layers, last: bool) -> dict[str, int]:
+def _lasting(job: JobSpec, count: int, experts: int, sizes: RankShape, layers: Layers, last: bool) -> dict[str, int]:
     """What is there at all times, by part. `count`: parameters of the rank; `experts`: those of experts among them."""
     precision = job.precision
     moments = job.optimizer.state_tensors * FP32
@@ -163,7 +158,7 @@ def _lasting(job: JobSpec, count: int, experts: int, sizes: LayerSizes, layers: 
         buffers += sizes.whole_stream  # megatron-core's linears gather their input into one buffer
     if job.model.position_embedding_type == "rope":
         chunks = job.parallelism.num_model_chunks
-        buffers += chunks * sizes.positions * rotary_width(job) * FP32  # the angles, which each chunk keeps
+        buffers += chunks * sizes.positions * rotary_width(job.model) * FP32  # the angles, which each chunk keeps
     return {
         "weights": count * sizes.width,
         "gradients": count * (FP32 if precision.grad_reduce_in_fp32 else sizes.width),
@@ -181,7 +176,7 @@ def _without_frozen(lasting: dict[str, int], trained: int, count: int) -> dict[s
 
 def offloaded_bytes(job: JobSpec, layers: Layers) -> int:
     """What a pass over one micro-batch moves to the host's memory, of layers that are alike but for their experts."""
-    count, sizes = job.runtime.cpu_offloading_num_layers or 0, layer_sizes(job)
+    count, sizes = job.runtime.cpu_offloading_num_layers or 0, rank_shape(job)
     if not count:
         return 0
     routed = sum(map(sum, layers_with_experts(job)))
@@ -196,8 +191,8 @@ def _moments(
     job: JobSpec,
     padded_vocab: int,
     layers: Layers,
-    sizes: LayerSizes,
-    predicted: LayerSizes,
+    sizes: RankShape,
+    predicted: RankShape,
     chunks: tuple[Activations, ...],
     in_flight: _InFlight,
     count: int,
@@ -218,7 +213,7 @@ def _moments(
     if first and model.hidden_dropout > 0:
         ends += held * sizes.own_tokens * sizes.hidden  # the embedding's mask
     if first and post_ln:  # the input of the embedding's norm
-        ends += held * (sizes.stream + sizes.own_tokens * norm_statistics(job))
+        ends += held * (sizes.stream + sizes.own_tokens * norm_statistics(job.model))
     passes = _saved(chunks, in_flight.ever) + ends + counters
     backward = max(each.backward for each in chunks)
     if last and in_flight.ever[-1] == 0:
@@ -230,9 +225,9 @@ def _moments(
         ("optimizer", {**lasting, "temporary": _update(job, count, experts)}),
     ]
     if last and not job.has_task:
-        norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job) if not post_ln else sizes.stream
+        norm = 2 * predicted.stream + predicted.own_tokens * norm_statistics(job.model) if not post_ln else sizes.stream
         if model.family.is_masked_lm:  # its head's dense layer, activation and norm
-            norm += 3 * predicted.stream + predicted.own_tokens * norm_statistics(job)
+            norm += 3 * predicted.stream + predicted.own_tokens * norm_statistics(job.model)
         at_the_loss = _saved(chunks, in_flight.at_the_loss) + ends + counters + norm
         moments += _last_moments(job, {**lasting, "activations": at_the_loss}, layers, sizes, vocab)
     if first:
@@ -242,7 +237,7 @@ def _moments(
 
 
 def _last_moments(
-    job: JobSpec, held: dict[str, int], layers: Layers, sizes: LayerSizes, vocab: int
+    job: JobSpec, held: dict[str, int], layers: Layers, sizes: RankShape, vocab: int
 ) -> list[tuple[str, dict[str, int]]]:
     """In the backward pass of the loss and of the output layer, whose table has `vocab` rows on this rank."""
     width, table = sizes.width, vocab * sizes.hidden * sizes.width

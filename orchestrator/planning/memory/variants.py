@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.planning.memory.layer import LayerSizes
+from orchestrator.models.blocks.base import RankShape
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
 
-def masks(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
+def masks(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
     """Masks of attention, which all layers of a rank share: a byte for a pair of tokens, a score of each head's for
     ALiBi.
     """
@@ -19,13 +19,13 @@ def masks(job: JobSpec, sizes: LayerSizes, layers: Layers) -> int:
         in_flight = job.parallelism.pipeline_model_parallel_size * job.parallelism.num_model_chunks
         return pairs * (1 + job.batch.micro_batch_size * in_flight * sizes.width)
     if model.position_embedding_type == "alibi":
-        return pairs * sizes.heads * sizes.width
+        return pairs * (model.num_attention_heads // sizes.tp) * sizes.width
     windowed = model.sliding_window is not None and model.sliding_window < model.seq_length
     if model.attention_logit_softcapping is not None:
         return pairs * (2 if model.window_attn_skip_freq is not None and windowed else 1)
     return pairs if windowed and layers == "torch" else 0
 
 
-def capped_logits(job: JobSpec, sizes: LayerSizes, vocab: int) -> int:
+def capped_logits(job: JobSpec, sizes: RankShape, vocab: int) -> int:
     """What the cap of the logits keeps, over `vocab` tokens of the vocabulary."""
     return sizes.tokens * vocab * sizes.width if job.model.final_logit_softcapping is not None else 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from orchestrator.models.blocks.base import norm_statistics
 from orchestrator.planning.memory.chunks import Activations, of_layers
-from orchestrator.planning.memory.layer import layer_sizes, norm_statistics, saved_by_layer
+from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.planning.vision import CHANNELS, encoder_job
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -27,7 +28,7 @@ def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
     yet.
     """
     own, tp = encoder_job(job, vision), job.parallelism.tensor_model_parallel_size
-    sizes, hidden = layer_sizes(own), job.model.hidden_size
+    sizes, hidden = rank_shape(own), job.model.hidden_size
     numbers = own.batch.micro_batch_size * CHANNELS * vision.image_size**2
     given = own.batch.micro_batch_size * vision.tokens_per_image * hidden * sizes.width
     # The images themselves, what the last layer gives, and the activation's input and output.
@@ -36,6 +37,6 @@ def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
     if vision.freeze:
         return Activations(kept, max(projector, saved_by_layer(own, sizes, layers, selective=False)))
     # In the activations' format, for the matrix of patches; and the input of the norm before the layers.
-    kept += numbers * sizes.width + sizes.stream + sizes.own_tokens * norm_statistics(own)
+    kept += numbers * sizes.width + sizes.stream + sizes.own_tokens * norm_statistics(own.model)
     encoder = of_layers(own, sizes, layers, vision.num_layers, 0)
     return Activations(kept + encoder.saved, max(projector, encoder.backward))

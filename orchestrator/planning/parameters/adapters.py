@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.models.layers import transformer_layer
 from orchestrator.spec.model import ModelSpec
 
 
@@ -13,11 +14,5 @@ def adapter_parameters(model: ModelSpec, tp: int) -> int:
     """
     if not model.has_adapters:
         return 0
-    h, query = model.hidden_size, model.num_attention_heads * model.head_dim
-    widths = {
-        "linear_qkv": h + (query + 2 * model.query_groups * model.head_dim) // tp,
-        "linear_proj": query // tp + h,
-        "linear_fc1": h + model.ffn_size * (2 if model.is_gated else 1) // tp,
-        "linear_fc2": model.ffn_size // tp + h,
-    }
-    return model.adapters.rank * sum(widths[module] for module in model.adapters.target_modules)
+    adapted = (each for each in transformer_layer(model, model.ffn_size) if each.name in model.adapters.target_modules)
+    return model.adapters.rank * sum(int(sum(matrix.split(tp))) for matrix in adapted)

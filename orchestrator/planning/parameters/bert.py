@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.models.blocks.base import norm_parameters
 from orchestrator.planning.parameters import gpt
 from orchestrator.planning.parameters.counts import Parameters, RankParameters
-from orchestrator.planning.parameters.layer import norm_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.models.blocks.base import norm_parameters
 from orchestrator.planning.parameters.counts import Parameters, RankParameters
 from orchestrator.planning.parameters.experts import (
     expert_parameters,
@@ -9,7 +10,6 @@ from orchestrator.planning.parameters.experts import (
     layers_parameters,
     layers_with_experts,
 )
-from orchestrator.planning.parameters.layer import norm_parameters
 from orchestrator.planning.parameters.vision import vision_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from orchestrator.models.blocks.attention.matrices import cross_matrices
+from orchestrator.models.blocks.base import norm_parameters
 from orchestrator.planning.parameters.counts import Parameters, RankParameters
-from orchestrator.planning.parameters.layer import layer_parameters, norm_parameters
+from orchestrator.planning.parameters.layer import layer_parameters
 from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of, layers_of_stage, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -50,9 +52,7 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
 
 def cross_attention_parameters(model: ModelSpec, tp: int) -> int:
     """Parameters of a decoder layer's attention to the encoder, with its norm, on each of `tp` ranks."""
-    h, width = model.hidden_size, model.num_attention_heads * model.head_dim // tp
-    biases = 3 * width + h if model.add_bias_linear else 0
-    return 4 * width * h + biases + norm_parameters(model, h)
+    return sum(each.parameters(tp) for each in cross_matrices(model)) + norm_parameters(model, model.hidden_size)
 
 
 def _layer(half: Half, model: ModelSpec, tp: int) -> int:

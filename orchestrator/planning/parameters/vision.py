@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.planning.parameters.layer import layer_parameters, norm_parameters
+from orchestrator.models.blocks.base import norm_parameters
+from orchestrator.planning.parameters.layer import layer_parameters
 from orchestrator.planning.vision import CHANNELS, encoder_model
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec

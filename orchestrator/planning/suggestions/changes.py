@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.spec.fields.base import Section
+from orchestrator.fields.base import Section
 from orchestrator.spec.job import JobSpec
 
 

@@ -6,12 +6,12 @@ What is frozen is told by `Setting.is_frozen`: its linear layers compute no grad
 
 from __future__ import annotations
 
+from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.models.layers import transformer_layer
 from orchestrator.planning.time.communication import group_of
 from orchestrator.planning.time.gemm import Linear, gemm_seconds
-from orchestrator.planning.time.kernels import ForwardBackward
-from orchestrator.planning.time.passes import Pass, add, layer_linears
+from orchestrator.planning.time.passes import Pass, add, split
 from orchestrator.planning.time.setting import Setting
-from orchestrator.spec.lora import MODULES
 
 _ADDED = ForwardBackward(5, 2)
 """Accesses of the matrix's output: what is added is scaled and added, and its gradient scaled."""
@@ -32,8 +32,9 @@ def adapted(setting: Setting, layer: Pass) -> Pass:
     if not setting.model.has_adapters:
         return layer
     lora = setting.model.adapters
-    for name, linear in zip(MODULES, layer_linears(setting), strict=True):
-        if name in lora.target_modules:
+    matrices = transformer_layer(setting.model, setting.model.ffn_size)
+    for matrix, linear in zip(matrices, split(matrices, setting.tp), strict=True):
+        if matrix.name in lora.target_modules:
             beside = _beside(setting, linear, lora.rank, drops=lora.lora_dropout > 0)
             layer = Pass(add(layer.forward, beside.forward), add(layer.backward, beside.backward))
     return layer

@@ -3,60 +3,43 @@
 from __future__ import annotations
 
 from orchestrator.backends.fused_kernels import rotates_projection
-from orchestrator.planning.time.kernels import ForwardBackward
+from orchestrator.models.blocks.base import CoreWork, ForwardBackward
+from orchestrator.planning.time.attention import attends_to_a_mask
 from orchestrator.planning.time.setting import Setting
-from orchestrator.planning.time.variants import attends_to_a_mask
 
 
 def layer_seconds(setting: Setting, ffn: float) -> ForwardBackward:
     """The memory-bound parts of one layer over a micro-batch. `ffn`: elements inside its MLP, or inside its experts."""
-    model, kernels, tp = setting.model, setting.kernels, setting.tp
+    model, kernels = setting.model, setting.kernels
     norm, branch = _norm(setting), _branch(setting)
     hidden = setting.own_tokens * model.hidden_size
-    query, key = setting.tokens * setting.query / tp, setting.tokens * setting.key / tp
-    inputs = _attention_inputs(setting, query, key)
+    hidden = setting.own_tokens * model.hidden_size
+    block, work = model.attention, _core_work(setting, norm)
+    inputs = block.time.moved(model, work)
     forward = 2 * branch.forward * hidden + inputs.forward
     backward = 2 * branch.backward * hidden + inputs.backward
     gate = _GATED if model.is_gated else kernels.gelu if model.activation == "gelu" else _ACTIVATION
     forward += gate.forward * ffn
     backward += gate.backward * ffn
-    if model.qk_layernorm:
-        forward += norm.forward * (query + key)
-        backward += norm.backward * (query + key)
     if model.add_bias_linear:
-        widths = query + 2 * key + ffn * (2 if model.is_gated else 1)
+        columns = sum(each.outputs for each in block.matrices.matrices(model) if each.parallel == "column")
+        widths = setting.tokens * columns / setting.tp + ffn * (2 if model.is_gated else 1)
         forward += kernels.bias.forward * widths
         backward += 0.0 if setting.is_frozen else kernels.bias.backward * (widths + 2 * hidden)
     return ForwardBackward(setting.streaming(forward * setting.size), setting.streaming(backward * setting.size))
 
 
-def _attention_inputs(setting: Setting, query: float, key: float) -> ForwardBackward:
-    """Elements moved between the projection and the attention, of so many in queries and keys."""
-    kernels, model = setting.kernels, setting.model
-    if rotates_at_once(setting):
-        assert kernels.projection is not None
-        is_grouped = key < query  # and goes to tensors of its own, values too
-        moved = query + 2 * key if is_grouped or setting.cp > 1 else query + key
-        return ForwardBackward(kernels.projection.forward * moved, kernels.projection.backward * moved)
-    rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
-    forward = kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
-    backward = kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
-    joined = 0 if kernels.returns_together and _lie_together(setting) else kernels.joins
-    return ForwardBackward(forward, backward + joined * (query + 2 * key))
+def _core_work(setting: Setting, norm: ForwardBackward) -> CoreWork:
+    is_fused = setting.dtype != "fp32" and not attends_to_a_mask(setting)
+    return CoreWork(
+        setting.tokens, setting.tp, setting.cp, setting.kernels, norm, rotates_at_once(setting), is_fused=is_fused
+    )
 
 
 def rotates_at_once(setting: Setting) -> bool:
     """Whether one kernel rotates queries and keys as their projection left them."""
     kernels = setting.kernels
     return kernels.projection is not None and rotates_projection(setting.job, kernels.layers)
-
-
-def _lie_together(setting: Setting) -> bool:
-    """Whether the fused attention takes queries, keys and values as the projection left them."""
-    model = setting.model
-    evenly = model.query_groups == model.num_attention_heads and not model.qk_layernorm and setting.cp == 1
-    is_fused = setting.dtype != "fp32" and not attends_to_a_mask(setting)
-    return evenly and is_fused and model.position_embedding_type != "rope"
 
 
 def branch_seconds(setting: Setting) -> ForwardBackward:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.time.adapters import launches as adapter_launches
+from orchestrator.planning.time.attention import goes_round
 from orchestrator.planning.time.elementwise import rotates_at_once
 from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.fp8 import LAUNCHES as FP8_LAUNCHES
-from orchestrator.planning.time.kernels import ForwardBackward
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
 from orchestrator.planning.time.setting import Setting
-from orchestrator.planning.time.variants import goes_round
 from orchestrator.spec.sections.runtime import RecomputedModule
 
 _WORK = 4.0
@@ -118,7 +118,7 @@ def _plain(setting: Setting) -> ForwardBackward:
     """Those of a dense layer that is trained whole."""
     kernels = setting.kernels
     fewer = kernels.rotated_launches if rotates_at_once(setting) and not setting.device.is_cpu else None
-    return fewer or kernels.launches
+    return (fewer or kernels.launches).plus(setting.model.attention.time.more_launches(setting.model))
 
 
 def _beside(setting: Setting) -> ForwardBackward:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.flops.hybrid import SCAN
 from orchestrator.planning.time.elementwise import branch_seconds, layer_seconds
 from orchestrator.planning.time.gemm import Linear, peak
-from orchestrator.planning.time.kernels import ForwardBackward
-from orchestrator.planning.time.passes import Parts, Pass, add, layer_linears, layer_pass, linear_passes
+from orchestrator.planning.time.passes import Parts, Pass, add, layer_pass, linear_passes, mlp_pass
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width
 
@@ -36,7 +36,7 @@ def _without(whole: Parts, part: Parts) -> Parts:
 
 
 def _mlp(setting: Setting) -> Pass:
-    products = linear_passes(setting, layer_linears(setting)[2:], setting.products)
+    products = mlp_pass(setting, setting.model.ffn_size)
     branch = branch_seconds(setting)
     inner = layer_seconds(setting, setting.tokens * setting.model.ffn_size / setting.tp)
     without = layer_seconds(setting, 0.0)

@@ -11,20 +11,11 @@ from dataclasses import dataclass, replace
 
 from orchestrator.backends.fused_kernels import adds_in_products
 from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
+from orchestrator.models.blocks.base import NOTHING, ForwardBackward
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
-
-@dataclass(frozen=True)
-class ForwardBackward:
-    """Something of the forward pass, and of the backward pass."""
-
-    forward: float
-    backward: float
-
-    def plus(self, other: ForwardBackward, times: float = 1.0) -> ForwardBackward:
-        """This, and so many times another."""
-        return ForwardBackward(self.forward + times * other.forward, self.backward + times * other.backward)
+_GELU = ForwardBackward(3, 4.3)
 
 
 @dataclass(frozen=True)
@@ -66,11 +57,11 @@ class Kernels:
     """Kernels that the host starts per parameter tensor in the optimizer's step."""
     loss: ForwardBackward
     """Bytes per logit of the cross entropy, the matrix product aside."""
-    exchange: ForwardBackward = ForwardBackward(0, 0)
+    exchange: ForwardBackward = NOTHING
     """Kernels of a layer that would take the host as long as what attention has it do more where ranks share a
     sequence: gathering its keys and values, and attending piece by piece (docs/benchmarks/2026-11-26-h100.md).
     """
-    ring: ForwardBackward = ForwardBackward(0, 0)
+    ring: ForwardBackward = NOTHING
     """The same of each round where they go round, one for each of these ranks. Measured with two: in a trace a round
     was 0.5 of the 1.5 ms of a forward pass and 0.7 of the 1.9 of a backward pass."""
     rings: bool = False
@@ -83,7 +74,7 @@ class Kernels:
     """Accesses of queries and keys each where one kernel rotates them as their projection left them, if there is one
     (`rotates_projection`); no gradients are joined then, nor is anything laid out anew.
     """
-    gelu: ForwardBackward = ForwardBackward(3, 4.3)
+    gelu: ForwardBackward = _GELU
     """Accesses of [tokens, ffn] for the exact GeLU: 2 and 3, and torch computes longer than these take."""
     after_transfer: float = 0.0
     """Seconds in which the GPU has nothing to do after a transfer between stages. None where the host does not wait

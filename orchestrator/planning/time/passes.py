@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.backends.chunked_loss import tokens_of_chunk
+from orchestrator.models.blocks.base import Matrix
+from orchestrator.models.blocks.mlp import matrices as mlp
+from orchestrator.models.layers import transformer_layer
 from orchestrator.planning.time import experts
-from orchestrator.planning.time.attention import attention_seconds
+from orchestrator.planning.time.attention import attention_of_variant, attention_seconds
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.elementwise import embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.fp8 import casting_seconds
 from orchestrator.planning.time.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.setting import Setting
-from orchestrator.planning.time.variants import attention_of_variant
 
 Parts = dict[str, float]
 """Seconds by part."""
@@ -46,12 +48,14 @@ def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
     """One transformer layer, with a dense MLP or with experts."""
     model, tp = setting.model, setting.tp
     dense = model.shared_expert_size if has_experts else model.ffn_size
-    products = linear_passes(setting, layer_linears(setting, dense), setting.products)
+    block = model.attention
+    scores = block.matrices.scores(model)
+    products = linear_passes(setting, split(transformer_layer(model, dense), tp), setting.products)
     attention = attention_seconds(
         setting.sequences / setting.cp,
         model.seq_length,
-        model.num_attention_heads / tp,
-        model.head_dim,
+        scores.heads / tp,
+        (scores.key_width + scores.value_width) / 2,
         setting.device,
         setting.dtype,
         setting.kernels,
@@ -64,24 +68,16 @@ def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
     if has_experts:
         inner += experts.rows(setting) * model.moe_ffn_size / setting.job.parallelism.expert_tensor_parallel
     memory = layer_seconds(setting, inner)
-    exchange = add(_key_value_exchange(setting), _shared_groups(setting))
+    exchange = add(_key_value_exchange(setting), _gathered(setting))
     forward = {"attention": attention.forward, "memory_bound": memory.forward, **exchange}
     backward = {"attention": attention.backward, "memory_bound": memory.backward, **exchange}
     routed = _expert_pass(setting) if has_experts else Pass({}, {})
     return Pass(add(products.forward, forward, routed.forward), add(products.backward, backward, routed.backward))
 
 
-def layer_linears(setting: Setting, ffn: int | None = None) -> list[Linear]:
-    """A layer's linears in their order, with a dense MLP of width `ffn` (by default the model's; 0 for none)."""
-    model, tp = setting.model, setting.tp
-    ffn = model.ffn_size if ffn is None else ffn
-    attention = [
-        Linear(model.hidden_size, (setting.query + 2 * setting.key) / tp, True),
-        Linear(setting.query / tp, model.hidden_size, False),
-    ]
-    up = ffn * (2 if model.is_gated else 1)
-    mlp = [Linear(model.hidden_size, up / tp, True), Linear(ffn / tp, model.hidden_size, False)]
-    return attention + (mlp if ffn else [])
+def split(matrices: Iterable[Matrix], tp: int) -> list[Linear]:
+    """Their parts on each of `tp` ranks."""
+    return [Linear(*each.split(tp), each.parallel == "column") for each in matrices]
 
 
 def _expert_pass(setting: Setting) -> Pass:
@@ -144,19 +140,19 @@ def _key_value_exchange(setting: Setting) -> Parts:
     if setting.cp == 1:
         return {}
     group = group_of(setting.job, setting.device, setting.cp, setting.tp)
-    whole = 2 * setting.cp * setting.tokens * setting.key / setting.tp * setting.size
-    return {"context_parallel": group.gather_seconds(whole)}
+    exchanged = setting.model.attention.time.exchanged(setting.model)
+    return {
+        "context_parallel": group.gather_seconds(setting.cp * setting.tokens * exchanged / setting.tp * setting.size)
+    }
 
 
-def _shared_groups(setting: Setting) -> Parts:
-    """Where several tensor-parallel ranks share a key/value head, each gathers the projections of all (megatron-core's
-    `get_query_key_value_tensors`), and their gradients are scattered back.
-    """
-    if setting.model.query_groups >= setting.tp:
+def _gathered(setting: Setting) -> Parts:
+    """What tensor-parallel ranks gather between the matrices of attention."""
+    gathered = setting.model.attention.time.gathered(setting.model, setting.tp)
+    if not gathered:
         return {}
     group = group_of(setting.job, setting.device, setting.tp, 1)
-    whole = setting.tokens * (setting.query + 2 * setting.key) * setting.size
-    return {"tensor_parallel": group.gather_seconds(whole)}
+    return {"tensor_parallel": group.gather_seconds(setting.tokens * gathered * setting.size)}
 
 
 def recomputed(setting: Setting, layer: Pass, layers: int, share: float = 0.0) -> Parts:
@@ -196,8 +192,13 @@ def _modules_again(setting: Setting, layer: Pass, share: float) -> float:
     return seconds
 
 
+def mlp_pass(setting: Setting, ffn: int) -> Pass:
+    """The matrix products of an MLP of width `ffn`."""
+    return linear_passes(setting, split(mlp.matrices(setting.model, ffn), setting.tp), setting.products)
+
+
 def _mlp_seconds(setting: Setting, ffn: int) -> float:
-    return sum(linear_passes(setting, layer_linears(setting, ffn)[2:], setting.products).forward.values())
+    return sum(mlp_pass(setting, ffn).forward.values())
 
 
 def embedding_pass(setting: Setting) -> Pass:

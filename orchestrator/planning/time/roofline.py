@@ -4,8 +4,9 @@ once, all communication hidden, and the GPU never idle.
 
 from __future__ import annotations
 
+from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time.kernels import ForwardBackward, Kernels
+from orchestrator.planning.time.kernels import Kernels
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.spec.job import JobSpec
 

@@ -36,10 +36,6 @@ class Setting:
     """Of a micro-batch that a rank computes on inside tensor-parallel regions."""
     own_tokens: float
     """Of these, what it computes on between them: its share under sequence parallelism."""
-    query: int
-    """Width of all query heads."""
-    key: int
-    """Width of all key heads."""
     captured: bool
     """Whether the passes over a micro-batch are a CUDA graph."""
     host_slowness: float = 1.0
@@ -78,7 +74,5 @@ def setting_of(job: JobSpec, padded_vocab: int, kernels: Kernels, device: Device
         sequences=job.micro_batch_sequences,
         tokens=tokens,
         own_tokens=tokens / tp if sp else tokens,
-        query=model.num_attention_heads * model.head_dim,
-        key=model.query_groups * model.head_dim,
         captured=job.runtime.cuda_graphs is True,
     )

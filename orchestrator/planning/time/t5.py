@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.models.blocks.attention.matrices import cross_matrices
+from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.time.attention import attention_seconds
 from orchestrator.planning.time.elementwise import layer_seconds
-from orchestrator.planning.time.gemm import Linear
-from orchestrator.planning.time.kernels import ForwardBackward
-from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, scale
+from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, scale, split
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.spec.encoder_decoder import HALVES, Half
 
@@ -51,9 +51,9 @@ def half_layer_pass(half: Half, settings: dict[Half, Setting]) -> Pass:
 
 def _cross_attention(decoder: Setting, encoder: Setting) -> Pass:
     """Queries of the decoder's tokens, keys and values of the encoder's."""
-    hidden, width = decoder.model.hidden_size, decoder.query / decoder.tp
-    own = linear_passes(decoder, [Linear(hidden, width, True), Linear(width, hidden, False)], decoder.products)
-    others = linear_passes(encoder, [Linear(hidden, 2 * width, True)], encoder.products)
+    first, second, last = split(cross_matrices(decoder.model), decoder.tp)
+    own = linear_passes(decoder, [first, last], decoder.products)
+    others = linear_passes(encoder, [second], encoder.products)
     attention = attention_seconds(
         decoder.sequences,
         (decoder.model.seq_length * encoder.model.seq_length) ** 0.5,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from orchestrator.fields.formatting import shorten
 from orchestrator.review.charts.axes import XAxis, plain, x_of, x_of_time
 from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import Mark
-from orchestrator.spec.fields.formatting import shorten
 
 SIGNS = {"resumed": "↻", "failure": "✕", "stop": "■"}
 """Of what is marked by a line; checkpoints and skipped steps are ticks."""

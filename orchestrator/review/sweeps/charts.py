@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import Any, Literal
 
+from orchestrator.fields.formatting import shorten
 from orchestrator.review.charts.axes import plain
 from orchestrator.review.charts.curves import Figure, line_of
 from orchestrator.review.compare import told_apart
 from orchestrator.review.sweeps.analysis import as_number, spans_decades
 from orchestrator.review.sweeps.cells import Cell, SweepView
 from orchestrator.spec.documents.field_names import short_name
-from orchestrator.spec.fields.formatting import shorten
 
 How = Literal["best", "mean", "median"]
 Scale = Callable[[str], float | None]

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from orchestrator.errors import UserError
+from orchestrator.fields.values import resolve_environment
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.health import time_limit
 from orchestrator.runtime.health.verdict import Facts, Limits
-from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.spec.loading import load_resolved
 
 _PROBE = os.urandom(1 << 16)

@@ -11,6 +11,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 class LayerConfig(TransformerConfig):
     """megatron-core's, and what our attention does beyond it."""
 
+    attention: str = "attention"
+    """The block of `models.blocks` that its layers attend with."""
     alibi: bool = False
     """Lower scores by distance, with a slope for each head."""
     attention_logit_softcapping: float | None = None

@@ -138,6 +138,7 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "add_qkv_bias": True,
         "gated_linear_unit": False,
         "bias_activation_fusion": False,
+        "attention": "attention",
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "alibi": False,

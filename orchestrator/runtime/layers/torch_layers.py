@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch.nn import functional
 
+from orchestrator.models.blocks.base import LayerTools
+from orchestrator.models.blocks.registry import attention_named
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.core_attention import CoreAttention
 from orchestrator.runtime.layers.experts import layers_of_chunk
@@ -124,13 +127,8 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
     if has_experts:
         # The norm before experts is a module of its own with Transformer Engine too, and is called the same here.
         del layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
-    if config.rotates_projection:
-        layer.submodules.self_attention.module = RotatedAttention
-    attention = layer.submodules.self_attention.submodules
-    attention.core_attention = _core_attention(config)
-    if config.qk_layernorm:
-        attention.q_layernorm = Norm
-        attention.k_layernorm = Norm
+    tools = LayerTools(ColumnParallelLinear, RowParallelLinear, Norm, _core_attention(config), RotatedAttention)
+    attention_named(config.attention).layers.place(layer, config, tools)
     return add_plainly(layer, config)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatron.core.extensions.transformer_engine import TENorm
+from megatron.core.extensions.transformer_engine import TEColumnParallelLinear, TENorm, TERowParallelLinear
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
+from orchestrator.models.blocks.base import LayerTools
+from orchestrator.models.blocks.registry import attention_named
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import layers_of_chunk
 from orchestrator.runtime.layers.flash_attention import FlashAttention
@@ -37,17 +39,20 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
         moe_grouped_gemm=config.moe_grouped_gemm,
         qk_layernorm=config.qk_layernorm,
     )
-    if config.flash_attention:
-        layer.submodules.self_attention.submodules.core_attention = FlashAttention
-    elif _needs_our_attention(config):
-        layer.submodules.self_attention.submodules.core_attention = Attention
-    if config.rotates_projection:
-        layer.submodules.self_attention.module = RotatedAttention
+    own = layer.submodules.self_attention.submodules.core_attention
+    tools = LayerTools(
+        TEColumnParallelLinear, TERowParallelLinear, TENorm, _core_attention(config) or own, RotatedAttention
+    )
+    attention_named(config.attention).layers.place(layer, config, tools)
     return add_plainly(layer, config)
 
 
-def _needs_our_attention(config: LayerConfig) -> bool:
-    """Transformer Engine has no soft-capping, nor a fused kernel that takes any mask; megatron-core hands it no slopes,
-    and it rings no windows."""
+def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention] | None:
+    """Where it is not Transformer Engine's, which has no soft-capping, nor a fused kernel that takes any mask;
+    megatron-core hands it no slopes, and it rings no windows.
+    """
+    if config.flash_attention:
+        return FlashAttention
     ringed_window = config.window_size is not None and config.context_parallel_size > 1
-    return config.alibi or config.attention_logit_softcapping is not None or ringed_window or config.packs
+    ours = config.alibi or config.attention_logit_softcapping is not None or ringed_window or config.packs
+    return Attention if ours else None

@@ -53,7 +53,8 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
             f"{absence()}; leave it out, or recompute activations"
         )
     interleaved = parallelism.virtual_pipeline_model_parallel_size is not None
-    return LayerConfig(
+    config = LayerConfig(
+        attention=model.attention.name,
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
         ffn_hidden_size=model.ffn_size,
@@ -121,6 +122,9 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         **fp8_settings(job.precision, layers),
         **_hybrid_settings(model),
     )
+    for name, value in model.attention.layers.settings(model).items():
+        setattr(config, name, value)
+    return config
 
 
 def _hybrid_settings(model: ModelSpec) -> dict[str, Any]:

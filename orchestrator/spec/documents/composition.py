@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Location, Problem
+from orchestrator.fields.formatting import dotted, shorten, show
 from orchestrator.spec.documents.field_names import hint as hint_of
 from orchestrator.spec.documents.field_names import overridden, short_names
-from orchestrator.spec.fields.formatting import dotted, shorten, show
 from orchestrator.spec.messages.document import JOB_SPEC, Document
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.presets import preset_names, preset_text

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import ShortName
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import ShortName
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.messages.suggestions import closest, suggest
 from orchestrator.spec.schema.shape import declared, field_at, leaf_paths, meant_by_name, sections, shape_at

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from orchestrator.errors import Problem
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.docstrings import docstrings
-from orchestrator.spec.fields.formatting import dotted
+from orchestrator.fields.base import Section
+from orchestrator.fields.docstrings import docstrings
+from orchestrator.fields.formatting import dotted
 from orchestrator.spec.messages.validation import problems_of
 from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.schema.shape import JOB, Shape, fields_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import Location, Problem
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import dotted
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import dotted
 from orchestrator.spec.messages.document import JOB_SPEC, Document
 from orchestrator.spec.messages.suggestions import suggest
 from orchestrator.spec.schema.shape import Shape, fields_of, sections

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from pydantic import model_validator
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import REQUIRED, AlsoCalled, HashedIfChanged, MegatronFlag, ShortName
-from orchestrator.spec.fields.values import Count, Positive
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import REQUIRED, AlsoCalled, HashedIfChanged, MegatronFlag, ShortName
+from orchestrator.fields.values import Count, Positive
 
 
 class RampupSpec(Section):

@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, ShortName
+from orchestrator.fields.values import Positive, Text
 from orchestrator.models.registry import T5
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, ShortName
-from orchestrator.spec.fields.values import Positive, Text
 
 _T5 = ("model.architecture", T5.name)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import Problem
-from orchestrator.spec.fields.base import Section
+from orchestrator.fields.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
 from orchestrator.spec.schema.foreign_names import foreign_names

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from orchestrator.spec.fields.base import Section
+from orchestrator.fields.base import Section
 from orchestrator.spec.messages.document import JOB_SPEC, Document
 from orchestrator.spec.schema.foreign_names import NO_SUCH
 from orchestrator.spec.schema.shape import leaf_paths, meant_by_name, sections

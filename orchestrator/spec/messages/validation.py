@@ -8,8 +8,8 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import Problem
-from orchestrator.spec.fields.formatting import any_of, dotted, show
-from orchestrator.spec.fields.values import MAX_COUNT, MAX_SIZE
+from orchestrator.fields.formatting import any_of, dotted, show
+from orchestrator.fields.values import MAX_COUNT, MAX_SIZE
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.messages.value_hints import foreign, kind_hint, rewritten
 from orchestrator.spec.schema.shape import JOB, Shape, fields_of

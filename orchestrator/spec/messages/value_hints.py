@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import as_yaml
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import as_yaml
 from orchestrator.spec.presets import preset_names
 from orchestrator.spec.schema.foreign_names import FOREIGN_VALUES
 from orchestrator.spec.schema.shape import Shape, shape_at

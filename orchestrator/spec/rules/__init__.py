@@ -9,7 +9,7 @@ from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules import notifications, operation, paths
 from orchestrator.spec.rules.base import Rule, Unavailable
 from orchestrator.spec.rules.kernels import cuda_graphs, flash_attention, fp8, fused, recomputation
-from orchestrator.spec.rules.model import bert, experts, lora, mamba, positions, shapes, t5, variants, vision
+from orchestrator.spec.rules.model import bert, blocks, experts, lora, mamba, positions, shapes, t5, variants, vision
 from orchestrator.spec.rules.nearest import with_nearest
 from orchestrator.spec.rules.parallelism import stages, tensor_overlap, topology
 from orchestrator.spec.rules.training import chat, optimizer, schedule, task
@@ -23,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     *recomputation.RULES,
     *fused.RULES,
     *variants.RULES,
+    *blocks.RULES,
     *bert.RULES,
     *t5.RULES,
     *task.RULES,

@@ -8,7 +8,7 @@ from math import isqrt
 from typing import TypeAlias
 
 from orchestrator.errors import Problem
-from orchestrator.spec.fields.values import MAX_SIZE
+from orchestrator.fields.values import MAX_SIZE
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.ramp import BatchStage, batch_sizes, batch_stages
 

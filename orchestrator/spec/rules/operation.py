@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec.fields.values import TO_BE_WRITTEN, environment_references
+from orchestrator.fields.values import TO_BE_WRITTEN, environment_references
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
 from orchestrator.spec.sections.data import BlendEntry

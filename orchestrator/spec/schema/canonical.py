@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import HashedIfChanged
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import HashedIfChanged
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.schema.shape import declared, field_at
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.resume import GLOBAL_BATCH, ChangeClass, OnResume
+from orchestrator.fields.base import Section
+from orchestrator.fields.resume import GLOBAL_BATCH, ChangeClass, OnResume
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.schema.shape import declared_around, leaf_paths

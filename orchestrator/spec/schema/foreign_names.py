@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled
 from orchestrator.spec.schema.shape import declared
 
 

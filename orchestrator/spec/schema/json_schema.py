@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.spec.fields.docstrings import documented_schema
+from orchestrator.fields.docstrings import documented_schema
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.presets import preset_names
 from orchestrator.spec.sweep import SweepSpec

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import Metadata
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import Metadata
 from orchestrator.spec.job_sections import JobSections
 
 Kind = Literal["section", "mapping", "list", "text", "scalar"]

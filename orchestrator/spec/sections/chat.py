@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged
-from orchestrator.spec.fields.values import Day, Text
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged
+from orchestrator.fields.values import Day, Text
 
 BUILT_IN_TEMPLATES = ("chatml", "plain", "vicuna")
 """Chat templates that need no file."""

@@ -4,12 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import show
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag
+from orchestrator.fields.values import Fraction, Positive, PositiveNumber, Seed, Size, Text, refuse_bool
 from orchestrator.models.registry import FAMILIES
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import show
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag
-from orchestrator.spec.fields.values import Fraction, Positive, PositiveNumber, Seed, Size, Text, refuse_bool
 from orchestrator.spec.sections.chat import ChatSpec
 
 

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged
-from orchestrator.spec.fields.values import Positive
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged
+from orchestrator.fields.values import Positive
 
 
 class EvaluationSpec(Section):

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled
-from orchestrator.spec.fields.values import Positive, Size
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled
+from orchestrator.fields.values import Positive, Size
 
 Fp8Format = Literal["hybrid", "e4m3"]
 Fp8Recipe = Literal["delayed", "tensorwise", "blockwise"]

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled
-from orchestrator.spec.fields.values import Duration, Memory, Positive, ReferringText, Size, Text, VariableName, Word
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled
+from orchestrator.fields.values import Duration, Memory, Positive, ReferringText, Size, Text, VariableName, Word
 
 FailureCause = Literal[
     "time_limit",

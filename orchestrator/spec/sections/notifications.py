@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.values import Duration, Plain, ReferringText, ShellLine, Text
+from orchestrator.fields.base import Section
+from orchestrator.fields.values import Duration, Plain, ReferringText, ShellLine, Text
 
 Occasion = Literal["started", "requeued", "completed", "failed", "stopped"]
 

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, MegatronFlag
-from orchestrator.spec.fields.values import NonNegative, PositiveNumber, refuse_bool
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, MegatronFlag
+from orchestrator.fields.values import NonNegative, PositiveNumber, refuse_bool
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0), BeforeValidator(refuse_bool)]
 

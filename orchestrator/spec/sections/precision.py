@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, MegatronFlag
-from orchestrator.spec.fields.values import Positive, PositiveNumber
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, MegatronFlag
+from orchestrator.fields.values import Positive, PositiveNumber
 from orchestrator.spec.sections.fp8 import Fp8Spec
 
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}

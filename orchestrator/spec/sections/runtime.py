@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
-from orchestrator.spec.fields.values import Duration, ImportPath, Plain, Positive, Seed
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
+from orchestrator.fields.values import Duration, ImportPath, Plain, Positive, Seed
 
 Layers = Literal["torch", "transformer_engine"]
 """The implementations of a transformer layer."""

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, ShortName
-from orchestrator.spec.fields.values import Count, Fraction, NonNegative, NonNegativeCount
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, ShortName
+from orchestrator.fields.values import Count, Fraction, NonNegative, NonNegativeCount
 
 _WSD = ("schedule.lr_decay_style", "WSD")
 

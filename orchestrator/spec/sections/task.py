@@ -2,8 +2,8 @@
 
 from typing import Annotated, Literal
 
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
 from orchestrator.spec.sections.data import TextPaths
 
 

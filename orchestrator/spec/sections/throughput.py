@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from orchestrator.spec.fields.base import Section
+from orchestrator.fields.base import Section
 
 
 class ThroughputSpec(Section):

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
-from orchestrator.spec.fields.values import NonNegative, Positive, ReferringText, Text
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
+from orchestrator.fields.values import NonNegative, Positive, ReferringText, Text
 
 _SHORTEST_INTERVAL = 0.1
 _ADDRESS = re.compile(r"https?://[^/@\s]+(/\S*)?")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import Location, Problem
-from orchestrator.spec.fields.formatting import show
+from orchestrator.fields.formatting import show
 from orchestrator.spec.yaml.reader import LocatedValue
 
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from orchestrator.errors import Location, Problem
-from orchestrator.spec.fields.formatting import dotted
+from orchestrator.fields.formatting import dotted
 from orchestrator.spec.yaml.syntax_hints import NO_BREAK_SPACE, hint_for
 
 MAX_BYTES = 1_000_000

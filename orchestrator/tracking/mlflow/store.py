@@ -16,8 +16,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 from orchestrator.errors import OrchestratorError
+from orchestrator.fields.values import resolve_environment
 from orchestrator.run.rundir import RunDir
-from orchestrator.spec.fields.values import resolve_environment
 from orchestrator.tracking.description import Target
 from orchestrator.tracking.mlflow.cursor import Cursor
 from orchestrator.tracking.mlflow.tags import RUN_DIR_TAG, RUN_ID_TAG, label

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SpecError, UserError
+from orchestrator.fields.base import Section
 from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.overrides import override
 from orchestrator.migration.to_megatron import to_megatron
@@ -15,7 +16,6 @@ from orchestrator.migration.yaml_writer import job_text
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.learning_rate import LearningRateSchedule
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.spec.fields.base import Section
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from unit.migration.conftest import SMALLEST, Migrated
 
+from orchestrator.fields.formatting import as_yaml
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.overrides import override
 from orchestrator.migration.report import Migration
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.spec.fields.formatting import as_yaml
 
 Flags = Callable[..., Any]
 ROPE = "--position-embedding-type rope"

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import pytest
 
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
+from orchestrator.fields.values import Positive
 from orchestrator.migration.megatron_flags.table import old_names, rows
 from orchestrator.spec.documents.field_names import short_names
-from orchestrator.spec.fields import resume
-from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
-from orchestrator.spec.fields.values import Positive
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.messages.document import Document
 from orchestrator.spec.messages.suggestions import suggest

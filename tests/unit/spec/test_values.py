@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
-from orchestrator.spec.fields.values import environment_references, parse_count, parse_duration, resolve_environment
+from orchestrator.fields.values import environment_references, parse_count, parse_duration, resolve_environment
 
 
 @pytest.mark.parametrize(

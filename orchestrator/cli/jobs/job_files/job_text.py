@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.spec.fields.docstrings import docstrings
-from orchestrator.spec.fields.formatting import as_yaml
+from orchestrator.fields.docstrings import docstrings
+from orchestrator.fields.formatting import as_yaml
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.presets import preset_names, sees_images
 from orchestrator.spec.schema.shape import sections

@@ -12,10 +12,10 @@ from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 
 from orchestrator.cli.jobs.planned_job import WAITING
+from orchestrator.fields.formatting import shorten
 from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, computing_unit
 from orchestrator.planning.memory import capacity
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.candidate_trials import RankedCandidate
 from orchestrator.tuning.estimates import Candidate, PlanEstimates

@@ -16,10 +16,10 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.cli.run_start import aligned
+from orchestrator.fields.formatting import shorten
 from orchestrator.review.sweeps.analysis import Point, importance
 from orchestrator.run.rundir import named_in_command
 from orchestrator.spec.documents.field_names import short_name
-from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.rules.parallelism.topology import SEQUENCE_PARALLEL_WITHOUT_TP
 from orchestrator.sweeps.cells import Cell, Cells, PrunedCell
 from orchestrator.sweeps.ledger import SweepDir, SweepPlan

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.exchange.hugging_face.families.llama import FIXED
-from orchestrator.exchange.table import ENCODER, Family, Rule
+from orchestrator.exchange.table import ENCODER, Family
+from orchestrator.models.blocks.weights import Rule
 
 _LAYER = "bert.encoder.layer.{n}."
 _UNTIED = "untie_embeddings_and_output_weights"

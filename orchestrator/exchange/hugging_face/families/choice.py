@@ -12,7 +12,7 @@ from orchestrator.exchange.hugging_face.configuration import read_config, sectio
 from orchestrator.exchange.hugging_face.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
 from orchestrator.exchange.hugging_face.families.gemma import GEMMA
 from orchestrator.exchange.hugging_face.families.gpt2 import GPT2
-from orchestrator.exchange.hugging_face.families.llama import LLAMA
+from orchestrator.exchange.hugging_face.families.llama import LLAMA, with_attention
 from orchestrator.exchange.hugging_face.families.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
 from orchestrator.exchange.hugging_face.families.mistral import MISTRAL
 from orchestrator.exchange.hugging_face.families.mixtral import MIXTRAL
@@ -20,7 +20,8 @@ from orchestrator.exchange.hugging_face.families.qwen import QWEN2, QWEN3, QWEN3
 from orchestrator.exchange.hugging_face.families.t5 import MT5, T5
 from orchestrator.exchange.table import Family, OneOf
 from orchestrator.exchange.tensors.names import names_in
-from orchestrator.spec.fields.base import Section
+from orchestrator.fields.base import Section
+from orchestrator.models.blocks.registry import ATTENTIONS
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
@@ -28,6 +29,7 @@ FAMILIES = (
     *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA, GPT2),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
+    *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),
 )
 
 
@@ -124,6 +126,8 @@ def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
             continue
         if value not in wanted.values if isinstance(wanted, OneOf) else value != wanted:
             found[field] = f"is {_text(value)}, and {family.name} has {_text(wanted)}"
+    if model.attention.name != family.attention:
+        found["attention"] = f"is {model.attention.name}, and {family.name} has {family.attention}"
     if "num_experts" in family.sizes and not model.has_experts:
         found["num_experts"] = f"is none, and {family.name} has some"
     if "num_tokentypes" in family.sizes and not model.tokentypes:

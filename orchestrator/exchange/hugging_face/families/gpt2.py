@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.exchange.hugging_face.families.llama import FIXED
-from orchestrator.exchange.table import DECODER, Family, Rule
+from orchestrator.exchange.table import DECODER, Family
+from orchestrator.models.blocks.weights import Rule
 
 _NAMES = {
     "self_attention.linear_qkv.layer_norm_": ("ln_1.", "same"),

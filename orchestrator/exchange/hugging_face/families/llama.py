@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from orchestrator.exchange.table import DECODER, Family, Rule
+from orchestrator.exchange.table import DECODER, Family
+from orchestrator.models.blocks.weights import PublishedAttention, Rule
 
 ATTENTION, MLP = f"{DECODER}self_attention.", f"{DECODER}mlp."
 THEIR_ATTENTION, THEIR_MLP = "model.layers.{n}.self_attn.", "model.layers.{n}.mlp."
@@ -74,3 +76,19 @@ LLAMA = Family(
     defaults=DEFAULTS,
     activations={"swiglu": ("silu",)},
 )
+
+
+def with_attention(block: str, published: PublishedAttention) -> Family:
+    """A Llama with the attention of another block of `models.blocks`."""
+    (embedding, _), (_, *rest) = FIRST, REST
+    return replace(
+        LLAMA,
+        name=published.name,
+        model_type=published.model_type,
+        architecture=published.architecture,
+        rules=(embedding, *published.rules, *rest),
+        sizes={**SIZES, **published.sizes},
+        fixed={**FIXED, **published.fixed},
+        constants={**LLAMA.constants, **published.constants},
+        attention=block,
+    )

@@ -9,7 +9,8 @@ from typing import Any
 from orchestrator.exchange.hugging_face.families.llama import LLAMA
 from orchestrator.exchange.hugging_face.families.mistral import MISTRAL
 from orchestrator.exchange.hugging_face.families.qwen import QWEN2
-from orchestrator.exchange.table import VISION, Family, Rule
+from orchestrator.exchange.table import VISION, Family
+from orchestrator.models.blocks.weights import Rule
 
 _TEXT, _TOWER, _PROJECTOR = "language_model.", "vision_tower.vision_model.", "multi_modal_projector."
 _LAYER = f"{_TOWER}encoder.layers.{{n}}."

@@ -8,7 +8,8 @@ from typing import Any
 
 from orchestrator.exchange.hugging_face.families.llama import ATTENTION, FIRST, MLP, QKV, REST, THEIR_ATTENTION
 from orchestrator.exchange.hugging_face.families.mistral import MISTRAL
-from orchestrator.exchange.table import DECODER, OneOf, Rule
+from orchestrator.exchange.table import DECODER, OneOf
+from orchestrator.models.blocks.weights import Rule
 
 _EXPERT = f"{MLP}experts.experts."
 _OWN = {

@@ -16,7 +16,7 @@ from orchestrator.exchange.hugging_face.families.llama import (
     THEIR_ATTENTION,
 )
 from orchestrator.exchange.hugging_face.families.mixtral import fixed_with_experts, with_experts
-from orchestrator.exchange.table import Rule
+from orchestrator.models.blocks.weights import Rule
 
 _BIASES = tuple(f"{THEIR_ATTENTION}{part}_proj.bias" for part in "qkv")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.exchange.hugging_face.families.llama import FIXED
-from orchestrator.exchange.table import DECODER, ENCODER, Family, Rule, SameAs
+from orchestrator.exchange.table import DECODER, ENCODER, Family, SameAs
+from orchestrator.models.blocks.weights import Rule
 
 _ACTIVATIONS = {
     **{"relu": ("relu",), "geglu": ("gated-gelu", "gated-gelu_new"), "swiglu": ("gated-silu",)},

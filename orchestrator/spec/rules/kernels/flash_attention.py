@@ -17,6 +17,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     model, runtime = job.model, job.runtime
     if "flash_attention" not in model.family.supports:
         yield "model.architecture", "it is for the layers of a GPT"
+    if not model.attention.supports("flash_attention"):
+        yield f"model.{model.attention.field}", "it was not measured with this attention"
     if runtime.device == "cpu":
         yield "runtime.device", "its kernels are for GPUs"
     if model.head_dim not in _HEAD_DIMS:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import gcd
 
 from orchestrator.errors import Problem
+from orchestrator.fields.base import Section
 from orchestrator.spec.encoder_decoder import HALVES, layers_of, layers_of_stage, stages_of
-from orchestrator.spec.fields.base import Section
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.model import ModelSpec

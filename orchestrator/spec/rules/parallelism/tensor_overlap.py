@@ -40,6 +40,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "model.lora", "adapters stand beside torch's layers"
     if "tensor_overlap" not in model.family.supports:
         yield "model.architecture", "it was measured for decoders alone"
+    if not model.attention.supports("tensor_overlap"):
+        yield f"model.{model.attention.field}", "it was not measured with this attention"
     if model.has_experts:
         yield "model.num_experts", "it was not measured for layers with experts"
     if model.has_vision:

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.planning.memory import stages
 from orchestrator.planning.memory.experts import saved_by_experts
-from orchestrator.planning.memory.layer import layer_sizes, saved_by_layer
+from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.spec.job import JobSpec
 
 HERE = Path(__file__).parent
@@ -185,7 +185,7 @@ def counted(make_job: MakeJob) -> dict[tuple[str, str], list[dict[str, int]]]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_keeps_exactly_what_is_counted(name: str, make_job: MakeJob, counted: Any) -> None:
     job = job_of(make_job, LAYERS[name])
-    sizes = layer_sizes(job)
+    sizes = rank_shape(job)
     if job.runtime.recompute_granularity == "full":
         expected = sizes.stream
     else:
@@ -201,7 +201,7 @@ def test_a_layer_keeps_exactly_what_is_counted(name: str, make_job: MakeJob, cou
 def test_a_layer_with_experts_keeps_what_is_counted(name: str, make_job: MakeJob, counted: Any) -> None:
     """Within what the router keeps per token and expert, which is counted rounded up."""
     job = job_of(make_job, WITH_EXPERTS[name])
-    sizes = layer_sizes(job)
+    sizes = rank_shape(job)
     expected = saved_by_layer(job, sizes, "torch", selective=False, experts=saved_by_experts(job, sizes, "torch"))
     assert expected == pytest.approx(counted["layer", name][0]["layer"], rel=0.01)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
-from orchestrator.spec.fields.metadata import Metadata
+from orchestrator.fields.metadata import Metadata
 
-if TYPE_CHECKING:
-    from orchestrator.spec.job_sections import JobSections
-
+JobSections = Any
+"""Those of `spec.job_sections`, which lie above: blocks of models, below the spec, declare fields too."""
 ChangeClass = Literal["safe", "trajectory", "forbidden"]
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from orchestrator.spec.fields.base import Section
+from orchestrator.fields.base import Section
 
 
 @cache

@@ -1,0 +1,31 @@
+"""Grouped-query attention in the layers that train, and with a cache where they generate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.models.blocks.base import Fields, LayerTools
+
+
+def settings(model: Fields) -> dict[str, Any]:
+    """Attributes of the layers' configuration beside megatron-core's own, which has those of this block."""
+    return {}
+
+
+def place(layer: Any, config: Any, tools: LayerTools) -> None:
+    """Let a layer attend so. `layer`: megatron-core's specification, which has its SelfAttention already."""
+    attention = layer.submodules.self_attention
+    if config.rotates_projection:
+        attention.module = tools.rotated_attention
+    attention.submodules.core_attention = tools.core
+    if config.qk_layernorm:
+        attention.submodules.q_layernorm = attention.submodules.k_layernorm = tools.norm
+
+
+def keep(attention: Any, with_cache: Callable[[Any], Any]) -> Any:
+    """Let a built self-attention keep what later tokens attend to; what is to be handed the cache. `with_cache`: from
+    a core of attention one that keeps the keys and values that it is given.
+    """
+    attention.core_attention = with_cache(attention.core_attention)
+    return attention.core_attention

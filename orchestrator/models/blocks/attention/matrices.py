@@ -1,0 +1,36 @@
+"""The matrices and scores of grouped-query attention: its parameters and FLOPs follow from them."""
+
+from __future__ import annotations
+
+from orchestrator.models.blocks.base import Fields, Matrix, Scores, norm_parameters
+
+
+def matrices(model: Fields) -> tuple[Matrix, ...]:
+    """One for queries, keys and values, and one behind the heads."""
+    h, query, key = model.hidden_size, model.num_attention_heads * model.head_dim, model.query_groups * model.head_dim
+    return (
+        Matrix("linear_qkv", h, query + 2 * key, "column", model.has_qkv_bias),
+        Matrix("linear_proj", query, h, "row", model.add_bias_linear),
+    )
+
+
+def other_parameters(model: Fields, tp: int) -> int:
+    """Beside the matrices: the norms of queries and keys, which every rank has whole."""
+    return 2 * norm_parameters(model, model.head_dim) if model.qk_layernorm else 0
+
+
+def scores(model: Fields) -> Scores:
+    """Those of its heads."""
+    return Scores(model.num_attention_heads, model.head_dim, model.head_dim)
+
+
+def cross_matrices(model: Fields) -> tuple[Matrix, ...]:
+    """Of a decoder's attention to an encoder: one for queries, one for the keys and values of the encoder's tokens, and
+    one behind the heads.
+    """
+    h, width, has_bias = model.hidden_size, model.num_attention_heads * model.head_dim, model.add_bias_linear
+    return (
+        Matrix("linear_q", h, width, "column", has_bias),
+        Matrix("linear_kv", h, 2 * width, "column", has_bias),
+        Matrix("linear_proj", width, h, "row", has_bias),
+    )

@@ -1,0 +1,113 @@
+"""What grouped-query attention keeps for its backward pass, between its matrices. Bytes of one rank and micro-batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from orchestrator.models.blocks.base import FP32, CoreKernels, Fields, RankShape, norm_statistics
+
+
+class HeadSizes(NamedTuple):
+    """Heads of a rank, and bytes of what they take and give."""
+
+    heads: int
+    groups: int
+    """Key/value heads."""
+    query: int
+    """The queries, and the attention's output."""
+    key: int
+    """The keys, and the values."""
+    projection: int
+    """The projection's output, of which the attention's inputs are views. Where several ranks share a key/value head,
+    each gathers the projections of all of them and takes its part."""
+
+
+def head_sizes(model: Fields, shape: RankShape) -> HeadSizes:
+    """The sizes of this rank's heads."""
+    heads, groups = model.num_attention_heads // shape.tp, max(model.query_groups // shape.tp, 1)
+    is_own = model.query_groups >= shape.tp
+    projected = heads + 2 * groups if is_own else model.num_attention_heads + 2 * model.query_groups
+    of_a_head = shape.tokens * model.head_dim * shape.width
+    return HeadSizes(heads, groups, heads * of_a_head, groups * of_a_head, projected * of_a_head)
+
+
+def saved(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
+    """From the projection's output to the second linear's input."""
+    return _plain(model, shape, kernels) + _of_variants(model, shape, kernels)
+
+
+def _plain(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
+    sizes = head_sizes(model, shape)
+    rotated, normed = model.position_embedding_type == "rope", model.qk_layernorm
+    # Queries of several heads per group do not lie evenly in the projection's output, so they are copied out of it.
+    copied = sizes.groups > 1 and sizes.heads > sizes.groups
+    kept = sizes.query + (0 if kernels.is_recomputed else shape.tokens * sizes.heads * FP32)  # output, log-sum-exp
+    if normed:
+        kept += shape.tokens * (sizes.heads + sizes.groups) * norm_statistics(model)
+    whole = 0 if kernels.is_recomputed else _whole_sequence(shape, sizes)
+    if kernels.rotates_projection:  # and stays where it is, or goes to tensors of its own as a whole
+        return kept + sizes.projection
+    if kernels.layers == "torch":
+        kept += whole
+        kept += 0 if whole and (rotated or normed) else sizes.projection  # the values are a view of it
+        if rotated or normed:
+            kept += sizes.query + sizes.key
+        if copied and (normed or not rotated):
+            kept += sizes.query  # saved by the norm, or by the attention itself
+        if rotated:
+            # Cosines and sines are made anew by every layer, for queries and for keys.
+            kept += 4 * shape.positions * rotary_width(model) * shape.width
+        return kept
+    if normed:
+        kept += sizes.query + sizes.key  # its norms take evenly laid out copies
+    if rotated or normed:
+        kept += sizes.query + sizes.key
+        # Its attention copies values that do not lie as the keys do; recomputed, it keeps what they are a view of.
+        return kept + (sizes.projection if kernels.is_recomputed else sizes.key)
+    return kept + sizes.projection + (sizes.query if copied and kernels.is_recomputed else 0)
+
+
+def _whole_sequence(shape: RankShape, sizes: HeadSizes) -> int:
+    """Under context parallelism torch's layers keep the keys and values of the whole sequence, gathered, and the
+    attention's output twice: as its two halves, and whole for the next linear. Recomputed, they keep neither.
+    """
+    return 2 * shape.cp * sizes.key + sizes.query if shape.cp > 1 else 0
+
+
+def _of_variants(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
+    """What caps, masks and norms that multiply by 1 + weight keep more."""
+    sizes, kept = head_sizes(model, shape), 0
+    is_capped = model.attention_logit_softcapping is not None
+    if is_capped and not kernels.is_recomputed:
+        rows = shape.tokens * sizes.heads
+        kept += rows * model.seq_length * _of_a_score(shape) - rows * FP32  # and no log-sum-exp
+    if (is_capped or kernels.packs) and not kernels.is_recomputed and sizes.groups < sizes.heads:
+        kept += 2 * sizes.query - 2 * sizes.key  # keys and values for each query head
+    if model.apply_layernorm_1p and kernels.layers == "torch" and model.qk_layernorm:
+        copies = 0 if shape.width == FP32 else FP32 // shape.width  # in fp32, of their input
+        kept += (sizes.query + sizes.key) * copies + 2 * model.head_dim * FP32
+    return kept
+
+
+def backward(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
+    """The most that its backward pass takes beyond what was saved: of soft-capped scores above all the gradient of the
+    softmax. Else less than an MLP's, which is free again by then.
+    """
+    if model.attention_logit_softcapping is None:
+        return 0
+    sizes = head_sizes(model, shape)
+    scores = shape.tokens * sizes.heads * model.seq_length
+    again = _of_a_score(shape) if kernels.is_recomputed else 0
+    return 3 * shape.stream + sizes.query + scores * (FP32 + again)
+
+
+def rotary_width(model: Fields) -> int:
+    """Rotated elements of a head."""
+    return int(model.head_dim * model.rotary_percent) if model.rotary_percent < 1 else model.head_dim
+
+
+def _of_a_score(shape: RankShape) -> int:
+    """Bytes that soft-capped attention keeps of each score: capped, and the softmax in fp32 and in the activations'
+    format.
+    """
+    return FP32 + (2 * shape.width if shape.width < FP32 else FP32)

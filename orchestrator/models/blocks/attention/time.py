@@ -1,0 +1,52 @@
+"""What grouped-query attention moves in memory and between ranks, beside its matrices and its scores."""
+
+from __future__ import annotations
+
+from orchestrator.models.blocks.base import NOTHING, CoreWork, Fields, ForwardBackward
+
+
+def moved(model: Fields, work: CoreWork) -> ForwardBackward:
+    """Elements that kernels read and write between the projection and the core, and behind it."""
+    query = work.tokens * (model.num_attention_heads * model.head_dim) / work.tp
+    key = work.tokens * (model.query_groups * model.head_dim) / work.tp
+    inputs = _inputs(model, work, query, key)
+    return inputs.plus(work.norm, query + key) if model.qk_layernorm else inputs
+
+
+def _inputs(model: Fields, work: CoreWork, query: float, key: float) -> ForwardBackward:
+    kernels = work.kernels
+    if work.rotates_at_once:
+        assert kernels.projection is not None
+        is_grouped = key < query  # and goes to tensors of its own, values too
+        elements = query + 2 * key if is_grouped or work.cp > 1 else query + key
+        return NOTHING.plus(kernels.projection, elements)
+    rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
+    forward = kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
+    backward = kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
+    joined = 0 if kernels.returns_together and _lie_together(model, work) else kernels.joins
+    return ForwardBackward(forward, backward + joined * (query + 2 * key))
+
+
+def _lie_together(model: Fields, work: CoreWork) -> bool:
+    """Whether the core takes queries, keys and values as the projection left them."""
+    evenly = model.query_groups == model.num_attention_heads and not model.qk_layernorm and work.cp == 1
+    return evenly and work.is_fused and model.position_embedding_type != "rope"
+
+
+def exchanged(model: Fields) -> int:
+    """Elements of each token that ranks which share a sequence bring each other: its keys and values."""
+    return 2 * model.query_groups * model.head_dim
+
+
+def gathered(model: Fields, tp: int) -> int:
+    """Elements of each token that tensor-parallel ranks gather: where several share a key/value head, each has the
+    projections of all (megatron-core's `get_query_key_value_tensors`), whose gradients are scattered back.
+    """
+    if model.query_groups >= tp:
+        return 0
+    return (model.num_attention_heads + 2 * model.query_groups) * model.head_dim
+
+
+def more_launches(model: Fields) -> ForwardBackward:
+    """Kernels that the host starts more than `planning.time.kernels` says of a layer: that is one with this block."""
+    return NOTHING

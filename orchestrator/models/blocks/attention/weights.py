@@ -1,0 +1,20 @@
+"""The weights of grouped-query attention in a checkpoint."""
+
+from __future__ import annotations
+
+from orchestrator.models.blocks.attention.matrices import matrices
+from orchestrator.models.blocks.base import Fields
+from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
+
+
+def weights(model: Fields) -> Shapes:
+    """Those of one layer and the norm before it, by their names in the self-attention, with their shapes."""
+    found = {**norm("linear_qkv.layer_norm_", model, model.hidden_size), **linears(matrices(model))}
+    if model.qk_layernorm:
+        found |= {**norm("q_layernorm.", model, model.head_dim), **norm("k_layernorm.", model, model.head_dim)}
+    return found
+
+
+def published() -> tuple[PublishedAttention, ...]:
+    """Models that are a Llama but for this attention: those of `exchange/hugging_face/families/` have it all."""
+    return ()

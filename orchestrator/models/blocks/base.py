@@ -1,0 +1,204 @@
+"""In what terms a block describes itself: its matrices, its scores, and what a rank computes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+FP32 = 4
+"""Bytes."""
+
+
+class Matrix(NamedTuple):
+    """The weight of a linear layer, and its bias, whole."""
+
+    name: str
+    """Of the linear layer among its block's modules."""
+    inputs: int
+    outputs: int
+    parallel: Literal["column", "row"]
+    """What tensor parallelism splits: the outputs (column), or the inputs, after which ranks sum what they have."""
+    has_bias: bool
+
+    def parameters(self, tp: int) -> int:
+        """Those that each of `tp` ranks holds."""
+        if self.parallel == "column":
+            held = self.outputs // tp
+            return held * self.inputs + (held if self.has_bias else 0)
+        return self.inputs * self.outputs // tp + (self.outputs if self.has_bias else 0)
+
+    def split(self, tp: int) -> tuple[float, float]:
+        """Inputs and outputs on each of `tp` ranks."""
+        return (self.inputs, self.outputs / tp) if self.parallel == "column" else (self.inputs / tp, self.outputs)
+
+
+class Scores(NamedTuple):
+    """Of a query with each token that it attends to."""
+
+    heads: int
+    key_width: int
+    """Of a head's query, and of its key."""
+    value_width: int
+    """Of a head's value."""
+
+    @property
+    def width(self) -> int:
+        """Of all heads, in products of queries with keys and of scores with values: the mean of both."""
+        return self.heads * (self.key_width + self.value_width) // 2
+
+    @property
+    def output(self) -> int:
+        """Of what all heads give."""
+        return self.heads * self.value_width
+
+
+@dataclass(frozen=True)
+class ForwardBackward:
+    """Something of the forward pass, and of the backward pass."""
+
+    forward: float
+    backward: float
+
+    def plus(self, other: ForwardBackward, times: float = 1.0) -> ForwardBackward:
+        """This, and so many times another."""
+        return ForwardBackward(self.forward + times * other.forward, self.backward + times * other.backward)
+
+
+NOTHING = ForwardBackward(0, 0)
+
+
+@dataclass(frozen=True)
+class RankShape:
+    """The sizes of a layer's tensors on one rank over a micro-batch, in elements."""
+
+    width: int
+    """Bytes of an element of weights and activations."""
+    tokens: int
+    """T: inside tensor-parallel regions, every rank has all tokens."""
+    own_tokens: int
+    """Between these regions: T, or T / TP under sequence parallelism."""
+    positions: int
+    """Tokens of one sequence on this rank."""
+    hidden: int
+    ffn: int
+    gate: int
+    """Halves of the first MLP matrix's output: 2 with a gate, else 1."""
+    tp: int
+    cp: int
+    sequence_parallel: bool
+
+    @property
+    def stream(self) -> int:
+        """Bytes of the residual stream between tensor-parallel regions."""
+        return self.own_tokens * self.hidden * self.width
+
+    @property
+    def whole_stream(self) -> int:
+        """Bytes of the residual stream inside a tensor-parallel region."""
+        return self.tokens * self.hidden * self.width
+
+    @property
+    def inner(self) -> int:
+        """Bytes of the MLP's inner activation."""
+        return self.tokens * self.ffn * self.width
+
+
+class CoreKernels(NamedTuple):
+    """What computes attention between its matrices."""
+
+    layers: Literal["torch", "transformer_engine"]
+    rotates_projection: bool
+    """Queries and keys are rotated where their projection left them."""
+    packs: bool
+    """Sequences hold several conversations, which a mask keeps apart."""
+    is_recomputed: bool
+    """The core is computed again in the backward pass."""
+
+
+class Accesses(Protocol):
+    """How often kernels read or write what passes between the matrices and the core (planning/time/kernels.py)."""
+
+    @property
+    def rope(self) -> ForwardBackward: ...
+    @property
+    def attention_layout(self) -> ForwardBackward: ...
+    @property
+    def joins(self) -> float: ...
+    @property
+    def returns_together(self) -> bool: ...
+    @property
+    def projection(self) -> ForwardBackward | None: ...
+
+
+class CoreWork(NamedTuple):
+    """A micro-batch of a rank, as the kernels around the core of attention see it."""
+
+    tokens: float
+    tp: int
+    cp: int
+    kernels: Accesses
+    norm: ForwardBackward
+    """Accesses of a norm over what is normed."""
+    rotates_at_once: bool
+    """One kernel rotates queries and keys as their projection left them."""
+    is_fused: bool
+    """The core is a fused kernel, which takes no mask of every score."""
+
+
+class LayerTools(NamedTuple):
+    """The modules of a layer backend, of which a block's layers are made."""
+
+    column: Any
+    """A linear layer whose outputs are split over tensor-parallel ranks."""
+    row: Any
+    """One whose inputs are."""
+    norm: Any
+    core: Any
+    """Attention of queries to keys and values that are there."""
+    rotated_attention: Any
+    """megatron-core's SelfAttention, with one kernel that rotates queries and keys where the projection left them."""
+
+
+class Fields(Protocol):
+    """What blocks ask of a model, by the names of its fields. Those of one block alone are a protocol of its own."""
+
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def seq_length(self) -> int: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def query_groups(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def has_qkv_bias(self) -> bool: ...
+    @property
+    def add_bias_linear(self) -> bool: ...
+    @property
+    def qk_layernorm(self) -> bool: ...
+    @property
+    def normalization(self) -> Literal["LayerNorm", "RMSNorm"]: ...
+    @property
+    def is_gated(self) -> bool: ...
+    @property
+    def apply_layernorm_1p(self) -> bool: ...
+    @property
+    def position_embedding_type(self) -> str: ...
+    @property
+    def rotary_percent(self) -> float: ...
+    @property
+    def attention_logit_softcapping(self) -> float | None: ...
+
+
+def norm_parameters(model: Fields, width: int) -> int:
+    """Parameters of one norm over `width` values."""
+    return width if model.normalization == "RMSNorm" else 2 * width
+
+
+def norm_statistics(model: Fields) -> int:
+    """Bytes per row that a norm keeps: the inverse deviation, and LayerNorm the mean as well, in fp32."""
+    return FP32 if model.normalization == "RMSNorm" else 2 * FP32

@@ -1,0 +1,1 @@
+"""The dense MLP, with or without a gate; experts are MLPs too."""

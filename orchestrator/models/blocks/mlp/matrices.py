@@ -1,0 +1,16 @@
+"""The matrices of an MLP."""
+
+from __future__ import annotations
+
+from orchestrator.models.blocks.base import Fields, Matrix
+
+
+def matrices(model: Fields, ffn: int) -> tuple[Matrix, ...]:
+    """Into a width of `ffn`, twice with a gate, and out of it; none where it is 0."""
+    if not ffn:
+        return ()
+    h, has_bias = model.hidden_size, model.add_bias_linear
+    return (
+        Matrix("linear_fc1", h, ffn * (2 if model.is_gated else 1), "column", has_bias),
+        Matrix("linear_fc2", ffn, h, "row", has_bias),
+    )

@@ -1,0 +1,65 @@
+"""Weights by name: in a checkpoint of ours, and in a model of Hugging Face's transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.models.blocks.base import Fields, Matrix
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def linears(matrices: Iterable[Matrix]) -> Shapes:
+    """The weights of linear layers, and their biases."""
+    found: Shapes = {}
+    for each in matrices:
+        found[f"{each.name}.weight"] = (each.outputs, each.inputs)
+        if each.has_bias:
+            found[f"{each.name}.bias"] = (each.outputs,)
+    return found
+
+
+def norm(begin: str, model: Fields, width: int) -> Shapes:
+    """Those of a norm, whose names begin so."""
+    kinds = ("weight", "bias") if model.normalization == "LayerNorm" else ("weight",)
+    return {f"{begin}{kind}": (width,) for kind in kinds}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One weight of ours, or one of every layer or expert, and what it is called there."""
+
+    ours: str
+    """Key in a checkpoint."""
+    theirs: tuple[str, ...]
+    """`{n}` is the number of the layer and `{e}` that of the expert, both from 0."""
+    transform: str = "same"
+    """A name of `transforms.TRANSFORMS`."""
+    only_with: str | None = None
+    """Only where this field of `model` is set."""
+    unless: str | None = None
+    """Only where it is not."""
+    of_experts: bool = False
+    """Keys of experts hold those of all, along their second dimension."""
+
+
+@dataclass(frozen=True)
+class PublishedAttention:
+    """A decoder of transformers that is a Llama but for its attention."""
+
+    name: str
+    """For people."""
+    model_type: str
+    """In config.json."""
+    architecture: str
+    """The class that loads it."""
+    rules: tuple[Rule, ...]
+    """Of its attention, and of the norm before it."""
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    """Field of `model` -> key of config.json, where the value is the same."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Field of `model` -> its only value."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Key of config.json -> the only value with which the two are one network."""

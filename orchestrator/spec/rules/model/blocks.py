@@ -1,0 +1,38 @@
+"""What goes with the blocks that a model is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from orchestrator.errors import Problem
+from orchestrator.models.registry import Feature
+from orchestrator.spec.job_sections import JobSections
+
+_ASKED: Final[Mapping[Feature, tuple[str, Callable[[JobSections], bool]]]] = {
+    "adapters": ("model.lora", lambda job: job.model.has_adapters),
+    "context_parallelism": (
+        "parallelism.context_parallel_size",
+        lambda job: job.parallelism.context_parallel_size > 1,
+    ),
+    "conversations": ("data.chat", lambda job: job.data.has_conversations),
+    "experts": ("model.num_experts", lambda job: job.model.has_experts),
+    "flash_attention": ("runtime.attention_backend", lambda job: job.runtime.attention_backend == "flash"),
+    "images": ("model.vision", lambda job: job.model.has_vision),
+    "tensor_overlap": ("parallelism.tp_comm_overlap", lambda job: job.parallelism.tp_comm_overlap is True),
+}
+"""Features that a job may ask for: in which field, and whether it does."""
+
+
+def attention(job: JobSections) -> Iterator[Problem]:
+    """An attention goes with some families, and with what it says that it supports."""
+    block, family = job.model.attention, job.model.family
+    if block.families is not None and family.name not in block.families:
+        message = f"is for architecture {' and '.join(block.families)}, and architecture is {family.name}"
+        yield Problem(message, (f"model.{block.field}", "model.architecture"), "leave it out")
+    for feature, (path, is_asked) in _ASKED.items():
+        if not block.supports(feature) and is_asked(job):
+            yield Problem(f"does not go with model.{block.field}", (path, f"model.{block.field}"), "leave one out")
+
+
+RULES = (attention,)
