@@ -49,11 +49,3 @@ def stop_printing() -> None:
     at exit cannot complain then.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def short_count(number: float) -> str:
-    """A count for people: 774.3M, 1.5B, 12.3k, 999."""
-    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= limit:
-            return f"{number / limit:.4g}{unit}"
-    return f"{number:g}"

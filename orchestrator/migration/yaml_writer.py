@@ -7,8 +7,9 @@ from typing import Any
 
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.report import HEADINGS, LOUD, Migration
+from orchestrator.quantities import spec_duration
 from orchestrator.spec.fields.base import Section
-from orchestrator.spec.fields.formatting import as_yaml, duration, shorten
+from orchestrator.spec.fields.formatting import as_yaml, shorten
 from orchestrator.spec.fields.metadata import REQUIRED
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.schema.shape import fields_of
@@ -53,7 +54,7 @@ def _section(migration: Migration, section: type[Section], prefix: str, depth: i
         elif path in migration.values:
             value = migration.values[path]
             if path in _DURATIONS and isinstance(value, int):
-                value = duration(value)
+                value = spec_duration(value)
             yield from _entry(name, value, _comment(migration, path), indent)
         elif path in migration.missing:
             yield f"{indent}# {name}: write it: {_line(migration.missing[path])}"

@@ -11,7 +11,6 @@ from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, UserError
 from orchestrator.planning.checkpoint_room import room_for_checkpoints
-from orchestrator.planning.figures import memory_size, time_span
 from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.limits import what_is_refused
@@ -36,9 +35,9 @@ from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.planning.unusual_values import unusual_values
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
+from orchestrator.quantities import memory_size, spec_duration, time_span
 from orchestrator.run.checkpoints import Commit, find_weights
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.pretrained import in_words, other_network
 
@@ -293,7 +292,7 @@ def _end_in_time(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) ->
         return
     starts = forecast.training_seconds / max(1, limit - launch.stop_margin)
     if starts > launch.max_requeues + 1:
-        all_starts = f"{launch.max_requeues + 1} starts of {duration(limit)}"
+        all_starts = f"{launch.max_requeues + 1} starts of {spec_duration(limit)}"
         message = f"it takes {time_span(forecast.training_seconds)}, and {all_starts} end before"
         yield Problem(message, ("launch.time", "launch.max_requeues"), "raise launch.time or launch.max_requeues")
 

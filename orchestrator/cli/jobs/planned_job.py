@@ -12,23 +12,21 @@ from typing import Annotated
 import typer
 
 from orchestrator.backends.layers import WORTH
-from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as
-from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
+from orchestrator.quantities import amount, disk_size, memory_size, short_count, spec_duration, time_span
 from orchestrator.run.checkpoints import Commit
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.fields.formatting import duration
 from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks
@@ -326,11 +324,11 @@ def cluster_line(job: JobSpec, cluster: ClusterSpec) -> str:
     partition = partition_of(job, cluster)
     most = cluster.partitions.get(partition or "")
     time = job.launch.time or cluster.time
-    gpus = most.gpus_per_node if most else None
+    gpus, limit = (most.gpus_per_node, most.time_limit) if most else (None, None)
     asked = [
         _share(job.launch.nodes, most.nodes if most else None, "nodes"),
         "no GPUs" if job.runtime.device == "cpu" else _share(job.processes_per_node, gpus, "GPUs on each"),
-        _share(duration(time) if time else None, duration(most.time_limit) if most and most.time_limit else None, ""),
+        _share(spec_duration(time) if time else None, spec_duration(limit) if limit else None, ""),
     ]
     where = f"{cluster.name}, partition {partition}" if partition else cluster.name
     return f"{where}: {', '.join(filter(None, asked))}"

@@ -22,13 +22,13 @@ from orchestrator.cli.run_start import RunsDir, check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.imports import staying
 from orchestrator.planning.estimates import machine_of
-from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, device_of
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.memory import capacity
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.quantities import memory_size
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.job import JobSpec

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.data.index.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
-from orchestrator.planning.figures import disk_size
+from orchestrator.quantities import disk_size
 from orchestrator.safe_path import module_command
 
 EXCHANGE_MODULE = "orchestrator.exchange"

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json, short_count, warn
+from orchestrator.cli.common import AsJson, print_json, warn
 from orchestrator.cli.run_start import RunsDir, aligned
 from orchestrator.cli.runs.curves import Curve, draw, letter_in_colour
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
-from orchestrator.planning.figures import duration, memory_size
+from orchestrator.quantities import duration, memory_size, short_count
 from orchestrator.review.charts.axes import X_TITLES, XAxis, x_of
 from orchestrator.review.charts.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.compare import Comparison, Difference, Kind, Row, compare

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import plotext
 
-from orchestrator.cli.common import short_count
+from orchestrator.quantities import short_count
 
 _COLOURS = (33, 166, 34, 127, 37, 160, 136, 244)
 """Of the 256 of a terminal: such as can be read on a light ground and on a dark one."""
