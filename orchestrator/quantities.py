@@ -49,8 +49,8 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago something was, in the largest unit: `3 d`, `5 min`, `12 s`."""
-    return next((f"{count} {unit}" for count, unit in _units(int(seconds)) if count > 0), "0 s")
+    """How long ago something was, in the largest unit: `3 d`, `5 min`, `12 s`. By a wrong clock it may be to come."""
+    return next((f"{count} {unit}" for count, unit in _units(max(0, int(seconds))) if count), "0 s")
 
 
 def clock_time(seconds: float) -> str:
