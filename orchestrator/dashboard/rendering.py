@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from markupsafe import Markup
 from orchestrator import quantities
 from orchestrator.dashboard.assets import asset
 from orchestrator.quantities import disk_size, memory_size, short_count, timestamp
-from orchestrator.review.table import spark_points, spark_words
 from orchestrator.run.rundir import in_command
 from orchestrator.spec.fields.formatting import shorten
 
@@ -142,3 +142,21 @@ def clock(moment: float | None) -> str:
         return timestamp(moment)
     except (ValueError, OverflowError, OSError):
         return NOTHING
+
+
+def spark_points(values: Sequence[float], width: float, height: float) -> str:
+    """Where a line of so many pixels goes, as SVG has it: `0,12 1.5,3`; empty for less than two values."""
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    step = width / (len(values) - 1)
+    if not math.isfinite(span):
+        return ""
+    places = ((number * step, (high - value) / span * height) for number, value in enumerate(values))
+    return " ".join(f"{x:.4g},{y:.4g}" for x, y in places)
+
+
+def spark_words(values: Sequence[float]) -> str:
+    """The same for those who do not see it."""
+    return f"loss from {values[0]:.4g} to {values[-1]:.4g}, lowest {min(values):.4g}" if values else "no loss yet"

@@ -21,13 +21,13 @@ from orchestrator.bench.text import (
     page,
     parts_table,
 )
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, aligned, end_with, print_json
 from orchestrator.cli.data_preparation import check_sources, prepare_first
 from orchestrator.cli.jobs.planned_job import plan_loaded
 from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import RunsDir, aligned, check_installed
+from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.watch import watcher_for

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.common import AsJson, aligned, print_json
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import aligned
 from orchestrator.cluster.discovery import DiscoveredCluster, Partition, discover
 from orchestrator.cluster.profile_text import default_partition, profile_text
 from orchestrator.cluster.profiles import (

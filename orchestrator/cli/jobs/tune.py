@@ -11,14 +11,14 @@ from typing import Annotated
 import typer
 
 from orchestrator.backends.layers import layers_there
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, end_with, print_json
 from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, profile_named
 from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.tables.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, load_named
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_output
-from orchestrator.cli.run_start import RunsDir, check_installed
+from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.imports import staying
 from orchestrator.planning.estimates import machine_of

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, end_with, print_json, warn
+from orchestrator.cli.common import AsJson, RunsDir, aligned, end_with, print_json, warn
 from orchestrator.cli.models.evaluation_options import Options, asked_of
 from orchestrator.cli.models.generate import (
     PipelineParallel,
@@ -23,7 +23,7 @@ from orchestrator.cli.models.generate import (
 )
 from orchestrator.cli.models.weights import WeightsName, weights_named
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import RunsDir, aligned, check_installed
+from orchestrator.cli.run_start import check_installed
 from orchestrator.cli.runs.sync import send
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, OrchestratorError, UserError

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
-from orchestrator.cli.common import AsJson, print_json, warn
+from orchestrator.cli.common import AsJson, RunsDir, print_json, warn
 from orchestrator.cli.models.conversion import alone, convert, size_of
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import RunsDir, check_installed, label
+from orchestrator.cli.run_start import check_installed, label
 from orchestrator.errors import UserError
 from orchestrator.exchange.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
 from orchestrator.exchange.hugging_face.families.choice import family_of_folder, family_of_job

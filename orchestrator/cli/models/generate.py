@@ -16,9 +16,9 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson
+from orchestrator.cli.common import AsJson, RunsDir
 from orchestrator.cli.models.weights import WeightsName, weights_named
-from orchestrator.cli.run_start import RunsDir, check_installed
+from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.exits import before_the_report, ended_by, failed_ranks, last_exception
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes

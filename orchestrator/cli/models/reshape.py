@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson, Overrides, print_json
+from orchestrator.cli.common import AsJson, Overrides, RunsDir, aligned, print_json
 from orchestrator.cli.models.conversion import alone, convert
 from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import RunsDir, aligned, check_installed, label
+from orchestrator.cli.run_start import check_installed, label
 from orchestrator.data.tokenizers.copies import carried
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError

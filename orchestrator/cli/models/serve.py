@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson
+from orchestrator.cli.common import AsJson, RunsDir
 from orchestrator.cli.listening import Token, check_token, is_loopback
 from orchestrator.cli.models.generate import (
     PipelineParallel,
@@ -21,7 +21,7 @@ from orchestrator.cli.models.generate import (
     run_inference,
 )
 from orchestrator.cli.models.weights import WeightsName, weights_named
-from orchestrator.cli.run_start import RunsDir, check_installed
+from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.http.listening import TOKEN_VARIABLE, listen
 from orchestrator.portable import Weights

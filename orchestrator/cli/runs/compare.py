@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json, warn
-from orchestrator.cli.run_start import RunsDir, aligned
+from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json, warn
 from orchestrator.cli.runs.curves import Curve, draw, letter_in_colour
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.run_start import RunsDir, aligned, bytes_unsent
+from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
+from orchestrator.cli.run_start import bytes_unsent
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses

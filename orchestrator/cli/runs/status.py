@@ -6,8 +6,8 @@ import time
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.run_start import RunName, RunsDir, aligned, bytes_unsent, label, unsent_words
+from orchestrator.cli.common import AsJson, RunName, RunsDir, aligned, print_json
+from orchestrator.cli.run_start import bytes_unsent, label, unsent_words
 from orchestrator.launch.choices import choices_line
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.start_checks import begins_anew

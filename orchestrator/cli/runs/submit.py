@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json
 from orchestrator.cli.data_preparation import check_sources
 from orchestrator.cli.jobs.planned_job import Strict, judge_loaded, layout_line
 from orchestrator.cli.jobs.preflight import ON_A_CLUSTER, AllowWarnings, check_start
 from orchestrator.cli.jobs.target_options import TargetOptions, load_named
-from orchestrator.cli.run_start import FromScratch, RunsDir, label
+from orchestrator.cli.run_start import FromScratch, label
 from orchestrator.cli.runs.starts.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
 from orchestrator.cli.runs.starts.submission import (
     ID_OF_THE_DATA_JOB,
