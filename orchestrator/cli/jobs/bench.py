@@ -34,11 +34,33 @@ from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.hardware import device_of
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.rundir import write_atomically
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_job
 
 _FEWER = "`orchestrator tune --gpus {}` finds a layout for it"
+
+
+OwnData = Annotated[bool, typer.Option("--data", help="Train on the job's own data instead of random tokens.")]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Also write a profile of rank 0, in Chrome's trace format.",
+        callback=refuse_printed,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PAGE.md",
+        help="Also write it all as a page in Markdown.",
+        callback=refuse_printed,
+    ),
+]
 
 
 def command(
@@ -46,28 +68,9 @@ def command(
     overrides: Overrides = None,
     steps: Annotated[int, typer.Option("--steps", min=3, help="Steps that are timed.")] = 20,
     warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Steps before them, which are not.")] = 5,
-    own_data: Annotated[
-        bool, typer.Option("--data", help="Train on the job's own data instead of random tokens.")
-    ] = False,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace",
-            metavar="FILE",
-            help="Also write a profile of rank 0, in Chrome's trace format.",
-            callback=refuse_printed,
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PAGE.md",
-            help="Also write it all as a page in Markdown.",
-            callback=refuse_printed,
-        ),
-    ] = None,
+    own_data: OwnData = False,
+    trace: Trace = None,
+    output: Output = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -103,17 +106,8 @@ def command(
     except KeyboardInterrupt:
         typer.echo("stopped; nothing was measured", err=True)
         raise typer.Exit(130) from None
-    error = _failure(report)
-    written = []
-    try:
-        if trace is not None and run.bench_trace.exists():
-            _write(trace, run.bench_trace)
-            written.append(trace)
-        if output is not None:
-            _write(output, page(report, run.resolved().read_text(), _typed(jobs, overrides, steps, warm_up, own_data)))
-            written.append(output)
-    except UserError as refusal:
-        error = error or refusal
+    written, refusal = _write_all(run, report, trace, output, _typed(jobs, overrides, steps, warm_up, own_data))
+    error = _failure(report) or refusal
     if as_json:
         print_json({**report.to_json(), "failure": str(error) if error else None})
     else:
@@ -164,6 +158,25 @@ def _check_writable(path: Path | None) -> None:
         raise UserError(f"{path} is a folder; name the file to write")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
+def _write_all(
+    run: RunDir, report: Report, trace: Path | None, output: Path | None, typed: str
+) -> tuple[list[Path], UserError | None]:
+    """The files that were asked for, as far as they could be written, and what hindered the others. `typed`: the
+    command.
+    """
+    written = []
+    try:
+        if trace is not None and run.bench_trace.exists():
+            _write(trace, run.bench_trace)
+            written.append(trace)
+        if output is not None:
+            _write(output, page(report, run.resolved().read_text(), typed))
+            written.append(output)
+    except UserError as refusal:
+        return written, refusal
+    return written, None
 
 
 def _write(path: Path, content: Path | str) -> None:

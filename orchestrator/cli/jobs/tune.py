@@ -95,9 +95,7 @@ def command(
     check_printed(path, as_json)
     task = _task(jobs, overrides or [], keep or [], gpus, gpu, cluster)
     if measure:
-        check_installed(task.space.job)
-        check_gpus(task.space.job, task.choice, "--measure", "add --gpus {}", "leave --measure out")
-        check_alone(task.choice, runs_dir_of(task.space.job, runs_dir), "--measure")
+        _check_measurable(task, runs_dir)
     with staying():
         found = _search(task, measure)
     measuring = CandidateTrials(found.fitting, task.estimates.memory_bytes)
@@ -107,21 +105,7 @@ def command(
         tell_of_measurement(trial_job(task.space.job, trials.vocab_size, steps), trials.runs_dir, layout_is_open=True)
         with told_aside(path):
             stopped, error = _measure(measuring, trials, best, found, quiet=as_json)
-    report = Report(
-        job=task.space.job,
-        choice=task.choice,
-        layers_from=task.layers_from,
-        estimates=task.estimates,
-        found=found,
-        ranking=tuple(measuring.ranking()),
-        front=tuple(front(measuring.ranking(found.leaner))),
-        trials=measuring.trials,
-        enough=_enough_for_sure(task, found),
-    )
-    if error is not None and not any(each.is_measured for each in report.ranking):
-        raise error
-    if not report.ranking or (measuring.trials and not stopped and not report.best.is_measured):
-        raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
+    report = _report(task, found, measuring, error, stopped=stopped)
     words = _run_words(jobs, Path("OVERLAY.yaml") if path == PRINTED else path, overrides or [])
     text = overlay_text(report.best.candidate.layout, report.job, [*report.told(), f"Use it: {words}"], gpu)
     written = True
@@ -136,7 +120,7 @@ def command(
         with told_aside(path):
             report.show(top)
             if written:
-                typer.echo(f"wrote {path}; use it: {words}" if path != PRINTED else f"use it: {words}")
+                typer.echo(f"{'' if path == PRINTED else f'wrote {path}; '}use it: {words}")
     end_with(error)
     if stopped:
         raise typer.Exit(130)
@@ -221,6 +205,34 @@ def _search(task: _Task, measure: bool) -> SearchResult:
 def _has_room(task: _Task, found: SearchResult) -> bool:
     """Whether a layout fits with room to spare: the job's own may be there without."""
     return any(capacity(each.memory, task.choice.device) != "tight" for each in found.fitting)
+
+
+def _check_measurable(task: _Task, runs_dir: Path | None) -> None:
+    check_installed(task.space.job)
+    check_gpus(task.space.job, task.choice, "--measure", "add --gpus {}", "leave --measure out")
+    check_alone(task.choice, runs_dir_of(task.space.job, runs_dir), "--measure")
+
+
+def _report(
+    task: _Task, found: SearchResult, measured: CandidateTrials, error: OrchestratorError | None, *, stopped: bool
+) -> Report:
+    """What is told. Raises the error that ended the measurements, or JobError, where nothing was found that runs."""
+    report = Report(
+        job=task.space.job,
+        choice=task.choice,
+        layers_from=task.layers_from,
+        estimates=task.estimates,
+        found=found,
+        ranking=tuple(measured.ranking()),
+        front=tuple(front(measured.ranking(found.leaner))),
+        trials=measured.trials,
+        enough=_enough_for_sure(task, found),
+    )
+    if error is not None and not any(each.is_measured for each in report.ranking):
+        raise error
+    if not report.ranking or (measured.trials and not stopped and not report.best.is_measured):
+        raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
+    return report
 
 
 def _enough_for_sure(task: _Task, found: SearchResult) -> int | None:
