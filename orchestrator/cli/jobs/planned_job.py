@@ -99,7 +99,7 @@ def judge_loaded(
         raise _placed(loaded, [*misnamed, *problems])
     taken = forecast(plan, cluster)
     if named.gpu is not None:
-        taken = replace(taken, device_from=GPU_OPTION)
+        taken = replace(taken, choice=replace(taken.choice, how=GPU_OPTION))
     verdict = judge(plan, taken, cluster, problems, runs_dir, saved)
     return PlannedJob(plan, taken, _placed_verdict(loaded, verdict), cluster)
 
@@ -226,7 +226,7 @@ def forecast_rows(plan: Plan, forecast: Forecast) -> list[tuple[str, str]]:
             f" (attention in full: {amount(time.tflops_per_gpu * plan.full_step_flops / plan.step_flops)} TFLOP/s)"
         )
     processor = computing_unit(device.name)
-    chosen = f"{device.name} ({forecast.device_from}), {forecast.layers} layers ({forecast.layers_from})"
+    chosen = f"{device.name} ({forecast.choice.how}), {forecast.layers} layers ({forecast.layers_from})"
     energy = "" if device.is_cpu else f", {amount(forecast.energy_kwh)} kWh at full power"
     also = {
         "FlashAttention 4": forecast.flash_attention,
