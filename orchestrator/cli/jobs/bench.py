@@ -23,20 +23,19 @@ from orchestrator.bench.text import (
 )
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, aligned, end_with, print_json
 from orchestrator.cli.data_preparation import check_sources, prepare_first
-from orchestrator.cli.jobs.planned_job import plan_loaded
+from orchestrator.cli.jobs.planned_job import plan_loaded, vocabulary_size_of
 from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.run_start import check_installed
-from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
+from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.hardware import device_of
 from orchestrator.planning.preflight_checks import runs_dir_of
-from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import LoadedJob, load_job
+from orchestrator.spec.loading import load_job
 
 _FEWER = "`orchestrator tune --gpus {}` finds a layout for it"
 
@@ -95,7 +94,7 @@ def command(
     if own_data:
         check_sources(plan_loaded(loaded))
         prepare_first(jobs, overrides or [], loaded.job, as_json)
-    job = bench_job(loaded.job, request, None if own_data else _vocabulary(loaded))
+    job = bench_job(loaded.job, request, None if own_data else vocabulary_size_of(loaded))
     tell_of_measurement(job, folder)
     run = new_run(job, request, folder)
     if not as_json:
@@ -141,13 +140,6 @@ def _show(report: Report, job: JobSpec) -> None:
         if table:
             typer.echo()
             typer.echo(aligned(table))
-
-
-def _vocabulary(loaded: LoadedJob) -> int:
-    try:
-        return vocabulary(loaded.job).size
-    except SpecError as error:
-        raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
 
 
 def _check_writable(path: Path | None) -> None:

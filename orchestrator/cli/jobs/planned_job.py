@@ -24,6 +24,7 @@ from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
+from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.quantities import amount, disk_size, memory_size, short_count, spec_duration, time_span
 from orchestrator.run.checkpoints import Commit
 from orchestrator.spec.cluster import ClusterSpec
@@ -128,6 +129,14 @@ def plan_loaded(loaded: LoadedJob) -> Plan:
     if plan is None or problems:
         raise _placed(loaded, problems)
     return plan
+
+
+def vocabulary_size_of(loaded: LoadedJob) -> int:
+    """Tokens before padding. Raises SpecError with the place of each problem."""
+    try:
+        return vocabulary(loaded.job).size
+    except SpecError as error:
+        raise _placed(loaded, error.problems) from error
 
 
 def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> tuple[Plan | None, list[Problem]]:

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.backends.layers import layers_there
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, end_with, print_json
-from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, profile_named
+from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, profile_named, vocabulary_size_of
 from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.tables.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, load_named
@@ -27,7 +27,6 @@ from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.memory import capacity
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.preflight_checks import runs_dir_of
-from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.quantities import memory_size
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.documents.field_names import overridden
@@ -161,7 +160,7 @@ def _task(
     estimates = PlanEstimates(
         device=choice.device,
         layers=layers,
-        vocab_size=_vocabulary(loaded),
+        vocab_size=vocabulary_size_of(loaded),
     )
     return _Task(Space(job, frozenset(kept), choice.device.linked_machines), estimates, choice, why, per_node)
 
@@ -183,13 +182,6 @@ def _gpus_per_node(job: JobSpec, choice: DeviceChoice, profile: ClusterSpec | No
         if partition is not None and partition.gpus_per_node:
             return partition.gpus_per_node
     return 1 << 30 if choice.device.is_cpu else choice.device.gpus_per_node
-
-
-def _vocabulary(loaded: LoadedJob) -> int:
-    try:
-        return vocabulary(loaded.job).size
-    except SpecError as error:
-        raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
 
 
 def _search(task: _Task, measure: bool) -> SearchResult:

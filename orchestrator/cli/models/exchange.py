@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from orchestrator.cli.common import AsJson, RunsDir, print_json, warn
-from orchestrator.cli.models.conversion import alone, convert, size_of
+from orchestrator.cli.models.conversion import alone, convert, size_of, spec_around
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
@@ -259,15 +259,7 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
         refuse_other_pixels(source, VisionSpec.model_validate(model["vision"]).image_size)
         if note := image_token_note(source, config):
             warn(note)
-    return {
-        "name": name,
-        "model": model,
-        "precision": {"dtype": to_dtype(config)},
-        "data": {"random_tokens": True, **({"tokenizer": tokenizer} if tokenizer else {})},
-        "optimizer": {"lr": 1e-5},
-        "schedule": {"train_iters": 100},
-        "batch": {"micro_batch_size": 1, "global_batch_size": 8},
-    }
+    return spec_around(name, model, to_dtype(config), tokenizer)
 
 
 def _tokenizer(folder: Path) -> dict[str, str] | None:

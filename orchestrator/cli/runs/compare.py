@@ -21,6 +21,7 @@ from orchestrator.review.charts.axes import X_TITLES, XAxis, x_of
 from orchestrator.review.charts.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.compare import Comparison, Difference, Kind, Row, compare
 from orchestrator.review.summary import summarize_each, with_goodput
+from orchestrator.run.results.record import json_number
 from orchestrator.run.rundir import RunDir, default_runs_dir
 from orchestrator.spec.fields.formatting import shorten
 from orchestrator.spec.messages.suggestions import closest
@@ -111,14 +112,14 @@ def as_record(found: Comparison, series: Sequence[Series], metric: str, x: XAxis
             {
                 "name": row.measure.name,
                 "goal": row.measure.goal,
-                "values": [_plain(value) for value in row.values],
+                "values": [json_number(value) for value in row.values],
                 "best": sorted(row.best),
             }
             for row in found.rows
         ],
         "metric": metric,
         "x": x,
-        "curves": [{"x": list(curve.x), "y": [_plain(value) for value in curve.y]} for curve in curves],
+        "curves": [{"x": list(curve.x), "y": [json_number(value) for value in curve.y]} for curve in curves],
     }
 
 
@@ -237,7 +238,3 @@ def _can_print(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _plain(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)

@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json
 from orchestrator.cli.data_preparation import check_sources
-from orchestrator.cli.jobs.planned_job import Strict, judge_loaded, layout_line
+from orchestrator.cli.jobs.planned_job import PlannedJob, Strict, judge_loaded, layout_line
 from orchestrator.cli.jobs.preflight import ON_A_CLUSTER, AllowWarnings, check_start
 from orchestrator.cli.jobs.target_options import TargetOptions, load_named
 from orchestrator.cli.run_start import FromScratch, label
@@ -41,7 +41,6 @@ from orchestrator.launch.runs import next_run_dir, taken_back
 from orchestrator.launch.scripts.sbatch import render_sbatch
 from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.planning.plan import Plan
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.run.checkpoints import committed
 from orchestrator.run.rundir import RunDir
@@ -108,14 +107,12 @@ def command(
     saved = () if found is None or from_scratch else committed(found.run)
     judged = judge_loaded(loaded, named, runs_dir=folder, saved=saved)
     judged.require(strict=strict)
-    plan, profile = judged.plan, judged.cluster
-    assert profile is not None, "without a name it is the only one there is"
-    missing = check_sources(plan)
+    missing = check_sources(judged.plan)
     before = jobs_before(after or [], folder)
     if dry_run:
         check_start(judged.verdict, ON_A_CLUSTER, allowed=True)
         run = next_run_dir(loaded.job, folder) if found is None else found.run
-        _show(run, plan, profile, missing, before, from_scratch=from_scratch, as_json=as_json)
+        _show(run, judged, missing, before, from_scratch=from_scratch, as_json=as_json)
         return
     is_new = found is None
     if found is None:
@@ -127,14 +124,13 @@ def command(
     if not is_new:
         check_start(judged.verdict, ON_A_CLUSTER, allowed=allow_warnings)
         refuse_without_checkpoint(run, from_scratch=from_scratch)
-    _submit(found, loaded.text, plan, profile, before, is_new=is_new, from_scratch=from_scratch, as_json=as_json)
+    _submit(found, loaded.text, judged, before, is_new=is_new, from_scratch=from_scratch, as_json=as_json)
 
 
 def _submit(
     found: Continuation,
     written: str,
-    plan: Plan,
-    cluster: ClusterSpec,
+    judged: PlannedJob,
     before: tuple[str, ...],
     *,
     is_new: bool,
@@ -142,11 +138,11 @@ def _submit(
     as_json: bool,
 ) -> None:
     """Submit the job of a run, behind the jobs `before`. `written`: its spec as a person wrote it."""
-    run = found.run
+    run, cluster = found.run, _cluster(judged)
     with taken_back(run, is_new, by_ctrl_c=False):
         take_changes(found, written, from_scratch=from_scratch, as_json=as_json)
         if not as_json:
-            typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(plan)}")
+            typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(judged.plan)}")
         submit_and_tell(run, found.job, cluster, from_scratch=from_scratch, after=before, as_json=as_json)
 
 
@@ -159,8 +155,7 @@ def _loaded(jobs: list[Path], overrides: list[str], cluster: str | None) -> tupl
 
 def _show(
     run: RunDir,
-    plan: Plan,
-    cluster: ClusterSpec,
+    judged: PlannedJob,
     missing: Sequence[Source],
     before: tuple[str, ...],
     *,
@@ -168,7 +163,8 @@ def _show(
     as_json: bool,
 ) -> None:
     """Print what would be submitted, behind the jobs `before`. `missing`: data sets that another job would make."""
-    job, place = plan.job, place_of(run, plan.job, copy=False)
+    job, cluster = judged.plan.job, _cluster(judged)
+    place = place_of(run, job, copy=False)
     data_script = render_preparation(job, cluster, place, missing) if missing else None
     before = (*before, *([ID_OF_THE_DATA_JOB] if missing else []))
     script = render_sbatch(job, cluster, place, from_scratch=from_scratch, after=before)
@@ -178,4 +174,9 @@ def _show(
     typer.echo(script, nl=False)
     if missing:
         typer.echo(describe_preparation(run, job, cluster, missing), err=True)
-    typer.echo(f"{layout_line(plan)}\n{describe_request(run, job, cluster, before)}", err=True)
+    typer.echo(f"{layout_line(judged.plan)}\n{describe_request(run, job, cluster, before)}", err=True)
+
+
+def _cluster(judged: PlannedJob) -> ClusterSpec:
+    assert judged.cluster is not None, "without a name it is the only one there is"
+    return judged.cluster

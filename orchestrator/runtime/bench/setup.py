@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import os
 import platform
 from typing import Any
 
 import torch
 
+from orchestrator.backends.libraries import versions_of
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.optimizer import parts_of
 from orchestrator.runtime.session import Session
@@ -74,7 +74,7 @@ def setup_of(session: Session) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        "packages": versions_of(_PACKAGES),
         **(_gpu() if session.processes.device.is_cuda else {"cpu_threads": torch.get_num_threads()}),
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _matters(name)},
         "choices": _choices(session),
@@ -110,10 +110,3 @@ def _choices(session: Session) -> dict[str, Any]:
     parts = parts_of(session.network.optimizer)
     found["optimizer"] = type(parts[0].optimizer).__name__
     return found
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
