@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 
 from orchestrator.errors import MissingDependency
@@ -18,10 +20,16 @@ FLASH = "flash-attn-4"
 
 def flash_version() -> str | None:
     """The version of that package here; None where there is none."""
-    try:
-        return importlib.metadata.version(FLASH)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return versions_of([FLASH]).get(FLASH)
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Of those that are installed; nothing is imported."""
+    found = {}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 
 from orchestrator.batch.slurm_job import SlurmJob
@@ -13,6 +12,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.policy import Decision, decide, unless_withdrawn
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
+from orchestrator.quantities import timestamp
 from orchestrator.run.causes import Exit, by_word_of_the_ranks
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import (
@@ -151,4 +151,4 @@ def requeue_event(slurm: SlurmJob, launch_id: str, decision: Decision, by: str) 
 def say(message: str) -> None:
     """A line in the job's output; a full disk or a reader that has gone must not keep a run from coming back."""
     with suppress(OSError):
-        print(f"=== {time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)
+        print(f"=== {timestamp()} {message}", flush=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.bench.report import RECOMPUTE, Report
 from orchestrator.launch.machine import driver_version
-from orchestrator.planning.figures import amount, memory_size
 from orchestrator.planning.hardware import computing_unit
+from orchestrator.quantities import amount, memory_size
 
 Table = list[list[str]]
 """Rows of cells; the first is the head."""

@@ -1,4 +1,4 @@
-"""What several commands share: their common options, JSON output, and numbers for people."""
+"""What several commands share: common options, JSON and tables as output, warnings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.errors import OrchestratorError
+from orchestrator.files.stored_files import printable
+from orchestrator.run.rundir import RUNS_DIR_VARIABLE
 
 JobFiles = Annotated[
     list[Path],
@@ -20,6 +22,19 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Override one value, e.g. optimizer.lr=1e-4 or lr=1e-4; may be repeated."
+    ),
+]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Run id, the start of one, a job's name (the run started last) or a path."),
+]
+RunsDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--runs-dir",
+        metavar="DIR",
+        help=f"Folder of the runs; ${RUNS_DIR_VARIABLE} or `runs` here by default.",
+        show_default=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -51,9 +66,10 @@ def stop_printing() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def short_count(number: float) -> str:
-    """A count for people: 774.3M, 1.5B, 12.3k, 999."""
-    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= limit:
-            return f"{number / limit:.4g}{unit}"
-    return f"{number:g}"
+def aligned(rows: list[list[str]]) -> str:
+    """Rows of a table as text, columns padded. Folder names may contain anything, so each cell is put on one line."""
+    rows = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -9,7 +9,6 @@ import shlex
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +17,6 @@ from orchestrator.backends.libraries import require_libraries
 from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.data_preparation import prepare_here
 from orchestrator.errors import JobError, MissingDependency
-from orchestrator.files.stored_files import printable
 from orchestrator.launch.exits import LogMarks
 from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.local.restarts import launch_with_restarts
@@ -29,26 +27,13 @@ from orchestrator.launch.watch import watcher_for
 from orchestrator.run.causes import Exit, cause_of
 from orchestrator.run.checkpoints import committed
 from orchestrator.run.lease import read_holder
-from orchestrator.run.rundir import RUNS_DIR_VARIABLE, RunDir, in_command
+from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.mlflow.cursor import unsent_bytes
 
-RunName = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="Run id, the start of one, a job's name (the run started last) or a path."),
-]
-RunsDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--runs-dir",
-        metavar="DIR",
-        help=f"Folder of the runs; ${RUNS_DIR_VARIABLE} or `runs` here by default.",
-        show_default=False,
-    ),
-]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start it in the background and return at once.")]
 FromScratch = Annotated[
     bool, typer.Option("--from-scratch", help="Begin at iteration 0 although the run was started before.")
@@ -259,20 +244,3 @@ def _again(run: RunDir, status: RunStatus) -> str:
 
 
 _LOSSES = (("train/loss", "loss"), ("validation/loss", "validation loss"))
-
-
-def aligned(rows: list[list[str]]) -> str:
-    """Rows of a table as text, columns padded. Folder names may contain anything, so each cell is put on one line."""
-    rows = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def ago(seconds: float) -> str:
-    """12s, 5m, 3h or 4d."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"

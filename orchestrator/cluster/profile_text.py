@@ -6,7 +6,8 @@ import re
 
 from orchestrator.cluster.discovery import DiscoveredCluster, Partition
 from orchestrator.fields.docstrings import docstrings
-from orchestrator.fields.formatting import as_yaml, duration
+from orchestrator.fields.formatting import as_yaml
+from orchestrator.quantities import spec_duration
 from orchestrator.spec.cluster import ClusterSpec
 
 DAY = 86400
@@ -66,7 +67,7 @@ def _values(found: DiscoveredCluster, partition: Partition, name: str) -> dict[s
         values["gpu_type"] = as_yaml(partition.gpu_types[0])
     if gpus and partition.cpus_per_node >= gpus:
         values["cpus_per_gpu"] = str(partition.cpus_per_node // gpus)
-    values["time"] = duration(min(partition.time_limit or DAY, DAY))
+    values["time"] = spec_duration(min(partition.time_limit or DAY, DAY))
     if gpus and (cpu := next((other for other in found.partitions if other.is_up and not other.gpus_per_node), None)):
         values["data_partition"] = as_yaml(cpu.name)
     return values
@@ -82,7 +83,7 @@ def _partition_lines(found: DiscoveredCluster) -> list[str]:
         ]
         comment = "; ".join(filter(None, notes))
         lines.append(f"  {as_yaml(partition.name)}:{f'  # {_plain(comment)}' if comment else ''}")
-        limit = f"time_limit: {duration(partition.time_limit)}" if partition.time_limit else "# no time limit"
+        limit = f"time_limit: {spec_duration(partition.time_limit)}" if partition.time_limit else "# no time limit"
         known = {
             "nodes": partition.nodes or None,
             "gpus_per_node": partition.gpus_per_node,

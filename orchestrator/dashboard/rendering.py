@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,12 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from orchestrator import quantities
 from orchestrator.dashboard.assets import asset
-from orchestrator.fields.formatting import shorten
-from orchestrator.planning import figures
-from orchestrator.planning.figures import disk_size, memory_size
-from orchestrator.review.table import spark_points, spark_words
+from orchestrator.quantities import disk_size, memory_size, short_count, timestamp
 from orchestrator.run.rundir import in_command
 
 NOTHING = "\N{EN DASH}"
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 @cache
@@ -95,10 +93,7 @@ def count(value: float | None) -> str:
     """12.3k, 4.5M, 7.8B; a dash for none."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    for scale, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= scale:
-            return f"{value / scale:.3g}{unit}"
-    return f"{value:.3g}"
+    return short_count(value, digits=3)
 
 
 def exact(value: float | None) -> str:
@@ -123,7 +118,7 @@ def disk(value: float | None) -> str:
 
 def duration(seconds: float | None) -> str:
     """2 d 3 h, 4 min 5 s, 34.8 s; a dash for none."""
-    return NOTHING if seconds is None or not math.isfinite(seconds) or seconds < 0 else figures.duration(seconds)
+    return NOTHING if seconds is None or not math.isfinite(seconds) or seconds < 0 else quantities.duration(seconds)
 
 
 def ago(moment: float | None) -> str:
@@ -135,8 +130,7 @@ def age(moment: float | None) -> str:
     """How long ago a moment is, in its largest unit: 3 d. A dash for none."""
     if moment is None or not math.isfinite(moment):
         return NOTHING
-    seconds = max(0.0, time.time() - moment)
-    return next((f"{seconds // length:.0f} {unit}" for length, unit in _UNITS if seconds >= length), "now")
+    return quantities.age(time.time() - moment)
 
 
 def clock(moment: float | None) -> str:
@@ -144,6 +138,24 @@ def clock(moment: float | None) -> str:
     if moment is None:
         return NOTHING
     try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+        return timestamp(moment)
     except (ValueError, OverflowError, OSError):
         return NOTHING
+
+
+def spark_points(values: Sequence[float], width: float, height: float) -> str:
+    """Where a line of so many pixels goes, as SVG has it: `0,12 1.5,3`; empty for less than two values."""
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    step = width / (len(values) - 1)
+    if not math.isfinite(span):
+        return ""
+    places = ((number * step, (high - value) / span * height) for number, value in enumerate(values))
+    return " ".join(f"{x:.4g},{y:.4g}" for x, y in places)
+
+
+def spark_words(values: Sequence[float]) -> str:
+    """The same for those who do not see it."""
+    return f"loss from {values[0]:.4g} to {values[-1]:.4g}, lowest {min(values):.4g}" if values else "no loss yet"

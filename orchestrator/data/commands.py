@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import typer
 
@@ -103,6 +103,61 @@ CaseOption = Annotated[
         show_default=False,
     ),
 ]
+AppendEod = Annotated[bool, typer.Option("--append-eod", help="End each document with the end-of-document token.")]
+SplitSentences = Annotated[
+    bool, typer.Option("--split-sentences", help="Make each sentence a sequence, as BERT and T5 need it.")
+]
+Chat = Annotated[
+    bool,
+    typer.Option("--chat", help="Read each line as a conversation; only what the assistant says counts in the loss."),
+]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(
+        "--chat-template",
+        metavar="NAME",
+        help=f"With --chat: {TEMPLATES_SAID}; the tokenizer's own by default.",
+        show_default=False,
+    ),
+]
+ChatDate = Annotated[
+    str | None,
+    typer.Option(
+        "--chat-date",
+        metavar="YYYY-MM-DD",
+        help="With --chat: the day that a chat template takes for today; that on which the work begins by default.",
+        show_default=False,
+    ),
+]
+ImageSize = Annotated[
+    int | None,
+    typer.Option(
+        "--image-size",
+        metavar="PIXELS",
+        min=1,
+        help="With --chat: read images, and scale and cut them to squares of that side.",
+        show_default=False,
+    ),
+]
+PatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--patch-size",
+        metavar="PIXELS",
+        min=1,
+        help="With --image-size: side of the patches of an image, each of which is a token; 14 by default.",
+        show_default=False,
+    ),
+]
+ShardSize = Annotated[
+    int,
+    typer.Option(
+        "--shard-size",
+        metavar="MB",
+        min=1,
+        help="MB of text, and of pixels, after which work is kept for good.",
+    ),
+]
 
 
 def build_app(run: Run) -> typer.Typer:
@@ -117,7 +172,14 @@ def build_app(run: Run) -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    _add_tokenize(app, run)
+    _add_prepare(app, run)
+    _add_train_tokenizer(app, run)
+    _add_inspect(app, run)
+    return app
 
+
+def _add_tokenize(app: typer.Typer, run: Run) -> None:
     @app.command(
         "tokenize",
         help="Turn text into an indexed data set: PREFIX.bin, PREFIX.idx and PREFIX.manifest.json.\n\n"
@@ -133,71 +195,19 @@ def build_app(run: Run) -> typer.Typer:
         tokenizer_merges: MergesOption = None,
         tokenizer_lower_case: CaseOption = None,
         json_key: JsonKeys = None,
-        append_eod: Annotated[
-            bool, typer.Option("--append-eod", help="End each document with the end-of-document token.")
-        ] = False,
-        split_sentences: Annotated[
-            bool, typer.Option("--split-sentences", help="Make each sentence a sequence, as BERT and T5 need it.")
-        ] = False,
-        chat: Annotated[
-            bool,
-            typer.Option(
-                "--chat", help="Read each line as a conversation; only what the assistant says counts in the loss."
-            ),
-        ] = False,
-        chat_template: Annotated[
-            str | None,
-            typer.Option(
-                "--chat-template",
-                metavar="NAME",
-                help=f"With --chat: {TEMPLATES_SAID}; the tokenizer's own by default.",
-                show_default=False,
-            ),
-        ] = None,
-        chat_date: Annotated[
-            str | None,
-            typer.Option(
-                "--chat-date",
-                metavar="YYYY-MM-DD",
-                help="With --chat: the day that a chat template takes for today; that on which the work begins by "
-                "default.",
-                show_default=False,
-            ),
-        ] = None,
-        image_size: Annotated[
-            int | None,
-            typer.Option(
-                "--image-size",
-                metavar="PIXELS",
-                min=1,
-                help="With --chat: read images, and scale and cut them to squares of that side.",
-                show_default=False,
-            ),
-        ] = None,
-        patch_size: Annotated[
-            int | None,
-            typer.Option(
-                "--patch-size",
-                metavar="PIXELS",
-                min=1,
-                help="With --image-size: side of the patches of an image, each of which is a token; 14 by default.",
-                show_default=False,
-            ),
-        ] = None,
+        append_eod: AppendEod = False,
+        split_sentences: SplitSentences = False,
+        chat: Chat = False,
+        chat_template: ChatTemplate = None,
+        chat_date: ChatDate = None,
+        image_size: ImageSize = None,
+        patch_size: PatchSize = None,
         glob: Globs = None,
         exclude: Excludes = None,
         txt_documents: TxtDocuments = "file",
         on_error: OnErrorOption = "fail",
         workers: Workers = None,
-        shard_size: Annotated[
-            int,
-            typer.Option(
-                "--shard-size",
-                metavar="MB",
-                min=1,
-                help="MB of text, and of pixels, after which work is kept for good.",
-            ),
-        ] = 64,
+        shard_size: ShardSize = 64,
         overwrite: Overwrite = False,
         as_json: AsJson = False,
     ) -> None:
@@ -208,16 +218,9 @@ def build_app(run: Run) -> typer.Typer:
         _check_date(chat, chat_date)
         _check_images(chat, image_size, patch_size)
         kind = _type(tokenizer_type, tokenizer_path, tokenizer_merges) or "byte_level"
-        if tokenizer_lower_case is not None and kind != "wordpiece":
-            option = "--tokenizer-lower-case" if tokenizer_lower_case else "--tokenizer-keep-case"
-            raise UserError(f"{option} is for wordpiece, and the tokenizer is {kind}, whose files say it: leave it out")
+        _check_case(tokenizer_lower_case, kind)
         request = TokenizeRequest(
-            inputs=tuple(inputs),
-            json_keys=_keys(json_key),
-            globs=tuple(glob or ()),
-            excludes=tuple(exclude or ()),
-            txt_documents=txt_documents,
-            on_error=on_error,
+            **_text(inputs, json_key, glob, exclude, txt_documents, on_error),
             output_prefix=_prefix(output_prefix),
             tokenizer_type=kind,
             tokenizer_path=tokenizer_path,
@@ -236,6 +239,8 @@ def build_app(run: Run) -> typer.Typer:
         )
         raise typer.Exit(run("tokenize", request, as_json))
 
+
+def _add_prepare(app: typer.Typer, run: Run) -> None:
     @app.command(
         "prepare",
         help="Make the data sets of a job that are not there from the text that its spec names.\n\n"
@@ -256,6 +261,8 @@ def build_app(run: Run) -> typer.Typer:
         job_and_run(request)  # what is wrong with it is told here, as by every command
         raise typer.Exit(run("prepare", request, as_json))
 
+
+def _add_train_tokenizer(app: typer.Typer, run: Run) -> None:
     @app.command(
         "train-tokenizer",
         help="Learn a byte-level BPE from text and write it as a tokenizer.json.",
@@ -274,18 +281,15 @@ def build_app(run: Run) -> typer.Typer:
         as_json: AsJson = False,
     ) -> None:
         request = TrainTokenizerRequest(
-            inputs=tuple(inputs),
-            json_keys=_keys(json_key),
-            globs=tuple(glob or ()),
-            excludes=tuple(exclude or ()),
-            txt_documents=txt_documents,
-            on_error=on_error,
+            **_text(inputs, json_key, glob, exclude, txt_documents, on_error),
             output=output,
             vocab_size=vocab_size,
             overwrite=overwrite,
         )
         raise typer.Exit(run("train-tokenizer", request, as_json))
 
+
+def _add_inspect(app: typer.Typer, run: Run) -> None:
     @app.command(
         "inspect",
         help="Show what an indexed data set holds and where it came from, and whether its index is damaged.",
@@ -318,8 +322,6 @@ def build_app(run: Run) -> typer.Typer:
         refuse_lost_images(prefix)
         print_description(prefix, as_json)
 
-    return app
-
 
 def _type(kind: str | None, path: str | None, merges: str | None) -> str | None:
     """The kind of tokenizer that the options mean; None when they name none."""
@@ -344,6 +346,25 @@ def _keys(given: list[str] | None) -> tuple[str, ...]:
     if len(set(keys)) != len(keys):
         raise UserError(f"--json-key {', '.join(keys)}: each key once")
     return keys
+
+
+def _text(
+    inputs: list[Path],
+    json_key: list[str] | None,
+    glob: list[str] | None,
+    exclude: list[str] | None,
+    txt_documents: TextDocuments,
+    on_error: OnError,
+) -> dict[str, Any]:
+    """The fields of a `TextRequest`."""
+    found = {"inputs": tuple(inputs), "json_keys": _keys(json_key), "txt_documents": txt_documents}
+    return {**found, "globs": tuple(glob or ()), "excludes": tuple(exclude or ()), "on_error": on_error}
+
+
+def _check_case(lower_case: bool | None, kind: str) -> None:
+    if lower_case is not None and kind != "wordpiece":
+        option = "--tokenizer-lower-case" if lower_case else "--tokenizer-keep-case"
+        raise UserError(f"{option} is for wordpiece, and the tokenizer is {kind}, whose files say it: leave it out")
 
 
 def _refuse_with_chat(json_key: list[str] | None, append_eod: bool, split_sentences: bool) -> None:

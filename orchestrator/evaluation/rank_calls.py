@@ -13,8 +13,6 @@ from orchestrator.inference import Model
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.steps.task import RightAnswer
 
-_Arguments = tuple[Any, ...]
-
 
 class RankCalls:
     """Rank 0's hand on all ranks. As a context, it lets the others go at its end, unless a common computation failed:

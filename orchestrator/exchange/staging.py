@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.data.index.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
-from orchestrator.planning.figures import disk_size
+from orchestrator.quantities import disk_size
 from orchestrator.run.rundir import sync_folder, sync_tree
 
 

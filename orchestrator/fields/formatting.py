@@ -51,16 +51,6 @@ def few(problems: Sequence[str], most: int = 5, limit: int = 300) -> str:
     return "; ".join([*(shorten(each, limit) for each in problems[:most]), *more])
 
 
-def duration(seconds: int) -> str:
-    """Seconds as a person writes them: `1d12h`, `90s` is `1m30s`."""
-    parts = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, seconds = divmod(seconds, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"
-
-
 def any_of(names: list[str]) -> str:
     """`a, b or c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from orchestrator.cluster.nodelist import compact_nodelist
 from orchestrator.files.stored_files import DAMAGE
 from orchestrator.launch.choices import choices_line
-from orchestrator.planning.figures import disk_size, time_span
+from orchestrator.quantities import disk_size, time_span
 from orchestrator.run.causes import NO_FAILURES, cause_of
 from orchestrator.run.events.types import (
     BY_LAUNCHER,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import platform
 import re
-from importlib import metadata
 from pathlib import Path
 
+from orchestrator.backends.libraries import versions_of
 from orchestrator.planning.hardware.here import gpus_here
 from orchestrator.spec.job import JobSpec
 
@@ -22,13 +22,7 @@ def machine_for(job: JobSpec) -> str:
 
 def versions() -> dict[str, str]:
     """Of what trains, where it is installed; nothing is imported."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return versions_of(_PACKAGES)
 
 
 def driver_version() -> str | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.fields.values import environment_references
 from orchestrator.launch.scripts.render import refuse_missing_python, render
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.preflight_checks import missing_train_step, unwritable_cache
+from orchestrator.quantities import timestamp
 from orchestrator.run.checkpoints import committed
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSaved
@@ -30,7 +30,7 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
     if last is not None and (last.exited is None or last.restarts):
         process = last.launched.process
         if process.is_alive and process.pid != os.getpid():
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.launched.time))
+            since = timestamp(last.launched.time)
             raise RunIsHeld(
                 f"run {run.run_id} is being started by pid {process.pid} on {process.host} since {since}.\n"
                 f"      Follow it with `orchestrator logs {in_command(run)} -f`, or stop it with "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TextIO
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from orchestrator.files.stored_files import size_of
 from orchestrator.launch.event_messages import sentence_of
 from orchestrator.launch.local.launcher import Severity, Watcher
 from orchestrator.planning.hardware import computing_unit
+from orchestrator.quantities import clock_time, short_count
 from orchestrator.run.events.log import EventTail
 from orchestrator.run.events.types import (
     CheckpointFailed,
@@ -87,27 +89,13 @@ class Snapshot:
         return shown
 
 
-def _si(number: float) -> str:
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= limit:
-            return f"{number / limit:.3g}{unit}"
-    return f"{number:.3g}"
-
-
 _SHOWN: tuple[tuple[str, str, Callable[[float], str], str], ...] = (
     ("train/loss", "loss", "{:.4f}".format, ""),
     ("validation/loss", "validation", "{:.4f}".format, ""),
     ("train/grad_norm", "grad norm", "{:.3g}".format, ""),
-    ("throughput/tokens_per_second", "", _si, " tokens/s in all"),
+    ("throughput/tokens_per_second", "", partial(short_count, digits=3), " tokens/s in all"),
     ("throughput/tflops_per_gpu", "", "{:.3g}".format, " TFLOP/s per {processor}"),
 )
-
-
-def duration(seconds: float) -> str:
-    """0:01:05, or 2d 03:00:00."""
-    days, rest = divmod(round(seconds), 86400)
-    clock = f"{rest // 3600}:{rest // 60 % 60:02d}:{rest % 60:02d}"
-    return f"{days}d {clock}" if days else clock
 
 
 EVENTS: dict[type[Event], Severity | None] = {
@@ -196,7 +184,7 @@ class LineWatcher(Follower):
             return
         self._last = now
         eta = self.snapshot.eta
-        left = [f"{duration(eta)} left"] if eta is not None else []
+        left = [f"{clock_time(eta)} left"] if eta is not None else []
         self.say("  ".join([where, *self.snapshot.parts(with_validation=False), *left]))
 
 
@@ -206,7 +194,7 @@ class _Remaining(ProgressColumn):
 
 
 def _left(eta: float | None) -> str:
-    return "" if eta is None else f"{duration(eta)} left"
+    return "" if eta is None else f"{clock_time(eta)} left"
 
 
 def _fitting(parts: Sequence[str], room: int) -> str:

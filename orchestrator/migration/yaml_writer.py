@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.formatting import as_yaml, duration, shorten
+from orchestrator.fields.formatting import as_yaml, shorten
 from orchestrator.fields.metadata import REQUIRED
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.report import HEADINGS, LOUD, Migration
+from orchestrator.quantities import spec_duration
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.schema.shape import fields_of
 
@@ -53,7 +54,7 @@ def _section(migration: Migration, section: type[Section], prefix: str, depth: i
         elif path in migration.values:
             value = migration.values[path]
             if path in _DURATIONS and isinstance(value, int):
-                value = duration(value)
+                value = spec_duration(value)
             yield from _entry(name, value, _comment(migration, path), indent)
         elif path in migration.missing:
             yield f"{indent}# {name}: write it: {_line(migration.missing[path])}"

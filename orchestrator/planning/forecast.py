@@ -13,7 +13,7 @@ from orchestrator.planning.balance import BalancedSplit, balanced
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import evaluations
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
-from orchestrator.planning.hardware.choice import device_of
+from orchestrator.planning.hardware.choice import DeviceChoice, device_of
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.parameters.trainable import trained_in_all
@@ -36,15 +36,11 @@ class Forecast:
 
     job: JobSpec
     """The job that says what a run would settle for it."""
-    device: Device
-    device_from: str
-    """Who said which GPU it is: `launch.gpu`, `--gpu`, the cluster's profile, this machine, or nobody (assumed)."""
-    device_is_assumed: bool
+    choice: DeviceChoice
+    """Its GPU, and who said which it is."""
     layers: Layers
     layers_from: str
     """Why these layers are planned for."""
-    tensor_ranks: int
-    """Ranks of a stage that hold the same amount: the tensor-parallel size."""
     memory: Memory
     fit: Fit
     time: StepTime
@@ -54,21 +50,49 @@ class Forecast:
     """The share of a step that torch's layers would save, where the host holds up Transformer Engine's."""
     balanced: BalancedSplit | None
     """How else the layers could be dealt out to the stages of a pipeline, where that is faster and fits."""
-    in_fp8: bool
-    """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
-    tp_comm_overlap: bool
-    """Whether tensor parallelism sends while it multiplies, in memory and time."""
-    flash_attention: bool
-    """Whether FlashAttention 4 computes the attention, in time."""
-    cuda_graphs: bool
-    """Whether the passes over a micro-batch are a CUDA graph, in memory and time."""
     training_seconds: float
     """From the first step to the last, evaluations included, queues and restarts not."""
-    gpu_hours: float
-    energy_kwh: float
-    """At the GPUs' full power, without the rest of the machine."""
     checkpoint_bytes: int
     """One checkpoint on disk."""
+
+    @property
+    def device(self) -> Device:
+        """Its GPU."""
+        return self.choice.device
+
+    @property
+    def tensor_ranks(self) -> int:
+        """Ranks of a stage that hold the same amount: the tensor-parallel size."""
+        return self.job.parallelism.tensor_model_parallel_size
+
+    @property
+    def in_fp8(self) -> bool:
+        """Whether the layers multiply in FP8; the MFU is of the dtype's peak nevertheless."""
+        return self.job.precision.fp8 is not None
+
+    @property
+    def tp_comm_overlap(self) -> bool:
+        """Whether tensor parallelism sends while it multiplies, in memory and time."""
+        return overlaps_tensor_parallel(self.job, self.layers)
+
+    @property
+    def flash_attention(self) -> bool:
+        """Whether FlashAttention 4 computes the attention, in time."""
+        return self.job.runtime.attention_backend == "flash"
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Whether the passes over a micro-batch are a CUDA graph, in memory and time."""
+        return self.job.runtime.cuda_graphs is True
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.training_seconds / 3600 * self.job.world_size
+
+    @property
+    def energy_kwh(self) -> float:
+        """At the GPUs' full power, without the rest of the machine."""
+        return self.gpu_hours * self.device.power_watts / 1000
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for `plan --json`: the keys `gpu`, `memory` and `time`."""
@@ -76,8 +100,8 @@ class Forecast:
         return {
             "gpu": {
                 "name": device.name,
-                "from": self.device_from,
-                "assumed": self.device_is_assumed,
+                "from": self.choice.how,
+                "assumed": self.choice.is_assumed,
                 "memory_bytes": device.memory_bytes,
                 "peak_flops": dict(device.peak_flops),
                 "source": device.source,
@@ -145,29 +169,18 @@ def forecast(plan: Plan, cluster: ClusterSpec | None = None) -> Forecast:
     estimate = estimated(plan.job, words, choice.device)
     job, layers, memory, time = estimate.job, estimate.layers, estimate.memory, estimate.time
     fit = capacity(memory, choice.device)
-    seconds = training_seconds(job, plan.batch, time.step_seconds)
-    hours = seconds / 3600 * job.world_size
     return Forecast(
         job=job,
-        device=choice.device,
-        device_from=choice.how,
-        device_is_assumed=choice.is_assumed,
+        choice=choice,
         layers=layers,
         layers_from=estimate.layers_from,
-        tensor_ranks=job.parallelism.tensor_model_parallel_size,
         memory=memory,
         fit=fit,
         time=time,
         slow_host_seconds=slow_host_seconds(plan.job, words, choice.device),
         saved_by_torch=0.0 if layers == "torch" else saved_by_torch(plan.job, machine, estimates),
         balanced=_balanced(plan.job, layers, machine, estimates, fit),
-        in_fp8=job.precision.fp8 is not None,
-        tp_comm_overlap=overlaps_tensor_parallel(job, layers),
-        flash_attention=job.runtime.attention_backend == "flash",
-        cuda_graphs=job.runtime.cuda_graphs is True,
-        training_seconds=seconds,
-        gpu_hours=hours,
-        energy_kwh=hours * choice.device.power_watts / 1000,
+        training_seconds=training_seconds(job, plan.batch, time.step_seconds),
         checkpoint_bytes=checkpoint_bytes(job, plan.parameters.total),
     )
 

@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrator.errors import Problem
-from orchestrator.fields.formatting import any_of, duration
+from orchestrator.fields.formatting import any_of
 from orchestrator.fields.values import megabytes
+from orchestrator.quantities import spec_duration
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.messages.suggestions import closest
@@ -141,8 +142,9 @@ def _time(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Proble
     if wanted is None or most is None or wanted <= most:
         return
     whose = "" if job.launch.time else f" (time of {cluster.name})"
-    message = f"a time of {duration(wanted)} is asked for{whose}, and {limits.where} gives at most {duration(most)}"
-    ways = [f"launch.time: {duration(most)}"]
+    limit = spec_duration(most)
+    message = f"a time of {spec_duration(wanted)} is asked for{whose}, and {limits.where} gives at most {limit}"
+    ways = [f"launch.time: {limit}"]
     ways += _elsewhere(cluster, limits, lambda other: other.time_limit is not None and other.time_limit >= wanted)
     hint = f"write {' or '.join(ways)}\na run that is not done by then saves, goes back into the queue and goes on"
     yield Problem(message, ("launch.time",), hint)
@@ -151,7 +153,8 @@ def _time(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Proble
 def _stop_margin(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Problem]:
     time, margin = job.launch.time or cluster.time, job.launch.stop_margin
     if time is not None and margin >= time:
-        message = f"a run is to save and stop {duration(margin)} before its time limit, and that is {duration(time)}"
+        early, limit = spec_duration(margin), spec_duration(time)
+        message = f"a run is to save and stop {early} before its time limit, and that is {limit}"
         yield Problem(message, ("launch.stop_margin", "launch.time"), "write a longer launch.time, or a shorter margin")
 
 

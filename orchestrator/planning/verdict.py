@@ -10,9 +10,7 @@ from typing import Any
 from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, UserError
-from orchestrator.fields.formatting import duration
 from orchestrator.planning.checkpoint_room import room_for_checkpoints
-from orchestrator.planning.figures import memory_size, time_span
 from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.planning.limits import what_is_refused
@@ -37,6 +35,7 @@ from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.planning.unusual_values import unusual_values
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
+from orchestrator.quantities import memory_size, spec_duration, time_span
 from orchestrator.run.checkpoints import Commit, find_weights
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -126,7 +125,7 @@ def _data_stops(plan: Plan, said: Container[str]) -> Iterator[Problem]:
 def _cannot_multiply(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
     """FP8 is of Ada's, Hopper's and later GPUs; what is only assumed has it."""
     device = forecast.device
-    if plan.job.precision.fp8 is None or "fp8" in device.peak_flops or forecast.device_is_assumed:
+    if plan.job.precision.fp8 is None or "fp8" in device.peak_flops or forecast.choice.is_assumed:
         return
     message = f"{device.name} does not multiply in FP8"
     hint = "leave precision.fp8 out, or take a GPU of Ada's or Hopper's generation or later"
@@ -136,7 +135,7 @@ def _cannot_multiply(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
 def _cannot_scale_blocks(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
     """Transformer Engine has blockwise scaling for Hopper's and later GPUs."""
     device, fp8 = forecast.device, plan.job.precision.fp8
-    if fp8 is None or fp8.recipe != "blockwise" or device.generation != "Ada" or forecast.device_is_assumed:
+    if fp8 is None or fp8.recipe != "blockwise" or device.generation != "Ada" or forecast.choice.is_assumed:
         return
     message = f"{device.name}, of Ada's generation, scales whole tensors only"
     yield Problem(message, ("precision.fp8.recipe", "launch.gpu"), "write delayed or tensorwise")
@@ -144,7 +143,7 @@ def _cannot_scale_blocks(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
 
 def too_large(forecast: Forecast) -> list[Problem]:
     """That a job does not fit into the memory of its GPUs, where it is known which they are."""
-    if forecast.fit != "does not fit" or forecast.device_is_assumed:
+    if forecast.fit != "does not fit" or forecast.choice.is_assumed:
         return []
     return [Problem(_memory_line(forecast), _MEMORY)]
 
@@ -208,7 +207,7 @@ def _price(way: Remedy) -> str:
 
 
 def _tight_or_unsure(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
-    if forecast.device_is_assumed:
+    if forecast.choice.is_assumed:
         if forecast.fit in ("tight", "does not fit"):
             yield Problem(f"{_memory_line(forecast)}, which is assumed", _MEMORY, _ways(plan, forecast, cluster))
         told = f"nothing says which GPUs this will run on: {forecast.device.name} is assumed"
@@ -293,7 +292,7 @@ def _end_in_time(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) ->
         return
     starts = forecast.training_seconds / max(1, limit - launch.stop_margin)
     if starts > launch.max_requeues + 1:
-        all_starts = f"{launch.max_requeues + 1} starts of {duration(limit)}"
+        all_starts = f"{launch.max_requeues + 1} starts of {spec_duration(limit)}"
         message = f"it takes {time_span(forecast.training_seconds)}, and {all_starts} end before"
         yield Problem(message, ("launch.time", "launch.max_requeues"), "raise launch.time or launch.max_requeues")
 
@@ -371,7 +370,7 @@ def _fine(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterat
         each = f"{job.processes_per_node} {'process' if forecast.device.is_cpu else 'GPU'}"
         plural = ("es" if forecast.device.is_cpu else "s") if job.processes_per_node > 1 else ""
         yield f"{cluster.name} can give {nodes} with {each}{plural}{' on each' if layout.nodes > 1 else ''}"
-    if forecast.fit == "fits" and not forecast.device_is_assumed:
+    if forecast.fit == "fits" and not forecast.choice.is_assumed:
         yield _memory_line(forecast)
     if job.data.random_tokens:
         yield "random tokens need no data"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -114,21 +114,3 @@ def collapsed(runs: Iterable[RunSummary]) -> list[RunSummary | Cells]:
             cells[run.sweep] = [run]
             rows.append(run.sweep)
     return [Cells(row, tuple(cells[row])) if isinstance(row, str) else row for row in rows]
-
-
-def spark_points(values: Sequence[float], width: float, height: float) -> str:
-    """Where a line of so many pixels goes, as SVG has it: `0,12 1.5,3`; empty for less than two values."""
-    if len(values) < 2:
-        return ""
-    low, high = min(values), max(values)
-    span = (high - low) or 1.0
-    step = width / (len(values) - 1)
-    if not math.isfinite(span):
-        return ""
-    places = ((number * step, (high - value) / span * height) for number, value in enumerate(values))
-    return " ".join(f"{x:.4g},{y:.4g}" for x, y in places)
-
-
-def spark_words(values: Sequence[float]) -> str:
-    """The same for those who do not see it."""
-    return f"loss from {values[0]:.4g} to {values[-1]:.4g}, lowest {min(values):.4g}" if values else "no loss yet"

@@ -27,6 +27,7 @@ from typing import Any
 from orchestrator.errors import LeaseLost, RunIsHeld
 from orchestrator.files.stored_files import moment, number, parse_line
 from orchestrator.process import Process
+from orchestrator.quantities import timestamp
 from orchestrator.run.rundir import RunDir, in_command, sync_folder
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Holder:
 
     def describe(self) -> str:
         """'pid 42 on host7 since 2026-01-31 12:00:00'."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        since = timestamp(self.since)
         return f"pid {self.process.pid} on {self.process.host} since {since}"
 
 

@@ -93,7 +93,7 @@ def run_rank(
             outcome = train(session, callbacks)
         except Exception:
             # An incarnation that was overtaken can fail in many ways, all for that one reason.
-            session.lease.check()
+            session.launch.lease.check()
             raise
     return outcome, session.state.iteration
 

@@ -34,7 +34,7 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
     for callback in callbacks:
         callback.on_start(session)
     session.begin_batches()
-    while not session.finished and not session.stopping:
+    while not session.finished and not session.agreed.stopping:
         session.progress()
         with collected_by_hand():
             record, loss = train_step(session)
@@ -43,15 +43,15 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
         give_up_when_diverged(session, record)
         for callback in callbacks:
             callback.on_step(session)
-        if session.writing_ended:
-            session.writing_ended = False
+        if session.agreed.writing_ended:
+            session.agreed.writing_ended = False
             session.checkpointer.finalize()
     session.wait_for_all_reduce()
     if session.finished:
         for callback in callbacks:
             callback.on_end(session)
         # A stop can also arrive while the last evaluation runs: there is nothing left to stop then.
-        if session.postponed:
+        if session.agreed.postponed:
             return _stopped(session)
         session.event(Finished(iteration=session.state.iteration))
         return Outcome("completed")
@@ -63,8 +63,8 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
 
 def _stopped(session: Session) -> Outcome:
     iteration = session.state.iteration
-    session.event(StopRequested(by=session.stop.by or "another rank", iteration=iteration))
-    return Outcome("stopped", f"stopped at iteration {iteration} of {session.schedule.train_iters}")
+    session.event(StopRequested(by=session.launch.stop.by or "another rank", iteration=iteration))
+    return Outcome("stopped", f"stopped at iteration {iteration} of {session.data.schedule.train_iters}")
 
 
 def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
@@ -73,22 +73,22 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
     Only the last stages have losses; elsewhere that is None.
     """
     started = time.perf_counter()
-    job, state, schedule = session.job, session.state, session.schedule
+    job, state, schedule = session.job, session.state, session.data.schedule
     samples = schedule.global_batch_size(state.consumed_samples)
-    values = session.hyperparameters.at(state.consumed_samples)
-    for chunk in session.chunks:
+    values = session.data.hyperparameters.at(state.consumed_samples)
+    for chunk in session.network.chunks:
         chunk.zero_grad_buffer()
-    session.optimizer.zero_grad()
+    session.network.optimizer.zero_grad()
     session.mark("passes")
     loss = _passes(session)
     if loss is not None:
         # The copy is done by the time the gradient norm is known, so that nobody waits for it.
         loss = loss.to("cpu", non_blocking=True)
-    session.auxiliary.collect()
+    session.network.auxiliary.collect()
     session.batches.fetch_ahead()
     collect(state.iteration + 1)
     session.mark("update")
-    result = update(session.optimizer, values, job)
+    result = update(session.network.optimizer, values, job)
     state.iteration += 1
     state.consumed_samples += samples
     state.consumed_tokens += samples * job.tokens_per_sample
@@ -106,20 +106,20 @@ def train_step(session: Session) -> tuple[StepRecord, torch.Tensor | None]:
         skip_reason=result.reason,
         seconds=time.perf_counter() - started,
         ended=time.time(),
-        loss_scale=loss_scale(session.optimizer) if job.precision.dtype == "fp16" else None,
+        loss_scale=loss_scale(session.network.optimizer) if job.precision.dtype == "fp16" else None,
     )
     return record, loss
 
 
 def _passes(session: Session) -> torch.Tensor | None:
     """Forward and backward over a global batch; the loss's [parts, 2] on the device, on the last stage."""
-    num_micro_batches = session.schedule.num_micro_batches(session.state.consumed_samples)
-    if session.captured is not None:
+    num_micro_batches = session.data.schedule.num_micro_batches(session.state.consumed_samples)
+    if session.network.captured is not None:
         [batches] = session.batches.iterators()
-        return session.captured.run(batches, num_micro_batches, session.optimizer.get_loss_scale())
+        return session.network.captured.run(batches, num_micro_batches, session.network.optimizer.get_loss_scale())
     return run_micro_batches(
-        session.step,
-        session.chunks,
+        session.network.step,
+        session.network.chunks,
         session.batches.iterators(),
         num_micro_batches=num_micro_batches,
         micro_batch_size=session.job.micro_batch_sequences,

@@ -32,24 +32,35 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
 
-@dataclass
-class Session:
-    """One rank of a running job."""
+@dataclass(frozen=True)
+class Launch:
+    """One start of a run, as a rank writes it down."""
 
+    id: str
     run: RunDir
-    launch_id: str
-    job: JobSpec
+    lease: Lease
+    records: Records
+    stop: StopRequest
+    watchdog: Watchdog
+    clock: StartClock
+    """Of this start, until its first step is done."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Who takes part: this rank, the others, and the ways between them."""
+
     device: Device
     ranks: Ranks
     groups: Groups
     control: Control
-    lease: Lease
-    records: Records
-    stop: StopRequest
+
+
+@dataclass(frozen=True)
+class Network:
+    """This rank's part of the network, and what trains it."""
+
     layers: Layers
-    vocabulary: Vocabulary
-    schedule: BatchSchedule
-    hyperparameters: HyperparameterSchedule
     modules: list[Any]
     """The network's chunks themselves."""
     chunks: list[Any]
@@ -57,15 +68,25 @@ class Session:
     step: TrainStep
     auxiliary: AuxiliaryLosses
     optimizer: Any
-    checkpointer: Checkpointer
-    train_data: Dataset[Any]
-    validation_data: dict[str, Dataset[Any]]
-    watchdog: Watchdog
-    clock: StartClock
-    """Of this start, until its first step is done."""
     captured: CapturedPasses | None
     """The passes of a training step, where they are a CUDA graph."""
-    state: TrainState = field(default_factory=TrainState)
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What is read, and how much of it by each step."""
+
+    vocabulary: Vocabulary
+    schedule: BatchSchedule
+    hyperparameters: HyperparameterSchedule
+    train: Dataset[Any]
+    validation: dict[str, Dataset[Any]]
+
+
+@dataclass
+class Agreed:
+    """What follows for all ranks from what each has said, and what this one says next."""
+
     stopping: bool = False
     """All ranks have agreed to stop."""
     postponed: bool = False
@@ -76,6 +97,20 @@ class Session:
     """All ranks have agreed that one is."""
     writing_ended: bool = False
     """All ranks have agreed that the checkpoint in progress is written."""
+
+
+@dataclass
+class Session:
+    """One rank of a running job."""
+
+    job: JobSpec
+    launch: Launch
+    processes: Processes
+    network: Network
+    data: TrainingData
+    checkpointer: Checkpointer
+    state: TrainState
+    agreed: Agreed = field(default_factory=Agreed)
     batches: BatchStream = field(init=False)
     """Of the training, from `begin_batches` on."""
     loss_listeners: Sequence[Callable[[Session, StepRecord, Losses], None]] = ()
@@ -86,70 +121,77 @@ class Session:
     @property
     def finished(self) -> bool:
         """Whether the schedule is complete."""
-        return self.state.consumed_samples >= self.schedule.train_samples
+        return self.state.consumed_samples >= self.data.schedule.train_samples
 
     def progress(self) -> None:
         """Tell the watchdog that this rank is alive."""
-        self.watchdog.beat(self.state.iteration)
+        self.launch.watchdog.beat(self.state.iteration)
 
     def event(self, event: Event) -> None:
         """Add to the event log, on rank 0 and only while the lease is held."""
-        if self.ranks.is_first:
-            self.records.event(event)
+        if self.processes.ranks.is_first:
+            self.launch.records.event(event)
 
     def stream(self, dataset: Dataset[Any], sampler: Iterable[list[int]]) -> BatchStream:
         """Micro-batches of a data set on this rank's device."""
         workers = self.job.data.num_workers
         if workers is None:
-            workers = 2 if self.device.is_cuda and not self.job.data.random_tokens else 0
-        return BatchStream(dataset, sampler, self._get_batch, self.device, workers, self.ranks.num_chunks)
+            workers = 2 if self.processes.device.is_cuda and not self.job.data.random_tokens else 0
+        return BatchStream(
+            dataset, sampler, self._get_batch, self.processes.device, workers, self.processes.ranks.num_chunks
+        )
 
     def _get_batch(self, samples: Batch) -> Batch:
         """This rank's part of a micro-batch."""
-        ranks = self.ranks
-        return slice_batch(self.step.get_batch(samples), self.job.model.seq_length, ranks.cp, ranks.cp_size)
+        ranks = self.processes.ranks
+        return slice_batch(self.network.step.get_batch(samples), self.job.model.seq_length, ranks.cp, ranks.cp_size)
 
     def begin_batches(self) -> None:
         """Open the training data where the training stands."""
-        consumed, total = self.state.consumed_samples, self.schedule.train_samples
-        sampler = MicroBatchSampler(self.schedule, consumed, total, self.ranks.dp)
-        self.batches = self.stream(self.train_data, sampler)
+        consumed, total = self.state.consumed_samples, self.data.schedule.train_samples
+        sampler = MicroBatchSampler(self.data.schedule, consumed, total, self.processes.ranks.dp)
+        self.batches = self.stream(self.data.train, sampler)
 
     def begin_all_reduce(self, record: StepRecord, loss: torch.Tensor | None) -> None:
         """Say this rank's part of what all ranks agree on about a step; `wait_for_all_reduce` gives the answer."""
         self._pending_record = record
-        self.control.begin_all_reduce(
+        ranks = self.processes.ranks
+        self.processes.control.begin_all_reduce(
             record.iteration,
-            stop=self.stop.is_set(),
-            loss=loss if self.ranks.reports_loss else None,
+            stop=self.launch.stop.is_set(),
+            loss=loss if ranks.reports_loss else None,
             writer_busy=self.checkpointer.busy,
-            save=self.wants_save,
-            auxiliary=self.auxiliary.report(record.samples // (self.job.batch.micro_batch_size * self.ranks.dp_size)),
+            save=self.agreed.wants_save,
+            auxiliary=self.network.auxiliary.report(
+                record.samples // (self.job.batch.micro_batch_size * ranks.dp_size)
+            ),
         )
 
     def begin_save(self) -> None:
         """Start a checkpoint of the state as it is now; `checkpointer.in_progress` says whether that was possible."""
         self.wait_for_all_reduce()
         self.progress()
-        for chunk in self.chunks:
+        for chunk in self.network.chunks:
             if chunk.ddp_config.overlap_param_gather:
                 # Until the next forward pass a rank's copy of the others' shards is that of the step before.
                 chunk.start_param_sync(force_sync=True)
         self.checkpointer.begin(self.state)
         # What was agreed on was about the save before this one, or asked for this one.
-        self.writing_ended = self.wants_save = self.save_due = False
+        agreed = self.agreed
+        agreed.writing_ended = agreed.wants_save = agreed.save_due = False
 
     def wait_for_all_reduce(self) -> None:
         """Take what all ranks agreed on about the last step offered, and report its loss."""
-        agreed = self.control.wait()
-        if agreed is None:
+        said = self.processes.control.wait()
+        if said is None:
             return
         record, self._pending_record = self._pending_record, None
         assert record is not None
-        self.stopping = self.stopping or agreed.stop
-        self.save_due = agreed.save
-        self.writing_ended = self.checkpointer.in_progress and agreed.writers_busy == 0
-        step, auxiliary = self.step, self.auxiliary
-        losses = Losses.of(step.parts, agreed.sums, auxiliary.names, agreed.auxiliary, metrics_of(step))
+        agreed = self.agreed
+        agreed.stopping = agreed.stopping or said.stop
+        agreed.save_due = said.save
+        agreed.writing_ended = self.checkpointer.in_progress and said.writers_busy == 0
+        step, auxiliary = self.network.step, self.network.auxiliary
+        losses = Losses.of(step.parts, said.sums, auxiliary.names, said.auxiliary, metrics_of(step))
         for listener in self.loss_listeners:
             listener(self, record, losses)

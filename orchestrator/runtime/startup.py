@@ -60,9 +60,9 @@ from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.saving.layouts import layout
 from orchestrator.runtime.saving.restoration import Restored, restore
-from orchestrator.runtime.session import Session
+from orchestrator.runtime.session import Launch, Network, Processes, Session, TrainingData
 from orchestrator.runtime.state import TrainState
-from orchestrator.runtime.steps.base import metrics_of
+from orchestrator.runtime.steps.base import TrainStep, metrics_of
 from orchestrator.runtime.steps.custom import custom_train_step
 from orchestrator.spec.job import JobSpec
 
@@ -81,6 +81,36 @@ def open_session(
     What has to be given up at the end, also when this fails half-way, is added to `closing`. Raises RunIsHeld,
     CheckpointError, DataError and UserError.
     """
+    processes, step = _join(job, device)
+    launch = _take_run(run, job, processes, launch_id, clock, closing)
+    ranks, control = processes.ranks, processes.control
+    words = vocabulary(job)
+    network, host = _build_network(job, launch, processes, step, words, from_scratch, closing)
+    code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
+    carried = files_to_carry(job) if ranks.is_first else {}
+    records, modules, optimizer = launch.records, network.modules, network.optimizer
+    groups, beat = processes.groups, launch.watchdog.beat
+    checkpointer = Checkpointer(
+        run, job, ranks, control, launch.lease, records, modules, optimizer, groups.data_parallel, code, beat, carried
+    )
+    closing.callback(checkpointer.close)
+    state = TrainState()
+    restored = restore(run, job, words, ranks, control, records, checkpointer, modules, optimizer, state, from_scratch)
+    clock.ends("checkpoint")
+    schedule, datasets = open_data_at(job, run, words, state, restored.position, groups.control)
+    assert datasets.train is not None, "the schedule has at least one step"
+    if ranks.is_first:
+        record_sources(run, launch.lease, job)
+    clock.ends("data")
+    rates = HyperparameterSchedule.of(job, schedule)
+    data = TrainingData(words, schedule, rates, datasets.train, dict(datasets.validation))
+    session = Session(job, launch, processes, network, data, checkpointer, state)
+    _tell_of_the_start(session, restored, host)
+    return session
+
+
+def _join(job: JobSpec, device: Device) -> tuple[Processes, TrainStep]:
+    """Join the job's processes. What they exchange after each step depends on what a step reports."""
     grow_in_place(device)
     megatron_compat.apply(device)
     megatron_compat.rotate_in_one_kernel(device)
@@ -90,7 +120,15 @@ def open_session(
         connect_stages(ranks, groups, device)
     step = custom_train_step(job) if job.runtime.train_step is not None else family_of(job).train_step(job)
     control = Control(groups.control, len(step.parts) + len(metrics_of(step)), len(auxiliary_losses(job)))
-    lease = _take_lease(run, ranks, control, launch_id)
+    return Processes(device, ranks, groups, control), step
+
+
+def _take_run(
+    run: RunDir, job: JobSpec, processes: Processes, launch_id: str, clock: StartClock, closing: ExitStack
+) -> Launch:
+    """Take the lease and begin what is written into the run directory and listened to there."""
+    ranks = processes.ranks
+    lease = _take_lease(run, ranks, processes.control, launch_id)
     closing.callback(lease.release)
     records = Records(run, lease)
     closing.callback(records.close)
@@ -100,18 +138,33 @@ def open_session(
     stop.catch_signals()
     watchdog = _start_watchdog(run, job, ranks, lease, stop, launch_id)
     closing.callback(watchdog.stop)
-    words = vocabulary(job)
+    return Launch(launch_id, run, lease, records, stop, watchdog, clock)
+
+
+def _build_network(
+    job: JobSpec,
+    launch: Launch,
+    processes: Processes,
+    step: TrainStep,
+    words: Vocabulary,
+    from_scratch: bool,
+    closing: ExitStack,
+) -> tuple[Network, float]:
+    """Choose layers, attention and graphs with the other ranks, and build this rank's part of the network. Also
+    returns the seconds in which the slowest host starts a kernel, 0 where that was not measured.
+    """
+    device, ranks, control = processes.device, processes.ranks, processes.control
     host, before = 0.0, LastStart()
     if device.is_cuda and depends_on_host(job):
         host = slowest_start(device, control)
         goes_on = ranks.is_first and not from_scratch
-        before = control.from_first(LastStart.of(run, layout(job)) if goes_on else LastStart())
+        before = control.from_first(LastStart.of(launch.run, layout(job)) if goes_on else LastStart())
     layers = choose_layers(job, device, words.padded_size, ranks, control, host, before.layers)
     flash_attention = choose_attention(job, device, ranks, control)
     computed = with_attention(job, "flash") if flash_attention else job
     graphs = choose_graphs(computed, device, words.padded_size, layers, ranks, control, host, before.cuda_graphs)
     seed_everything(job.runtime.seed, ranks, for_graphs=device.is_cuda and graphs is not None)
-    clock.ends("process_groups")
+    launch.clock.ends("process_groups")
     require_fp8(job.precision, layers)
     multiply_in_one_kernel(job, layers)
     config = transformer_config(job, device, layers)
@@ -123,51 +176,9 @@ def open_session(
     connect(chunks, parts_of(optimizer), device)
     config.grad_scale_func = optimizer.scale_loss
     captured = None if graphs is None else CapturedPasses(step, chunks[0], graphs)
-    clock.ends("network")
-    code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
-    carried = files_to_carry(job) if ranks.is_first else {}
-    checkpointer = Checkpointer(
-        run, job, ranks, control, lease, records, modules, optimizer, groups.data_parallel, code, watchdog.beat, carried
-    )
-    closing.callback(checkpointer.close)
-    state = TrainState()
-    restored = restore(run, job, words, ranks, control, records, checkpointer, modules, optimizer, state, from_scratch)
-    clock.ends("checkpoint")
-    schedule, datasets = open_data_at(job, run, words, state, restored.position, groups.control)
-    assert datasets.train is not None, "the schedule has at least one step"
-    if ranks.is_first:
-        record_sources(run, lease, job)
-    clock.ends("data")
-    session = Session(
-        run=run,
-        launch_id=launch_id,
-        job=job,
-        device=device,
-        ranks=ranks,
-        groups=groups,
-        control=control,
-        lease=lease,
-        records=records,
-        stop=stop,
-        layers=layers,
-        vocabulary=words,
-        schedule=schedule,
-        hyperparameters=HyperparameterSchedule.of(job, schedule),
-        modules=modules,
-        chunks=chunks,
-        step=step,
-        auxiliary=AuxiliaryLosses(job, modules, ranks),
-        optimizer=optimizer,
-        checkpointer=checkpointer,
-        train_data=datasets.train,
-        validation_data=dict(datasets.validation),
-        watchdog=watchdog,
-        clock=clock,
-        captured=captured,
-        state=state,
-    )
-    _tell_of_the_start(session, restored, host)
-    return session
+    launch.clock.ends("network")
+    auxiliary = AuxiliaryLosses(job, modules, ranks)
+    return Network(layers, modules, chunks, step, auxiliary, optimizer, captured), host
 
 
 def _take_lease(run: RunDir, ranks: Ranks, control: Control, launch_id: str) -> Lease:
@@ -269,8 +280,8 @@ def _basis_of_mfu(session: Session) -> dict[str, Any]:
     job = session.job
     return {
         "formula": formula(job),
-        "flops_per_token": model_flops(job, 1, session.vocabulary.padded_size),
-        "peak_flops": peak_flops(session.device.name, job.precision.dtype),
+        "flops_per_token": model_flops(job, 1, session.data.vocabulary.padded_size),
+        "peak_flops": peak_flops(session.processes.device.name, job.precision.dtype),
         "dtype": job.precision.dtype,
         # The peak stays that of bf16, so that a figure above another means more tokens per second.
         "products": "fp8" if job.precision.fp8 is not None else job.precision.dtype,
@@ -281,23 +292,23 @@ def _tell_of_the_start(session: Session, restored: Restored, host: float) -> Non
     """Events and lines of a start. `host`: seconds in which the slowest starts a kernel, where that was measured."""
     state, commit, pretrained, fresh = session.state, restored.commit, restored.pretrained, restored.fresh
     started = Started(
-        launch_id=session.launch_id,
-        token=session.lease.token,
+        launch_id=session.launch.id,
+        token=session.launch.lease.token,
         pid=os.getpid(),
-        world_size=session.ranks.world_size,
+        world_size=session.processes.ranks.world_size,
         topology=layout(session.job),
         iteration=state.iteration,
         samples=state.consumed_samples,
         tokens=state.consumed_tokens,
         blend_since=None if state.data is None else state.data.since,
-        device=session.device.name,
-        layers=session.layers,
-        attention_backend="flash" if session.modules[0].config.flash_attention else "fused",
-        tp_comm_overlap=session.modules[0].config.tp_comm_overlap,
-        cuda_graphs=session.captured is not None,
+        device=session.processes.device.name,
+        layers=session.network.layers,
+        attention_backend="flash" if session.network.modules[0].config.flash_attention else "fused",
+        tp_comm_overlap=session.network.modules[0].config.tp_comm_overlap,
+        cuda_graphs=session.network.captured is not None,
         host_start_seconds=host or None,
-        parameters=parameter_count(session.modules),
-        total_parameters=parameters(session.job, session.vocabulary.padded_size).total,
+        parameters=parameter_count(session.network.modules),
+        total_parameters=parameters(session.job, session.data.vocabulary.padded_size).total,
         mfu=_basis_of_mfu(session),
         torch=torch.__version__,
         megatron_core=megatron.core.__version__,
@@ -305,7 +316,7 @@ def _tell_of_the_start(session: Session, restored: Restored, host: float) -> Non
     session.event(started)
     if pretrained is not None:
         session.event(pretrained.event(fresh))
-        if session.ranks.is_first:
+        if session.processes.ranks.is_first:
             also = f"; fresh: {', '.join(fresh)}" if fresh else ""
             print(f"weights of {pretrained.commit.path}{also}", flush=True)
     if commit is not None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from orchestrator.errors import MissingDependency
+from orchestrator.quantities import timestamp
 from orchestrator.run.events.types import Launched
 from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.tracking.follower import LOG_NAME
@@ -115,7 +116,7 @@ class Follower:
     def _log(self, message: str) -> None:
         # A full disk must not end the follower: it sends again once there is room.
         with contextlib.suppress(OSError), self._run.open_to_append(self._run.logs / LOG_NAME) as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode(errors="replace"))
+            file.write(f"{timestamp()} {message}\n".encode(errors="replace"))
 
 
 class _Line:

@@ -10,9 +10,9 @@ from itertools import islice
 
 from orchestrator.errors import Problem
 from orchestrator.planning.balance import balanced
-from orchestrator.planning.figures import memory_size
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
+from orchestrator.quantities import memory_size
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.bisection import first_within
 from orchestrator.tuning.estimates import Candidate, Estimates, front

@@ -46,8 +46,8 @@ def train_step(session):
     global bad
     step = session.state.iteration + 1
     bad = step == 3
-    if step == 6 and not committed(session.run)[-1].path.with_name("killed").exists():
-        committed(session.run)[-1].path.with_name("killed").touch()
+    if step == 6 and not committed(session.launch.run)[-1].path.with_name("killed").exists():
+        committed(session.launch.run)[-1].path.with_name("killed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     if step > 6:  # a request to stop comes through
         time.sleep(1)

@@ -108,7 +108,7 @@ def plain_model(session: Any) -> Any:
     class Plain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embedding = nn.Embedding(session.vocabulary.padded_size, hidden)
+            self.embedding = nn.Embedding(session.data.vocabulary.padded_size, hidden)
             self.blocks = nn.ModuleList(Block() for _ in range(spec.num_layers))
             self.norm = nn.Parameter(torch.ones(hidden))
             frequencies = spec.rotary_base ** -(torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
@@ -127,7 +127,7 @@ def plain_model(session: Any) -> Any:
             return loss
 
     model = Plain()
-    theirs = session.modules[0].state_dict()
+    theirs = session.network.modules[0].state_dict()
     ours = {
         "embedding.weight": theirs["embedding.word_embeddings.weight"],
         "norm": theirs["decoder.final_layernorm.weight"],
@@ -166,7 +166,7 @@ class PlainLoop:
             fused=True,
         )
         batch = session.job.batch.micro_batch_size
-        loader = torch.utils.data.DataLoader(session.train_data, batch_size=batch, shuffle=False)
+        loader = torch.utils.data.DataLoader(session.data.train, batch_size=batch, shuffle=False)
         self.batches = iter(loader)
         self.losses: list[float] = []
 
@@ -213,7 +213,7 @@ def measure(folder: Path, steps: int) -> dict[str, Any]:
             def on_step(self, session: Any) -> None:
                 now = time.perf_counter()
                 ours.append(now - self.since)
-                plain.step(session.hyperparameters.at(session.state.consumed_samples - plain_batch).lr)
+                plain.step(session.data.hyperparameters.at(session.state.consumed_samples - plain_batch).lr)
                 self.since = time.perf_counter()
                 theirs.append(self.since - now)
 

@@ -391,7 +391,7 @@ real = loop.train_step
 def is_to_be_killed(run):
     return len(os.listdir(run.path.parent)) == 2 and run.events().first(Resumed) is None
 def train_step(session):
-    while session.state.iteration == 20 and is_to_be_killed(session.run):
+    while session.state.iteration == 20 and is_to_be_killed(session.launch.run):
         time.sleep(0.02)
     return real(session)
 loop.train_step = train_step

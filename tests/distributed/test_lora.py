@@ -76,10 +76,10 @@ from orchestrator.runtime.processes.exits import Outcome
 from orchestrator.runtime.network.lora import merge_adapters
 
 def train(session, callbacks):
-    adapted = sum(len(module.state_dict()) for module in session.modules)
-    for module in session.modules:
+    adapted = sum(len(module.state_dict()) for module in session.network.modules)
+    for module in session.network.modules:
         merge_adapters(module)
-    merged = sum(len(module.state_dict()) for module in session.modules)
+    merged = sum(len(module.state_dict()) for module in session.network.modules)
     session.event(Unknown(stored_name="merged", other={"before": adapted, "after": merged}))
     evaluate(session)
     return Outcome("completed")

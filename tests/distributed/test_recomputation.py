@@ -80,13 +80,14 @@ def step(folder):
         closing.callback(stop_process_groups)
         session = open_session(RunDir(folder), job, device, "probe", False, closing, StartClock())
         session.begin_batches()
-        for chunk in session.chunks:
+        for chunk in session.network.chunks:
             chunk.zero_grad_buffer()
         loss = run_micro_batches(
-            session.step, session.chunks, session.batches.iterators(), num_micro_batches=job.num_micro_batches,
+            session.network.step, session.network.chunks, session.batches.iterators(),
+            num_micro_batches=job.num_micro_batches,
             micro_batch_size=job.batch.micro_batch_size, seq_length=job.model.seq_length, forward_only=False,
         )
-        gradients = torch.cat([buffer.grad_data for buffer in session.chunks[0].buffers])
+        gradients = torch.cat([buffer.grad_data for buffer in session.network.chunks[0].buffers])
         assert gradients.count_nonzero() > 0.9 * gradients.numel()
         return loss, gradients
 

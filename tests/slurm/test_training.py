@@ -53,8 +53,8 @@ def held_step(session):
     while (
         session.state.iteration >= {HOLD_AT}
         and not os.path.exists(os.environ["GO_ON"])
-        and not session.stop.is_set()
-        and not session.run.stop_file.exists()
+        and not session.launch.stop.is_set()
+        and not session.launch.run.stop_file.exists()
     ):
         time.sleep(0.05)
     return step(session)

@@ -38,13 +38,14 @@ from orchestrator.run.events.types import Unknown
 from orchestrator.runtime.processes.exits import Outcome
 
 def train(session, callbacks):
-    model, found, data = session.chunks[0].eval(), [], session.train_data
+    model, found, data = session.network.chunks[0].eval(), [], session.data.train
     for number in range(data.sequences):
         fields = {name: torch.as_tensor(field)[None] for name, field in data[number].items()}
-        batch = session.step.get_batch({name: field.to(session.device.torch_device) for name, field in fields.items()})
+        device = session.processes.device.torch_device
+        batch = session.network.step.get_batch({name: field.to(device) for name, field in fields.items()})
         mask, segments = batch["loss_mask"][0], batch["segment_ids"][0]
         with torch.no_grad():
-            losses = session.step.forward(model, batch)[0] * mask
+            losses = session.network.step.forward(model, batch)[0] * mask
         for segment in segments.unique():
             where = segments == segment
             if mask[where].any():

@@ -11,16 +11,16 @@ import orchestrator.runtime.loop as loop
 from orchestrator.run.checkpoints import committed
 step_that_is_held = loop.train_step
 def is_held(session):
-    run, since = session.run, os.environ.get("HOLD_SINCE")
+    run, since = session.launch.run, os.environ.get("HOLD_SINCE")
     if session.state.iteration < int(os.environ["HOLD_AT"]):
         return False
-    if session.stop.is_set() or run.stop_file.exists() or (run.path / "go").exists():
+    if session.launch.stop.is_set() or run.stop_file.exists() or (run.path / "go").exists():
         return False
     # Who is held puts no checkpoint in place that is being written.
     return since is None or any(commit.iteration > int(since) for commit in committed(run))
 def held_step(session):
     while is_held(session):
-        (session.run.path / f"held-{session.ranks.rank}").touch()
+        (session.launch.run.path / f"held-{session.processes.ranks.rank}").touch()
         time.sleep(0.05)
     return step_that_is_held(session)
 if "HOLD_AT" in os.environ:

@@ -59,7 +59,7 @@ class Steps(Callback):
         self._ended = record.ended
         self.losses.append(losses.total)
         self.grad_norms.append(record.grad_norm)
-        if self._device.is_cuda and len(self.seconds) in (1, session.schedule.train_iters):
+        if self._device.is_cuda and len(self.seconds) in (1, session.data.schedule.train_iters):
             self.outside.append(outside())
 
 
@@ -112,12 +112,12 @@ def measure(run: RunDir, rank: int, device: Device) -> None:
         if device.is_cuda:
             torch.cuda.synchronize()
         # Nobody leaves while another's last collective may still read this one's memory.
-        distributed.barrier(session.groups.control)
+        distributed.barrier(session.processes.groups.control)
         steps_found = {"seconds": steps.seconds, "intervals": steps.intervals, "losses": steps.losses}
         found = {
             **steps_found,
             "grad_norms": steps.grad_norms,
-            "layers": session.layers,
+            "layers": session.network.layers,
             "device": device.name,
             **_memory(device.is_cuda),
         }
@@ -149,13 +149,13 @@ def give_up_memory(session: Session) -> None:
     and with it all of this, where the garbage collector does not see it.
     """
     held: list[Any] = []
-    if session.captured is not None:
-        vars(session.captured).clear()
-    for chunk in session.chunks:
+    if session.network.captured is not None:
+        vars(session.network.captured).clear()
+    for chunk in session.network.chunks:
         held += chunk.parameters()
         for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
             held += buffer.param_data, buffer.grad_data
-    for optimizer in session.optimizer.chained_optimizers:
+    for optimizer in session.network.optimizer.chained_optimizers:
         inner = optimizer.optimizer
         held += (weight for group in inner.param_groups for weight in group["params"])
         held += (value for state in inner.state.values() for value in state.values())

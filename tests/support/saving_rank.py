@@ -43,7 +43,7 @@ class Saves(Callback):
         if step == 1:
             checkpointer.expect_saves()
         if not self._ready:
-            if not session.control.any(_takes_memory()):
+            if not session.processes.control.any(_takes_memory()):
                 self._ready = self._since = step
             return
         if checkpointer.in_progress:
@@ -53,9 +53,9 @@ class Saves(Callback):
             self._since = step
             assert checkpointer.failure is None, checkpointer.failure
             if len(self._committed) == SAVES:
-                session.stopping = True
+                session.agreed.stopping = True
                 return
-            if session.ranks.is_first:
+            if session.processes.ranks.is_first:
                 shutil.rmtree(self._run.checkpoint(self._begun[-1]))
         elif step == self._since + QUIET:
             self._begun.append(session.state.iteration)
@@ -66,7 +66,7 @@ class Saves(Callback):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         found = {"ended": self._ended, "ready": self._ready, "begun": self._begun, "committed": self._committed}
-        write_atomically(self._run.path / f"saves-{session.ranks.rank}.json", json.dumps(found))
+        write_atomically(self._run.path / f"saves-{session.processes.ranks.rank}.json", json.dumps(found))
 
 
 def _takes_memory() -> bool:

@@ -21,24 +21,45 @@ from orchestrator.bench.text import (
     page,
     parts_table,
 )
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, aligned, end_with, print_json
 from orchestrator.cli.data_preparation import check_sources, prepare_first
-from orchestrator.cli.jobs.planned_job import plan_loaded
+from orchestrator.cli.jobs.planned_job import plan_loaded, vocabulary_size_of
 from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import RunsDir, aligned, check_installed
-from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
+from orchestrator.cli.run_start import check_installed
+from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.hardware import device_of
 from orchestrator.planning.preflight_checks import runs_dir_of
-from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.rundir import write_atomically
+from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import LoadedJob, load_job
+from orchestrator.spec.loading import load_job
 
 _FEWER = "`orchestrator tune --gpus {}` finds a layout for it"
+
+
+OwnData = Annotated[bool, typer.Option("--data", help="Train on the job's own data instead of random tokens.")]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Also write a profile of rank 0, in Chrome's trace format.",
+        callback=refuse_printed,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PAGE.md",
+        help="Also write it all as a page in Markdown.",
+        callback=refuse_printed,
+    ),
+]
 
 
 def command(
@@ -46,28 +67,9 @@ def command(
     overrides: Overrides = None,
     steps: Annotated[int, typer.Option("--steps", min=3, help="Steps that are timed.")] = 20,
     warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Steps before them, which are not.")] = 5,
-    own_data: Annotated[
-        bool, typer.Option("--data", help="Train on the job's own data instead of random tokens.")
-    ] = False,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace",
-            metavar="FILE",
-            help="Also write a profile of rank 0, in Chrome's trace format.",
-            callback=refuse_printed,
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PAGE.md",
-            help="Also write it all as a page in Markdown.",
-            callback=refuse_printed,
-        ),
-    ] = None,
+    own_data: OwnData = False,
+    trace: Trace = None,
+    output: Output = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -92,7 +94,7 @@ def command(
     if own_data:
         check_sources(plan_loaded(loaded))
         prepare_first(jobs, overrides or [], loaded.job, as_json)
-    job = bench_job(loaded.job, request, None if own_data else _vocabulary(loaded))
+    job = bench_job(loaded.job, request, None if own_data else vocabulary_size_of(loaded))
     tell_of_measurement(job, folder)
     run = new_run(job, request, folder)
     if not as_json:
@@ -103,17 +105,8 @@ def command(
     except KeyboardInterrupt:
         typer.echo("stopped; nothing was measured", err=True)
         raise typer.Exit(130) from None
-    error = _failure(report)
-    written = []
-    try:
-        if trace is not None and run.bench_trace.exists():
-            _write(trace, run.bench_trace)
-            written.append(trace)
-        if output is not None:
-            _write(output, page(report, run.resolved().read_text(), _typed(jobs, overrides, steps, warm_up, own_data)))
-            written.append(output)
-    except UserError as refusal:
-        error = error or refusal
+    written, refusal = _write_all(run, report, trace, output, _typed(jobs, overrides, steps, warm_up, own_data))
+    error = _failure(report) or refusal
     if as_json:
         print_json({**report.to_json(), "failure": str(error) if error else None})
     else:
@@ -149,13 +142,6 @@ def _show(report: Report, job: JobSpec) -> None:
             typer.echo(aligned(table))
 
 
-def _vocabulary(loaded: LoadedJob) -> int:
-    try:
-        return vocabulary(loaded.job).size
-    except SpecError as error:
-        raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
-
-
 def _check_writable(path: Path | None) -> None:
     """Before minutes of measuring."""
     if path is None:
@@ -164,6 +150,25 @@ def _check_writable(path: Path | None) -> None:
         raise UserError(f"{path} is a folder; name the file to write")
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
+def _write_all(
+    run: RunDir, report: Report, trace: Path | None, output: Path | None, typed: str
+) -> tuple[list[Path], UserError | None]:
+    """The files that were asked for, as far as they could be written, and what hindered the others. `typed`: the
+    command.
+    """
+    written = []
+    try:
+        if trace is not None and run.bench_trace.exists():
+            _write(trace, run.bench_trace)
+            written.append(trace)
+        if output is not None:
+            _write(output, page(report, run.resolved().read_text(), typed))
+            written.append(output)
+    except UserError as refusal:
+        return written, refusal
+    return written, None
 
 
 def _write(path: Path, content: Path | str) -> None:

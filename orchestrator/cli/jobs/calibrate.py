@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from orchestrator.cli.common import AsJson, end_with, print_json
+from orchestrator.cli.common import AsJson, RunsDir, aligned, end_with, print_json
 from orchestrator.cli.jobs.calibration import MeasuredRun, measure_machine, measured_run
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import RunsDir, aligned
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.planning.estimates import machine_of

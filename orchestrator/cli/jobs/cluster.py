@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json
+from orchestrator.cli.common import AsJson, aligned, print_json
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import aligned
 from orchestrator.cluster.discovery import DiscoveredCluster, Partition, discover
 from orchestrator.cluster.profile_text import default_partition, profile_text
 from orchestrator.cluster.profiles import (
@@ -23,8 +22,8 @@ from orchestrator.cluster.profiles import (
     user_folder,
 )
 from orchestrator.errors import SpecError, UserError
-from orchestrator.fields.formatting import duration
 from orchestrator.planning.hardware.devices import device_named
+from orchestrator.quantities import spec_duration
 from orchestrator.run.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.loading import load_document_text
@@ -198,7 +197,7 @@ def _partition(found: DiscoveredCluster, asked: str | None, ask: bool) -> Partit
 
 def _described(partition: Partition) -> str:
     gpus = f"{partition.gpus_per_node} GPUs ({', '.join(partition.gpu_types) or 'no type'})"
-    limit = duration(partition.time_limit) if partition.time_limit else "no limit"
+    limit = spec_duration(partition.time_limit) if partition.time_limit else "no limit"
     state = "" if partition.is_up else ", not up now"
     nodes = f"{partition.nodes} node{'' if partition.nodes == 1 else 's'}"
     return f"{nodes}, {gpus if partition.gpus_per_node else 'no GPUs'} on each, {limit}{state}"
@@ -218,7 +217,7 @@ def _write(path: Path, text: str) -> None:
 
 def _shown(field: str, value: Any) -> str:
     if field == "time":
-        return duration(value)
+        return spec_duration(value)
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
@@ -230,6 +229,6 @@ def _partition_row(name: str, profile: ClusterSpec) -> list[str]:
     partition = profile.partitions[name]
     memory = f"{partition.memory_per_node} MB" if partition.memory_per_node else "-"
     numbers = (partition.nodes, partition.gpus_per_node, partition.cpus_per_node)
-    limit = duration(partition.time_limit) if partition.time_limit else "-"
+    limit = spec_duration(partition.time_limit) if partition.time_limit else "-"
     mark = " (default)" if name == profile.partition else ""
     return [f"{name}{mark}", *("-" if number is None else str(number) for number in numbers), memory, limit]

@@ -26,42 +26,50 @@ from orchestrator.spec.yaml.reader import read_text
 _THE_LINE = "the command line"
 
 
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE [ARGUMENT...] | -- FLAG...",
+        help="A shell script and its own arguments, a file of flags, Accelerate's YAML; or flags behind --.",
+        show_default=False,
+    ),
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-var",
+        metavar="NAME=VALUE",
+        help="A variable of the script, or an argument by its number; may be repeated.",
+    ),
+]
+Which = Annotated[
+    int | None, typer.Option("--command", metavar="N", help="Which training, of a script that starts several.")
+]
+Preset = Annotated[
+    str | None, typer.Option("--preset", metavar="NAME", help="Model preset, for a file that holds no model.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A value of the job spec; may be repeated."),
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="FLAG",
+        help="A flag to leave out on purpose, though the job trains something else then; may be repeated.",
+    ),
+]
+
+
 def command(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE [ARGUMENT...] | -- FLAG...",
-            help="A shell script and its own arguments, a file of flags, Accelerate's YAML; or flags behind --.",
-            show_default=False,
-        ),
-    ],
+    sources: Sources,
     output: JobOutput = Path("job.yaml"),
-    variables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set-var",
-            metavar="NAME=VALUE",
-            help="A variable of the script, or an argument by its number; may be repeated.",
-        ),
-    ] = None,
-    which: Annotated[
-        int | None, typer.Option("--command", metavar="N", help="Which training, of a script that starts several.")
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option("--preset", metavar="NAME", help="Model preset, for a file that holds no model.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A value of the job spec; may be repeated."),
-    ] = None,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without",
-            metavar="FLAG",
-            help="A flag to leave out on purpose, though the job trains something else then; may be repeated.",
-        ),
-    ] = None,
+    variables: Variables = None,
+    which: Which = None,
+    preset: Preset = None,
+    overrides: Overrides = None,
+    without: Without = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
 ) -> None:

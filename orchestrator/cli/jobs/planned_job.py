@@ -12,21 +12,20 @@ from typing import Annotated
 import typer
 
 from orchestrator.backends.layers import WORTH
-from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as
-from orchestrator.fields.formatting import duration
-from orchestrator.planning.figures import amount, disk_size, memory_size, time_span
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
+from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.quantities import amount, disk_size, memory_size, short_count, spec_duration, time_span
 from orchestrator.run.checkpoints import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.hybrid import KINDS, layer_pattern
@@ -101,7 +100,7 @@ def judge_loaded(
         raise _placed(loaded, [*misnamed, *problems])
     taken = forecast(plan, cluster)
     if named.gpu is not None:
-        taken = replace(taken, device_from=GPU_OPTION)
+        taken = replace(taken, choice=replace(taken.choice, how=GPU_OPTION))
     verdict = judge(plan, taken, cluster, problems, runs_dir, saved)
     return PlannedJob(plan, taken, _placed_verdict(loaded, verdict), cluster)
 
@@ -130,6 +129,14 @@ def plan_loaded(loaded: LoadedJob) -> Plan:
     if plan is None or problems:
         raise _placed(loaded, problems)
     return plan
+
+
+def vocabulary_size_of(loaded: LoadedJob) -> int:
+    """Tokens before padding. Raises SpecError with the place of each problem."""
+    try:
+        return vocabulary(loaded.job).size
+    except SpecError as error:
+        raise _placed(loaded, error.problems) from error
 
 
 def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> tuple[Plan | None, list[Problem]]:
@@ -228,7 +235,7 @@ def forecast_rows(plan: Plan, forecast: Forecast) -> list[tuple[str, str]]:
             f" (attention in full: {amount(time.tflops_per_gpu * plan.full_step_flops / plan.step_flops)} TFLOP/s)"
         )
     processor = computing_unit(device.name)
-    chosen = f"{device.name} ({forecast.device_from}), {forecast.layers} layers ({forecast.layers_from})"
+    chosen = f"{device.name} ({forecast.choice.how}), {forecast.layers} layers ({forecast.layers_from})"
     energy = "" if device.is_cpu else f", {amount(forecast.energy_kwh)} kWh at full power"
     also = {
         "FlashAttention 4": forecast.flash_attention,
@@ -326,11 +333,11 @@ def cluster_line(job: JobSpec, cluster: ClusterSpec) -> str:
     partition = partition_of(job, cluster)
     most = cluster.partitions.get(partition or "")
     time = job.launch.time or cluster.time
-    gpus = most.gpus_per_node if most else None
+    gpus, limit = (most.gpus_per_node, most.time_limit) if most else (None, None)
     asked = [
         _share(job.launch.nodes, most.nodes if most else None, "nodes"),
         "no GPUs" if job.runtime.device == "cpu" else _share(job.processes_per_node, gpus, "GPUs on each"),
-        _share(duration(time) if time else None, duration(most.time_limit) if most and most.time_limit else None, ""),
+        _share(spec_duration(time) if time else None, spec_duration(limit) if limit else None, ""),
     ]
     where = f"{cluster.name}, partition {partition}" if partition else cluster.name
     return f"{where}: {', '.join(filter(None, asked))}"

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json, short_count
+from orchestrator.cli.common import AsJson, print_json
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.quantities import short_count
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.presets import has_vocabulary, preset_names
 from orchestrator.spec.schema.json_schema import job_schema

@@ -11,24 +11,23 @@ from typing import Annotated
 import typer
 
 from orchestrator.backends.layers import layers_there
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, end_with, print_json
-from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, profile_named
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, end_with, print_json
+from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, profile_named, vocabulary_size_of
 from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.tables.tune_tables import Report, layout_words, trial_line
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, load_named
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_output
-from orchestrator.cli.run_start import RunsDir, check_installed
+from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.imports import staying
 from orchestrator.planning.estimates import machine_of
-from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, device_of
 from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.memory import capacity
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.preflight_checks import runs_dir_of
-from orchestrator.planning.vocabulary import vocabulary
+from orchestrator.quantities import memory_size
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.job import JobSpec
@@ -95,9 +94,7 @@ def command(
     check_printed(path, as_json)
     task = _task(jobs, overrides or [], keep or [], gpus, gpu, cluster)
     if measure:
-        check_installed(task.space.job)
-        check_gpus(task.space.job, task.choice, "--measure", "add --gpus {}", "leave --measure out")
-        check_alone(task.choice, runs_dir_of(task.space.job, runs_dir), "--measure")
+        _check_measurable(task, runs_dir)
     with staying():
         found = _search(task, measure)
     measuring = CandidateTrials(found.fitting, task.estimates.memory_bytes)
@@ -107,21 +104,7 @@ def command(
         tell_of_measurement(trial_job(task.space.job, trials.vocab_size, steps), trials.runs_dir, layout_is_open=True)
         with told_aside(path):
             stopped, error = _measure(measuring, trials, best, found, quiet=as_json)
-    report = Report(
-        job=task.space.job,
-        choice=task.choice,
-        layers_from=task.layers_from,
-        estimates=task.estimates,
-        found=found,
-        ranking=tuple(measuring.ranking()),
-        front=tuple(front(measuring.ranking(found.leaner))),
-        trials=measuring.trials,
-        enough=_enough_for_sure(task, found),
-    )
-    if error is not None and not any(each.is_measured for each in report.ranking):
-        raise error
-    if not report.ranking or (measuring.trials and not stopped and not report.best.is_measured):
-        raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
+    report = _report(task, found, measuring, error, stopped=stopped)
     words = _run_words(jobs, Path("OVERLAY.yaml") if path == PRINTED else path, overrides or [])
     text = overlay_text(report.best.candidate.layout, report.job, [*report.told(), f"Use it: {words}"], gpu)
     written = True
@@ -136,7 +119,7 @@ def command(
         with told_aside(path):
             report.show(top)
             if written:
-                typer.echo(f"wrote {path}; use it: {words}" if path != PRINTED else f"use it: {words}")
+                typer.echo(f"{'' if path == PRINTED else f'wrote {path}; '}use it: {words}")
     end_with(error)
     if stopped:
         raise typer.Exit(130)
@@ -177,7 +160,7 @@ def _task(
     estimates = PlanEstimates(
         device=choice.device,
         layers=layers,
-        vocab_size=_vocabulary(loaded),
+        vocab_size=vocabulary_size_of(loaded),
     )
     return _Task(Space(job, frozenset(kept), choice.device.linked_machines), estimates, choice, why, per_node)
 
@@ -201,13 +184,6 @@ def _gpus_per_node(job: JobSpec, choice: DeviceChoice, profile: ClusterSpec | No
     return 1 << 30 if choice.device.is_cpu else choice.device.gpus_per_node
 
 
-def _vocabulary(loaded: LoadedJob) -> int:
-    try:
-        return vocabulary(loaded.job).size
-    except SpecError as error:
-        raise SpecError(problems=[loaded.places.placed(problem) for problem in error.problems]) from error
-
-
 def _search(task: _Task, measure: bool) -> SearchResult:
     """What fits; what is tight counts where it is going to be measured, or where nothing else fits."""
     found = search(task.space, task.estimates, WHOLE if measure else TIGHT)
@@ -221,6 +197,34 @@ def _search(task: _Task, measure: bool) -> SearchResult:
 def _has_room(task: _Task, found: SearchResult) -> bool:
     """Whether a layout fits with room to spare: the job's own may be there without."""
     return any(capacity(each.memory, task.choice.device) != "tight" for each in found.fitting)
+
+
+def _check_measurable(task: _Task, runs_dir: Path | None) -> None:
+    check_installed(task.space.job)
+    check_gpus(task.space.job, task.choice, "--measure", "add --gpus {}", "leave --measure out")
+    check_alone(task.choice, runs_dir_of(task.space.job, runs_dir), "--measure")
+
+
+def _report(
+    task: _Task, found: SearchResult, measured: CandidateTrials, error: OrchestratorError | None, *, stopped: bool
+) -> Report:
+    """What is told. Raises the error that ended the measurements, or JobError, where nothing was found that runs."""
+    report = Report(
+        job=task.space.job,
+        choice=task.choice,
+        layers_from=task.layers_from,
+        estimates=task.estimates,
+        found=found,
+        ranking=tuple(measured.ranking()),
+        front=tuple(front(measured.ranking(found.leaner))),
+        trials=measured.trials,
+        enough=_enough_for_sure(task, found),
+    )
+    if error is not None and not any(each.is_measured for each in report.ranking):
+        raise error
+    if not report.ranking or (measured.trials and not stopped and not report.best.is_measured):
+        raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
+    return report
 
 
 def _enough_for_sure(task: _Task, found: SearchResult) -> int | None:

@@ -13,10 +13,23 @@ from typing import Any
 
 from orchestrator.data.index.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
-from orchestrator.planning.figures import disk_size
+from orchestrator.quantities import disk_size
 from orchestrator.safe_path import module_command
 
 EXCHANGE_MODULE = "orchestrator.exchange"
+
+
+def spec_around(name: str, model: Any, dtype: Any, tokenizer: Any) -> dict[str, Any]:
+    """A job that could train an imported model on: what a person edits."""
+    return {
+        "name": name,
+        "model": model,
+        "precision": {"dtype": dtype},
+        "data": {"random_tokens": True, **({"tokenizer": tokenizer} if tokenizer else {})},
+        "optimizer": {"lr": 1e-5},
+        "schedule": {"train_iters": 100},
+        "batch": {"micro_batch_size": 1, "global_batch_size": 8},
+    }
 
 
 def convert(*arguments: str) -> dict[str, Any]:

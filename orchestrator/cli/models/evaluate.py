@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, end_with, print_json, warn
+from orchestrator.cli.common import AsJson, RunsDir, aligned, end_with, print_json, warn
 from orchestrator.cli.models.evaluation_options import Options, asked_of
 from orchestrator.cli.models.generate import (
     PipelineParallel,
@@ -21,9 +21,9 @@ from orchestrator.cli.models.generate import (
     layout_arguments,
     run_inference,
 )
-from orchestrator.cli.models.weights import WeightsName, weights_named
+from orchestrator.cli.models.weights import Iteration, WeightsName, weights_named
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import RunsDir, aligned, check_installed
+from orchestrator.cli.run_start import check_installed
 from orchestrator.cli.runs.sync import send
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, OrchestratorError, UserError
@@ -38,79 +38,83 @@ from orchestrator.spec.loading import load_resolved
 EVALUATION_MODULE = "orchestrator.evaluation"
 
 
+Wikitext = Annotated[
+    list[Path] | None,
+    typer.Option("--wikitext", metavar="FILE", help="Perplexity by word of WikiText-103's test file, detokenised."),
+]
+Text = Annotated[list[Path] | None, typer.Option("--text", metavar="FILE", help="Perplexity of a text file.")]
+Lambada = Annotated[
+    list[Path] | None,
+    typer.Option("--lambada", metavar="FILE", help="The last word of passages: JSON lines with `text`."),
+]
+Mnli = Annotated[
+    list[Path] | None,
+    typer.Option("--mnli", metavar="FILE", help="Accuracy of a BERT fine-tuned on MNLI: a TSV file of GLUE."),
+]
+Race = Annotated[
+    list[Path] | None,
+    typer.Option("--race", metavar="PATH", help="Accuracy of a BERT fine-tuned on RACE: a folder of it, or a file."),
+]
+LmEval = Annotated[
+    list[str] | None,
+    typer.Option("--lm-eval", metavar="TASK", help="A task of lm-evaluation-harness: its YAML file, or its name."),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict/--not-strict", help="LAMBADA: the whole last word, or its last token alone.")
+]
+OverlappingEval = Annotated[
+    int | None,
+    typer.Option(
+        "--overlapping-eval",
+        min=1,
+        help="Tokens that a window of a text goes on by; those before them are context. All by default.",
+    ),
+]
+SeqLength = Annotated[
+    int | None, typer.Option("--seq-length", min=1, help="Tokens of a window; as in training by default.")
+]
+AddBos = Annotated[bool, typer.Option("--add-bos", help="Begin each sequence with the tokenizer's first token.")]
+IncludePath = Annotated[
+    list[Path] | None,
+    typer.Option("--include-path", metavar="DIR", help="lm-eval: a folder of tasks, looked in by name."),
+]
+NumFewshot = Annotated[int | None, typer.Option("--num-fewshot", min=0, help="lm-eval: examples before each question.")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, help="Full sequences that are computed at once; micro_batch_size by default."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Folder of the results; the run's by default.",
+        callback=refuse_printed,
+    ),
+]
+
+
 def command(
     which: WeightsName,
-    wikitext: Annotated[
-        list[Path] | None,
-        typer.Option("--wikitext", metavar="FILE", help="Perplexity by word of WikiText-103's test file, detokenised."),
-    ] = None,
-    text: Annotated[
-        list[Path] | None, typer.Option("--text", metavar="FILE", help="Perplexity of a text file.")
-    ] = None,
-    lambada: Annotated[
-        list[Path] | None,
-        typer.Option("--lambada", metavar="FILE", help="The last word of passages: JSON lines with `text`."),
-    ] = None,
-    mnli: Annotated[
-        list[Path] | None,
-        typer.Option("--mnli", metavar="FILE", help="Accuracy of a BERT fine-tuned on MNLI: a TSV file of GLUE."),
-    ] = None,
-    race: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--race", metavar="PATH", help="Accuracy of a BERT fine-tuned on RACE: a folder of it, or a file."
-        ),
-    ] = None,
-    lm_eval: Annotated[
-        list[str] | None,
-        typer.Option("--lm-eval", metavar="TASK", help="A task of lm-evaluation-harness: its YAML file, or its name."),
-    ] = None,
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict/--not-strict", help="LAMBADA: the whole last word, or its last token alone.")
-    ] = True,
-    overlapping_eval: Annotated[
-        int | None,
-        typer.Option(
-            "--overlapping-eval",
-            min=1,
-            help="Tokens that a window of a text goes on by; those before them are context. All by default.",
-        ),
-    ] = None,
-    seq_length: Annotated[
-        int | None, typer.Option("--seq-length", min=1, help="Tokens of a window; as in training by default.")
-    ] = None,
-    add_bos: Annotated[
-        bool, typer.Option("--add-bos", help="Begin each sequence with the tokenizer's first token.")
-    ] = False,
-    include_path: Annotated[
-        list[Path] | None,
-        typer.Option("--include-path", metavar="DIR", help="lm-eval: a folder of tasks, looked in by name."),
-    ] = None,
-    num_fewshot: Annotated[
-        int | None, typer.Option("--num-fewshot", min=0, help="lm-eval: examples before each question.")
-    ] = None,
+    wikitext: Wikitext = None,
+    text: Text = None,
+    lambada: Lambada = None,
+    mnli: Mnli = None,
+    race: Race = None,
+    lm_eval: LmEval = None,
+    iteration: Iteration = None,
+    strict: Strict = True,
+    overlapping_eval: OverlappingEval = None,
+    seq_length: SeqLength = None,
+    add_bos: AddBos = False,
+    include_path: IncludePath = None,
+    num_fewshot: NumFewshot = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="lm-eval: the first N documents only.")] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size", min=1, help="Full sequences that are computed at once; micro_batch_size by default."
-        ),
-    ] = None,
+    batch_size: BatchSize = None,
     tensor_model_parallel_size: TensorParallel = None,
     pipeline_model_parallel_size: PipelineParallel = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Folder of the results; the run's by default.",
-            callback=refuse_printed,
-        ),
-    ] = None,
+    output: Output = None,
     again: Annotated[bool, typer.Option("--again", help="Measure again what was measured before.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
@@ -145,6 +149,25 @@ def command(
     )
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     asked = asked_of(options, weights.job, weights.label)
+    arguments = layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size)
+    arguments += [f"--batch-size={batch_size or weights.job.batch.micro_batch_size}"]
+    _evaluate(weights, iteration, job, asked, arguments, output, again=again, as_json=as_json)
+
+
+def _evaluate(
+    weights: Weights,
+    iteration: int | None,
+    job: JobSpec,
+    asked: Sequence[EvaluationRequest],
+    arguments: list[str],
+    output: Path | None,
+    *,
+    again: bool,
+    as_json: bool,
+) -> None:
+    """Measure what was not measured before, and tell all that was asked for. `job`: as it is computed; `arguments` of
+    the program that say how.
+    """
     run = weights.run or run_of(weights.path)
     folder = (output or (run.evaluations if run is not None else Path("evaluations"))).absolute()
     if folder.exists() and not folder.is_dir():
@@ -158,11 +181,9 @@ def command(
     if missing:
         _check_writable(folder)
         check_installed(weights.job)
-        size = batch_size or weights.job.batch.micro_batch_size
-        arguments = [str(weights.path), f"--output={folder}", f"--batch-size={size}"]
-        arguments += layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size)
         if known and weights.run is not None:
             iteration = commit.iteration  # what is measured now belongs to the same one, whatever is newest by then
+        arguments = [str(weights.path), f"--output={folder}", *arguments]
         arguments += [f"--iteration={iteration}"] if iteration is not None else []
         arguments += [*(["--again"] if again else []), *(["--quiet"] if as_json else [])]
         found, error = _measured(job, missing, arguments)

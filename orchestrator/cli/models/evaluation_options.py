@@ -16,7 +16,6 @@ from orchestrator.run.results.evaluation_request import EvaluationRequest, Kind,
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.messages.suggestions import closest
 
-_SCORED: tuple[Kind, ...] = ("wikitext", "text", "lambada")
 _TASKS: tuple[Kind, ...] = ("mnli", "race")
 _TEXTS: tuple[Kind, ...] = ("wikitext", "text")
 _WHY_NOT = FamilyTable[str | None](

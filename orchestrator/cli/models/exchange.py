@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
-from orchestrator.cli.common import AsJson, print_json, warn
-from orchestrator.cli.models.conversion import alone, convert, size_of
+from orchestrator.cli.common import AsJson, RunsDir, print_json, warn
+from orchestrator.cli.models.conversion import alone, convert, size_of, spec_around
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
-from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
+from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import RunsDir, check_installed, label
+from orchestrator.cli.run_start import check_installed, label
 from orchestrator.errors import UserError
 from orchestrator.exchange.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
 from orchestrator.exchange.hugging_face.families.choice import family_of_folder, family_of_job
@@ -32,45 +32,48 @@ _SHOWN = 4
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
+Folder = Annotated[Path | None, typer.Argument(metavar="DIR", help="The same as --output DIR.", show_default=False)]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="The folder to write; it must not be there.",
+        callback=refuse_printed,
+        show_default=False,
+    ),
+]
+MaxShardSize = Annotated[
+    str | None,
+    typer.Option("--max-shard-size", metavar="SIZE", help="hf: largest file, like 200MB; 5GB by default."),
+]
+Dtype = Annotated[
+    Literal["bf16", "fp16", "fp32"] | None,
+    typer.Option("--dtype", help="hf: format of the weights; as they are stored by default."),
+]
+Adapter = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter",
+        metavar="BASE",
+        help="hf: only the adapters (model.lora), for PEFT to put over BASE, the folder or name of the model that "
+        "they were trained on; by default they are added to the weights.",
+        show_default=False,
+    ),
+]
+
+
 def export(
     which: WeightsName,
     to: Annotated[Literal["hf", "megatron-lm"], typer.Option("--to", help="The layout to write.")],
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="The same as --output DIR.", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="The folder to write; it must not be there.",
-            callback=refuse_printed,
-            show_default=False,
-        ),
-    ] = None,
-    max_shard_size: Annotated[
-        str | None,
-        typer.Option("--max-shard-size", metavar="SIZE", help="hf: largest file, like 200MB; 5GB by default."),
-    ] = None,
-    dtype: Annotated[
-        Literal["bf16", "fp16", "fp32"] | None,
-        typer.Option("--dtype", help="hf: format of the weights; as they are stored by default."),
-    ] = None,
+    folder: Folder = None,
+    output: Output = None,
+    max_shard_size: MaxShardSize = None,
+    dtype: Dtype = None,
     no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="hf: leave the tokenizer's files out.")] = False,
-    adapter: Annotated[
-        str | None,
-        typer.Option(
-            "--adapter",
-            metavar="BASE",
-            help="hf: only the adapters (model.lora), for PEFT to put over BASE, the folder or name of the model that "
-            "they were trained on; by default they are added to the weights.",
-            show_default=False,
-        ),
-    ] = None,
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", min=0, help="The checkpoint of a run; the newest by default.")
-    ] = None,
+    adapter: Adapter = None,
+    iteration: Iteration = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,33 +138,39 @@ def _other_layout(weights: Weights) -> str:
     return "\n      Megatron-LM's own layout takes it: --to megatron-lm"
 
 
+FolderOption = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder of a Hugging Face model, or that Megatron-LM saved into.")
+]
+From = Annotated[
+    Literal["hf", "megatron-lm"] | None,
+    typer.Option("--from", help="Whose layout it is; found out by default.", show_default=False),
+]
+Name = Annotated[
+    str | None, typer.Option("--name", help="Name of the run that holds it; that of the folder by default.")
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="JOB.yaml", help="Write a job that starts from it here.", callback=refuse_printed
+    ),
+]
+JobFile = Annotated[
+    Path | None,
+    typer.Option("--job", metavar="JOB.yaml", help="megatron-lm: the job that goes on from it, with its optimizer."),
+]
+IterationOption = Annotated[
+    int | None,
+    typer.Option("--iteration", min=0, help="megatron-lm: which checkpoint; the latest by default."),
+]
+
+
 def import_(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of a Hugging Face model, or that Megatron-LM saved into.")
-    ],
-    from_: Annotated[
-        Literal["hf", "megatron-lm"] | None,
-        typer.Option("--from", help="Whose layout it is; found out by default.", show_default=False),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the run that holds it; that of the folder by default.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="JOB.yaml", help="Write a job that starts from it here.", callback=refuse_printed
-        ),
-    ] = None,
-    job_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--job", metavar="JOB.yaml", help="megatron-lm: the job that goes on from it, with its optimizer."
-        ),
-    ] = None,
-    iteration: Annotated[
-        int | None,
-        typer.Option("--iteration", min=0, help="megatron-lm: which checkpoint; the latest by default."),
-    ] = None,
+    folder: FolderOption,
+    from_: From = None,
+    name: Name = None,
+    output: OutputOption = None,
+    job_file: JobFile = None,
+    iteration: IterationOption = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -250,15 +259,7 @@ def _document(name: str, config: dict[str, Any], family: Family, source: Path) -
         refuse_other_pixels(source, VisionSpec.model_validate(model["vision"]).image_size)
         if note := image_token_note(source, config):
             warn(note)
-    return {
-        "name": name,
-        "model": model,
-        "precision": {"dtype": to_dtype(config)},
-        "data": {"random_tokens": True, **({"tokenizer": tokenizer} if tokenizer else {})},
-        "optimizer": {"lr": 1e-5},
-        "schedule": {"train_iters": 100},
-        "batch": {"micro_batch_size": 1, "global_batch_size": 8},
-    }
+    return spec_around(name, model, to_dtype(config), tokenizer)
 
 
 def _tokenizer(folder: Path) -> dict[str, str] | None:

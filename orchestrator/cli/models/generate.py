@@ -10,15 +10,16 @@ import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson
-from orchestrator.cli.models.weights import WeightsName, weights_named
-from orchestrator.cli.run_start import RunsDir, check_installed
+from orchestrator.cli.common import AsJson, RunsDir
+from orchestrator.cli.models.weights import Iteration, WeightsName, weights_named
+from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.exits import before_the_report, ended_by, failed_ranks, last_exception
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
@@ -49,58 +50,59 @@ PipelineParallel = Annotated[
 ]
 
 
+File = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="PROMPTS.jsonl", help='Continue each line\'s "prompt"; results are lines of JSON.'),
+]
+Interactive = Annotated[bool, typer.Option("--interactive", help="Continue every line of standard input as it comes.")]
+Image = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--image",
+        metavar="FILE",
+        help="An image, for an `<image>` of the prompt or of every line; may be repeated, in their order.",
+    ),
+]
+Temperature = Annotated[
+    float | None, typer.Option(help="0 takes the likeliest token; higher is more varied; 1 by default.")
+]
+TopP = Annotated[
+    float | None, typer.Option(help="Choose among the likeliest tokens that together have this probability.")
+]
+RepetitionPenalty = Annotated[float | None, typer.Option(help="Above 1, tokens that occurred are less likely.")]
+LengthPenalty = Annotated[float | None, typer.Option(help="Of beams: above 0 favours long texts; 1 by default.")]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be repeated.")
+]
+LogProbabilities = Annotated[
+    bool, typer.Option("--log-probabilities", help="Say how likely each token was (with --json or --file).")
+]
+
+
 def command(
     which: WeightsName,
     prompt: Annotated[str | None, typer.Option("--prompt", metavar="TEXT", help="The text to continue.")] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", metavar="PROMPTS.jsonl", help='Continue each line\'s "prompt"; results are lines of JSON.'
-        ),
-    ] = None,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", help="Continue every line of standard input as it comes.")
-    ] = False,
-    image: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--image",
-            metavar="FILE",
-            help="An image, for an `<image>` of the prompt or of every line; may be repeated, in their order.",
-        ),
-    ] = None,
+    file: File = None,
+    interactive: Interactive = False,
+    image: Image = None,
     max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to add at most; 100 by default.")] = None,
     min_new_tokens: Annotated[int | None, typer.Option(help="Tokens before which the text does not end.")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 takes the likeliest token; higher is more varied; 1 by default.")
-    ] = None,
+    temperature: Temperature = None,
     top_k: Annotated[int | None, typer.Option(help="Choose among the K likeliest tokens; 0: all.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Choose among the likeliest tokens that together have this probability.")
-    ] = None,
+    top_p: TopP = None,
     top_p_decay: Annotated[float | None, typer.Option(help="Multiply top-p by this after each token.")] = None,
     top_p_bound: Annotated[float | None, typer.Option(help="Below this top-p does not decay.")] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 1, tokens that occurred are less likely.")
-    ] = None,
+    repetition_penalty: RepetitionPenalty = None,
     beams: Annotated[int | None, typer.Option("--beams", help="Beam search over this many sequences.")] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="Of beams: above 0 favours long texts; 1 by default.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be repeated.")
-    ] = None,
+    length_penalty: LengthPenalty = None,
+    stop: Stop = None,
     add_bos: Annotated[bool, typer.Option("--add-bos", help="Begin with the tokenizer's BOS.")] = False,
-    log_probabilities: Annotated[
-        bool, typer.Option("--log-probabilities", help="Say how likely each token was (with --json or --file).")
-    ] = False,
+    log_probabilities: LogProbabilities = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the choice; 1234 by default.")] = None,
     tensor_model_parallel_size: TensorParallel = None,
     pipeline_model_parallel_size: PipelineParallel = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts of --file at a time.")] = 32,
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
-    ] = None,
+    iteration: Iteration = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,58 +115,81 @@ def command(
       orchestrator generate gpt-small --file prompts.jsonl --beams 4 > texts.jsonl
       orchestrator generate llava --prompt "<image> What is this?" --image cat.jpg
     """
-    given = {
-        "max_new_tokens": max_new_tokens,
-        "min_new_tokens": min_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "top_p_decay": top_p_decay,
-        "top_p_bound": top_p_bound,
-        "repetition_penalty": repetition_penalty,
-        "num_beams": beams,
-        "length_penalty": length_penalty,
-        "stop": tuple(stop) if stop else None,
-        "add_bos": add_bos or None,
-        "log_probabilities": log_probabilities or None,
-        "seed": seed,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
-    options_of(options)
-    if sum((prompt is not None, file is not None, interactive)) != 1:
-        raise UserError("say what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them")
-    if log_probabilities and file is None and not (as_json and prompt is not None):
-        raise UserError("--log-probabilities are told with --json or --file; they have no place in a text")
-    images = image or []
-    if file is not None and images:
-        raise UserError(
-            '--image is of --prompt and --interactive; in a file each line has its own: "images": ["cat.jpg"]'
-        )
+    options = _options(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        top_p_decay=top_p_decay,
+        top_p_bound=top_p_bound,
+        repetition_penalty=repetition_penalty,
+        num_beams=beams,
+        length_penalty=length_penalty,
+        stop=tuple(stop) if stop else None,
+        add_bos=add_bos or None,
+        log_probabilities=log_probabilities or None,
+        seed=seed,
+    )
+    prompts = _Prompts(prompt, file, interactive, image or [], batch_size)
+    prompts.check_named(tells_probabilities=log_probabilities, as_json=as_json)
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     check_family(weights)
-    # What is wrong with prompts is said before anything is started.
-    sees = weights.job.model.has_vision
-    if file is not None:
-        read_prompts(file, options, sees=sees)
-    check_files(images)
-    marks = prompt.count(MARK) if prompt is not None else len(images)
-    if problem := marks_problem(marks, len(images), sees=sees, given_by="--image FILE"):
-        raise UserError(f"the prompt {problem}")
+    prompts.check(options, sees=weights.job.model.has_vision)
     job = at_degrees(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     check_installed(job)
-    # `--name=value`, so that a prompt that starts with a dash stays a prompt.
-    arguments = [
-        str(weights.path),
-        *layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size),
-        *([f"--prompt={prompt}"] if prompt is not None else []),
-        *([f"--file={file.absolute()}", f"--batch-size={batch_size}"] if file is not None else []),
-        *(["--interactive"] if interactive else []),
-        *(f"--image={path.absolute()}" for path in images),
-        f"--options={json.dumps(options)}",
-        *([f"--iteration={iteration}"] if iteration is not None else []),
-        *(["--json"] if as_json else []),
-    ]
-    run_inference(job, arguments, reads_input=interactive)
+    layout = layout_arguments(tensor_model_parallel_size, pipeline_model_parallel_size)
+    arguments = [str(weights.path), *layout, *prompts.arguments(), f"--options={json.dumps(options)}"]
+    arguments += [f"--iteration={iteration}"] if iteration is not None else []
+    run_inference(job, [*arguments, *(["--json"] if as_json else [])], reads_input=interactive)
+
+
+def _options(**given: Any) -> dict[str, Any]:
+    """The options that were given. Raises UserError for what is wrong with them."""
+    options = {name: value for name, value in given.items() if value is not None}
+    options_of(options)
+    return options
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """What is continued: one of a text, the lines of a file and those of standard input."""
+
+    text: str | None
+    file: Path | None
+    interactive: bool
+    images: Sequence[Path]
+    batch_size: int
+    """Prompts of the file at a time."""
+
+    def check_named(self, *, tells_probabilities: bool, as_json: bool) -> None:
+        """Raises UserError where they are not one of the three, or something goes with another of them."""
+        if sum((self.text is not None, self.file is not None, self.interactive)) != 1:
+            raise UserError("say what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them")
+        if tells_probabilities and self.file is None and not (as_json and self.text is not None):
+            raise UserError("--log-probabilities are told with --json or --file; they have no place in a text")
+        if self.file is not None and self.images:
+            raise UserError(
+                '--image is of --prompt and --interactive; in a file each line has its own: "images": ["cat.jpg"]'
+            )
+
+    def check(self, options: Mapping[str, Any], *, sees: bool) -> None:
+        """What is wrong with prompts is said before anything is started."""
+        if self.file is not None:
+            read_prompts(self.file, options, sees=sees)
+        check_files(self.images)
+        marks = self.text.count(MARK) if self.text is not None else len(self.images)
+        if problem := marks_problem(marks, len(self.images), sees=sees, given_by="--image FILE"):
+            raise UserError(f"the prompt {problem}")
+
+    def arguments(self) -> list[str]:
+        """For the program: `--name=value`, so that a prompt that starts with a dash stays a prompt."""
+        return [
+            *([f"--prompt={self.text}"] if self.text is not None else []),
+            *([f"--file={self.file.absolute()}", f"--batch-size={self.batch_size}"] if self.file is not None else []),
+            *(["--interactive"] if self.interactive else []),
+            *(f"--image={path.absolute()}" for path in self.images),
+        ]
 
 
 def layout_arguments(tp: int | None, pp: int | None) -> list[str]:

@@ -9,8 +9,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.run_start import RunsDir
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.samples.sample_index import (
     IndexAnswer,

@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from orchestrator.cli.common import print_json, warn
-from orchestrator.cli.models.conversion import alone, convert, size_of
+from orchestrator.cli.models.conversion import alone, convert, size_of, spec_around
 from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.run_start import check_installed, label
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
@@ -134,15 +134,7 @@ def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Pat
     model = to_model(arguments, family)
     own = vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
     model["vocab_size"] = _vocabulary(arguments) or own or found["rows"]
-    written = {
-        "name": name or "megatron-lm",
-        "model": {"seq_length": 1024, **model},
-        "precision": {"dtype": found["dtype"]},
-        "data": {"random_tokens": True, **({"tokenizer": tokenizer} if tokenizer else {})},
-        "optimizer": {"lr": 1e-5},
-        "schedule": {"train_iters": 100},
-        "batch": {"micro_batch_size": 1, "global_batch_size": 8},
-    }
+    written = spec_around(name or "megatron-lm", {"seq_length": 1024, **model}, found["dtype"], tokenizer)
     return load_text(yaml.safe_dump(written, sort_keys=False), f"the job made of the arguments in {source}")
 
 

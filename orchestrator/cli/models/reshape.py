@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson, Overrides, print_json
+from orchestrator.cli.common import AsJson, Overrides, RunsDir, aligned, print_json
 from orchestrator.cli.models.conversion import alone, convert
-from orchestrator.cli.models.weights import WeightsName, tell_new_meaning, weights_named, whole_checkpoint
+from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import RunsDir, aligned, check_installed, label
+from orchestrator.cli.run_start import check_installed, label
 from orchestrator.data.tokenizers.copies import carried
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError
@@ -43,21 +43,26 @@ def _degree(name: str, what: str) -> Any:
     return typer.Option(f"--{name}", min=1, metavar="N", help=f"{what}; as it was by default.", show_default=False)
 
 
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Write the checkpoint alone, here, instead of a new run.",
+        callback=refuse_printed,
+    ),
+]
+To = Annotated[Path | None, typer.Option("--to", metavar="JOB.yaml", help="The job that is to go on from it.")]
+AllowChanges = Annotated[
+    bool, typer.Option("--allow-changes", help="Accept changes that alter the course of the training.")
+]
+
+
 def reshape(
     which: WeightsName,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="Write the checkpoint alone, here, instead of a new run.",
-            callback=refuse_printed,
-        ),
-    ] = None,
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="JOB.yaml", help="The job that is to go on from it.")
-    ] = None,
+    output: Output = None,
+    to: To = None,
     tp: Annotated[int | None, _degree("tp", "Tensor-parallel size")] = None,
     pp: Annotated[int | None, _degree("pp", "Pipeline-parallel size")] = None,
     vp: Annotated[int | None, _degree("vp", "Model chunks per pipeline rank; 1 for none")] = None,
@@ -66,13 +71,9 @@ def reshape(
     ep: Annotated[int | None, _degree("ep", "Expert-parallel size")] = None,
     etp: Annotated[int | None, _degree("etp", "Tensor-parallel size of experts")] = None,
     overrides: Overrides = None,
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", min=0, help="The checkpoint of a run; the newest by default.")
-    ] = None,
+    iteration: Iteration = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would become of it.")] = False,
-    allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Accept changes that alter the course of the training.")
-    ] = False,
+    allow_changes: AllowChanges = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -87,12 +88,7 @@ def reshape(
     weights = weights_named(which, iteration, runs)
     degrees = {"tp": tp, "pp": pp, "vp": vp, "cp": cp, "dp": dp, "ep": ep, "etp": etp}
     old = spec_to_go_on_with(weights)
-    asked = [
-        f"parallelism.{_FIELDS[name]}={_written(name, size)}" for name, size in degrees.items() if size is not None
-    ]
-    if dp is not None and to is None:  # what the launch section says of processes would stand against it
-        asked += ["launch.nodes=1", "launch.gpus_per_node=null"]
-    new = _target(old, to, [*asked, *(overrides or [])], weights)
+    new = _target(old, to, [*_asked(degrees, to), *(overrides or [])], weights)
     check_installed(new.job)
     if output is not None and output.exists():
         raise UserError(f"{output} exists already: name a folder that is not there")
@@ -103,9 +99,7 @@ def reshape(
     findings = judge_reshape(old, new.job, *facts, same_tokenizer=same)
     left = left_behind(weights, new.job) if to is None else []
     if not as_json:
-        typer.echo(f"{checkpoint}:")
-        typer.echo(aligned([["WHAT", "THERE", "HERE", "VERDICT", "WHY"], *(_row(finding) for finding in findings)]))
-        _tell_left_behind(left)
+        _tell_findings(checkpoint, findings, left)
     _refuse(findings, allow_changes)
     answer: dict[str, Any] = {"checkpoint": str(checkpoint), "findings": [asdict(finding) for finding in findings]}
     answer["left_behind"] = {change.path: change.old for change in left}
@@ -125,6 +119,16 @@ def reshape(
     else:
         typer.echo(f"wrote run {label(run)} in {run.path}: go on with `orchestrator resume {in_command(run)}`")
         tell_new_meaning(run, runs)
+
+
+def _asked(degrees: dict[str, int | None], to: Path | None) -> list[str]:
+    """The degrees, as `--set` takes them."""
+    asked = [
+        f"parallelism.{_FIELDS[name]}={_written(name, size)}" for name, size in degrees.items() if size is not None
+    ]
+    if degrees["dp"] is not None and to is None:  # what the launch section says of processes would stand against it
+        asked += ["launch.nodes=1", "launch.gpus_per_node=null"]
+    return asked
 
 
 def _written(name: str, size: int) -> str:
@@ -163,6 +167,12 @@ def _newest(weights: Weights, iteration: int | None) -> Path:
 def _row(finding: Finding) -> list[str]:
     before, after = ("-" if value is None else str(value) for value in (finding.before, finding.after))
     return [finding.what, before, after, finding.verdict, finding.reason]
+
+
+def _tell_findings(checkpoint: Path, findings: list[Finding], left: list[Change]) -> None:
+    typer.echo(f"{checkpoint}:")
+    typer.echo(aligned([["WHAT", "THERE", "HERE", "VERDICT", "WHY"], *(_row(finding) for finding in findings)]))
+    _tell_left_behind(left)
 
 
 def _tell_left_behind(left: list[Change]) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson
-from orchestrator.cli.listening import Token, check_token, is_loopback
+from orchestrator.cli.common import AsJson, RunsDir
+from orchestrator.cli.listening import Host, Port, Token, check_token, is_loopback
 from orchestrator.cli.models.generate import (
     PipelineParallel,
     TensorParallel,
@@ -20,8 +20,8 @@ from orchestrator.cli.models.generate import (
     layout_arguments,
     run_inference,
 )
-from orchestrator.cli.models.weights import WeightsName, weights_named
-from orchestrator.cli.run_start import RunsDir, check_installed
+from orchestrator.cli.models.weights import Iteration, WeightsName, weights_named
+from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.http.listening import TOKEN_VARIABLE, listen
 from orchestrator.portable import Weights
@@ -32,38 +32,37 @@ _TEXT_KB, _IMAGES_KB = 1024, 16 * 1024
 """How large requests may be by default: texts, and photographs, which JSON makes a third larger."""
 
 
+MaxWaiting = Annotated[
+    int, typer.Option("--max-waiting", min=1, help="Texts asked for and not written yet; more are refused (429).")
+]
+MaxRequestKb = Annotated[
+    int | None,
+    typer.Option(
+        "--max-request-kb",
+        min=1,
+        help=f"Size of a request; larger ones are refused (413). {_TEXT_KB} by default, and {_IMAGES_KB} where the "
+        "model sees images.",
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option("--max-length", min=2, help="Tokens of a prompt and its text; the model's positions by default."),
+]
+
+
 def command(
     which: WeightsName,
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
-    ] = 8000,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
     token: Token = None,
     name: Annotated[str | None, typer.Option("--name", help="What callers call the model; the job's name.")] = None,
     max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Texts that are written at a time.")] = 32,
-    max_waiting: Annotated[
-        int, typer.Option("--max-waiting", min=1, help="Texts asked for and not written yet; more are refused (429).")
-    ] = 256,
-    max_request_kb: Annotated[
-        int | None,
-        typer.Option(
-            "--max-request-kb",
-            min=1,
-            help=f"Size of a request; larger ones are refused (413). {_TEXT_KB} by default, and {_IMAGES_KB} where the "
-            "model sees images.",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option("--max-length", min=2, help="Tokens of a prompt and its text; the model's positions by default."),
-    ] = None,
+    max_waiting: MaxWaiting = 256,
+    max_request_kb: MaxRequestKb = None,
+    max_length: MaxLength = None,
     tensor_model_parallel_size: TensorParallel = None,
     pipeline_model_parallel_size: PipelineParallel = None,
-    iteration: Annotated[
-        int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")
-    ] = None,
+    iteration: Iteration = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -22,6 +22,7 @@ WeightsName = Annotated[
         show_default=False,
     ),
 ]
+Iteration = Annotated[int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")]
 
 
 def weights_named(which: str, iteration: int | None, runs_dir: Path) -> Weights:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.run_start import RunName, RunsDir, label, reached
+from orchestrator.cli.common import AsJson, RunName, RunsDir, print_json
+from orchestrator.cli.run_start import label, reached
 from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
 from orchestrator.launch.cluster.submission import SlurmRun

@@ -12,17 +12,17 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json, short_count, warn
-from orchestrator.cli.run_start import RunsDir, aligned
+from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json, warn
 from orchestrator.cli.runs.curves import Curve, draw, letter_in_colour
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.launch.runs import find_run
-from orchestrator.planning.figures import duration, memory_size
+from orchestrator.quantities import duration, memory_size, short_count
 from orchestrator.review.charts.axes import X_TITLES, XAxis, x_of
 from orchestrator.review.charts.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.compare import Comparison, Difference, Kind, Row, compare
 from orchestrator.review.summary import summarize_each, with_goodput
+from orchestrator.run.results.record import json_number
 from orchestrator.run.rundir import RunDir, default_runs_dir
 from orchestrator.spec.messages.suggestions import closest
 
@@ -112,14 +112,14 @@ def as_record(found: Comparison, series: Sequence[Series], metric: str, x: XAxis
             {
                 "name": row.measure.name,
                 "goal": row.measure.goal,
-                "values": [_plain(value) for value in row.values],
+                "values": [json_number(value) for value in row.values],
                 "best": sorted(row.best),
             }
             for row in found.rows
         ],
         "metric": metric,
         "x": x,
-        "curves": [{"x": list(curve.x), "y": [_plain(value) for value in curve.y]} for curve in curves],
+        "curves": [{"x": list(curve.x), "y": [json_number(value) for value in curve.y]} for curve in curves],
     }
 
 
@@ -238,7 +238,3 @@ def _can_print(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _plain(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import plotext
 
-from orchestrator.cli.common import short_count
+from orchestrator.quantities import short_count
+from orchestrator.review.charts.geometry import LARGEST, point_of, round_numbers, unbroken
 
 _COLOURS = (33, 166, 34, 127, 37, 160, 136, 244)
 """Of the 256 of a terminal: such as can be read on a light ground and on a dark one."""
 _LEAST_WIDTH, _LEAST_HEIGHT = 30, 8
-_LARGEST = 1e100
-"""plotext cannot scale axes on which the distance of two points is no number."""
 _COLUMNS_PER_TICK, _ROWS_PER_TICK = 16, 3
 _PLAIN = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|" + 9 * "+")
 
@@ -34,7 +33,7 @@ def draw(
     """The curves in one frame of `width` columns and `height` rows. With colours they are lines, each with its letter
     at its end; without, each is drawn in its letters. Without any finite value: a sentence.
     """
-    drawn = [(curve, parts) for curve in curves if (parts := _unbroken(curve))]
+    drawn = [(curve, parts) for curve in curves if (parts := unbroken(map(point_of, curve.x, curve.y)))]
     if not drawn:
         return f"{title}: nothing to draw"
     figure = plotext.figure
@@ -66,35 +65,11 @@ def letter_in_colour(letter: str, number: int) -> str:
     return str(plotext.colorize(letter, pixel=_COLOURS[number % len(_COLOURS)]).string())
 
 
-def _unbroken(curve: Curve) -> list[list[tuple[float, float]]]:
-    """The stretches of a curve without gaps."""
-    found: list[list[tuple[float, float]]] = [[]]
-    for x, y in zip(curve.x, curve.y, strict=True):
-        if abs(x) < _LARGEST and abs(y) < _LARGEST:  # which NaN is not
-            found[-1].append((float(x), float(y)))
-        elif found[-1]:
-            found.append([])
-    return [points for points in found if points]
-
-
 def _mark_axis(axis: str, values: Sequence[float], most: int) -> None:
     """Round numbers along an axis; where all values are one, that one, in the middle."""
     low, high = min(values), max(values)
     ticks = round_numbers(low, high, max(2, most)) if high > low else [low]
-    if high > low and not math.isclose(high, low, rel_tol=1e-12, abs_tol=1 / _LARGEST):
+    if high > low and not math.isclose(high, low, rel_tol=1e-12, abs_tol=1 / LARGEST):
         plotext.figure.ruler(axis).lim(low, high)
     texts = [short_count(tick) if axis == "x" else f"{tick:.6g}" for tick in ticks]
     plotext.figure.ruler(axis).ticks(ticks, texts)
-
-
-def round_numbers(low: float, high: float, most: int) -> list[float]:
-    """At most `most` (2 or more) multiples of 1, 2 or 5 times a power of ten between two different numbers."""
-    least = high / (most - 1) - low / (most - 1)
-    if least < 1 / _LARGEST:
-        return [low, high]
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next((power * factor for factor in (1, 2, 5, 10) if power * factor >= least), 0.0)
-    if not 0 < step < math.inf or low + step == low:
-        return [low, high]
-    first, last = math.ceil(low / step), math.floor(high / step)
-    return [float(f"{number * step:.12g}") for number in range(first, last + 1)] or [low, high]

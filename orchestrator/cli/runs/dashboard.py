@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson
-from orchestrator.cli.listening import Token, check_token, is_loopback
+from orchestrator.cli.listening import Host, Port, Token, check_token, is_loopback
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.http.listening import TOKEN_VARIABLE, listen
 from orchestrator.run.rundir import RUNS_DIR_VARIABLE, default_runs_dir
@@ -27,34 +27,35 @@ _NEEDED = {
 }
 
 
+RunsDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--runs-dir",
+        "--runs",
+        metavar="DIR",
+        help=f"Folder of the runs; ${RUNS_DIR_VARIABLE} or `runs` here by default.",
+        show_default=False,
+    ),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", metavar="NAME", help="Another name that browsers may call it by, behind a proxy."),
+]
+AllowActions = Annotated[
+    bool,
+    typer.Option(
+        "--allow-actions", help="Let visitors cancel, resume and retry, who then need a token; else it only shows."
+    ),
+]
+
+
 def command(
-    runs_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--runs-dir",
-            "--runs",
-            metavar="DIR",
-            help=f"Folder of the runs; ${RUNS_DIR_VARIABLE} or `runs` here by default.",
-            show_default=False,
-        ),
-    ] = None,
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
-    ] = 8080,
+    runs_dir: RunsDir = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
     token: Token = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="Another name that browsers may call it by, behind a proxy."),
-    ] = None,
-    allow_actions: Annotated[
-        bool,
-        typer.Option(
-            "--allow-actions", help="Let visitors cancel, resume and retry, who then need a token; else it only shows."
-        ),
-    ] = False,
+    allow_host: AllowHost = None,
+    allow_actions: AllowActions = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the runs of a folder in a browser, live, until Ctrl-C. It keeps nothing of its own.

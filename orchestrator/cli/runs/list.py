@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json
-from orchestrator.cli.run_start import RunsDir, ago, aligned, bytes_unsent
+from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
+from orchestrator.cli.run_start import bytes_unsent
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses
+from orchestrator.quantities import age
 from orchestrator.run.rundir import RunDir, cell_of, default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
@@ -67,7 +68,7 @@ def _row(status: RunStatus) -> list[str]:
         _number(status, "train/loss"),
         _number(status, "validation/loss"),
         str(status.checkpoints[-1].iteration) if status.checkpoints else "-",
-        ago(time.time() - status.created) if status.created else "-",
+        age(time.time() - status.created) if status.created else "-",
     ]
 
 

@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson
-from orchestrator.cli.run_start import RunsDir
+from orchestrator.cli.common import AsJson, RunsDir
 from orchestrator.errors import MissingDependency, RunNotFound, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.run.rundir import RunDir, cell_of, default_runs_dir

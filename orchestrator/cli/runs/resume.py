@@ -10,15 +10,13 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, Overrides
+from orchestrator.cli.common import AsJson, Overrides, RunName, RunsDir
 from orchestrator.cli.data_preparation import check_sources
 from orchestrator.cli.jobs.planned_job import plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, AllowWarnings, check_start, verdict_on
 from orchestrator.cli.run_start import (
     Detach,
     FromScratch,
-    RunName,
-    RunsDir,
     check_installed,
     describe_completed,
     label,
@@ -32,12 +30,13 @@ from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
 from orchestrator.launch.runs import add_generation, find_run, written_with
 from orchestrator.launch.start_checks import check_startable, refuse_imported, refuse_without_checkpoint
-from orchestrator.launch.states.run_states import status_of
+from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.progress import stored_progress
 from orchestrator.run.checkpoints import Commit, latest_valid, verify
 from orchestrator.run.rundir import RunDir, default_runs_dir, in_command
+from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_resolved, load_text
 from orchestrator.spec.schema.diff import Change, diff_jobs
@@ -91,21 +90,8 @@ def command(
     if status.state == "completed" and not changes and not from_scratch:
         describe_completed(run, status, as_json)
         return
-    if status.is_active and status.job is not None:
-        raise RunIsHeld(
-            f"run {label(run)} is on its way already ({status.describe()}).\n"
-            f"      Follow it with `orchestrator logs {in_command(run)} -f`, or stop it with "
-            f"`orchestrator cancel {in_command(run)}`."
-        )
     job = changed.job if changed else old
-    if status.job is None:
-        check_startable(run, job, from_scratch=from_scratch)
-    else:
-        refuse_without_checkpoint(run, from_scratch=from_scratch)
-    saved = () if from_scratch else status.checkpoints
-    cluster = None if status.job is None else cluster_of(job)
-    verdict = verdict_on(job, cluster, run.path.parent.parent, saved)
-    check_start(verdict, HERE if cluster is None else ON_A_CLUSTER, allowed=allow_warnings)
+    cluster = _place_of(run, job, status, from_scratch=from_scratch, allow_warnings=allow_warnings)
     if changed is not None and changes:  # what was refused has changed nothing
         if not from_scratch:
             check_length(run, changed.job, quiet=as_json)
@@ -119,6 +105,27 @@ def command(
     with sigterm_as_ctrl_c():
         code = start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json)
     raise typer.Exit(code)
+
+
+def _place_of(
+    run: RunDir, job: JobSpec, status: RunStatus, *, from_scratch: bool, allow_warnings: bool
+) -> ClusterSpec | None:
+    """The cluster that the job starts on, None for this machine; it is where the run was. Raises what hinders it."""
+    if status.is_active and status.job is not None:
+        raise RunIsHeld(
+            f"run {label(run)} is on its way already ({status.describe()}).\n"
+            f"      Follow it with `orchestrator logs {in_command(run)} -f`, or stop it with "
+            f"`orchestrator cancel {in_command(run)}`."
+        )
+    if status.job is None:
+        check_startable(run, job, from_scratch=from_scratch)
+    else:
+        refuse_without_checkpoint(run, from_scratch=from_scratch)
+    saved = () if from_scratch else status.checkpoints
+    cluster = None if status.job is None else cluster_of(job)
+    verdict = verdict_on(job, cluster, run.path.parent.parent, saved)
+    check_start(verdict, HERE if cluster is None else ON_A_CLUSTER, allowed=allow_warnings)
+    return cluster
 
 
 def _newest(run: RunDir) -> Commit | None:

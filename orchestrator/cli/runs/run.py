@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobFiles, Overrides
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir
 from orchestrator.cli.data_preparation import check_sources, prepare_first
 from orchestrator.cli.jobs.planned_job import judge_here, plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, AllowWarnings, check_start
-from orchestrator.cli.run_start import (
-    Detach,
-    FromScratch,
-    RunsDir,
-    check_installed,
-    label,
-    start,
-    wait_for_previous,
+from orchestrator.cli.run_start import Detach, FromScratch, check_installed, label, start, wait_for_previous
+from orchestrator.cli.runs.starts.continuation import (
+    AllowChanges,
+    New,
+    begin_run,
+    needs_no_start,
+    run_continued,
+    take_changes,
 )
-from orchestrator.cli.runs.starts.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
-from orchestrator.cli.runs.starts.submission import describe_active
-from orchestrator.launch.continuation import Continuation, has_steps_left
+from orchestrator.launch.continuation import Continuation
 from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
-from orchestrator.launch.runs import attach_or_create, create_run, taken_back
+from orchestrator.launch.runs import taken_back
 from orchestrator.launch.start_checks import check_startable, refuse_missing
-from orchestrator.launch.states.run_states import status_of
+from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.run.checkpoints import committed, find_weights
 from orchestrator.spec.loading import load_job
@@ -61,25 +59,18 @@ def command(
     found = run_continued(
         loaded, folder, new=new, allow_changes=allow_changes, from_scratch=from_scratch, as_json=as_json
     )
+    is_new = False
     if found is None:
         if job.checkpoint.pretrained is not None:
             find_weights(job.checkpoint.pretrained, folder)
         check_start(judge_here(loaded, plan, folder), HERE, allowed=allow_warnings)
         prepare_first(jobs, overrides or [], job, as_json)
-        created = (create_run(job, loaded.text, folder), True) if new else attach_or_create(job, loaded.text, folder)
-        found, is_new = Continuation(created[0], job), created[1]
-    else:
-        is_new = False
+        found, is_new = begin_run(loaded, folder, new=new)
     run, job = found.run, found.job
     said = f"new run {label(run)} in {run.path}"
     if not is_new:
-        wait_for_previous(run, quiet=as_json)
-        status = status_of(run)
-        if status.is_active and status.job is not None:
-            describe_active(status, as_json)
-            return
-        if status.state == "completed" and not from_scratch and not has_steps_left(found, status.checkpoints):
-            tell_completed(found, status, as_json)
+        status = _before(found, from_scratch=from_scratch, as_json=as_json)
+        if status is None:
             return
         said = f"continuing run {label(run)} in {run.path} ({status.describe()})"
     try:
@@ -97,3 +88,13 @@ def command(
             typer.echo(f"stopped before it started; run {label(run)} is gone again", err=True)
         raise
     raise typer.Exit(code)
+
+
+def _before(found: Continuation, *, from_scratch: bool, as_json: bool) -> RunStatus | None:
+    """How a run stands that is to go on, once its start before has ended; None where it needs no other."""
+    wait_for_previous(found.run, quiet=as_json)
+    status = status_of(found.run)
+    submitted = status.is_active and status.job is not None
+    if needs_no_start(found, status, is_on_its_way=submitted, from_scratch=from_scratch, as_json=as_json):
+        return None
+    return status

@@ -6,13 +6,13 @@ import time
 
 import typer
 
-from orchestrator.cli.common import AsJson, print_json, short_count
-from orchestrator.cli.run_start import RunName, RunsDir, ago, aligned, bytes_unsent, label, unsent_words
+from orchestrator.cli.common import AsJson, RunName, RunsDir, aligned, print_json
+from orchestrator.cli.run_start import bytes_unsent, label, unsent_words
 from orchestrator.launch.choices import choices_line
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
-from orchestrator.launch.watch import duration
+from orchestrator.quantities import age, clock_time, short_count
 from orchestrator.run.causes import cause_of
 from orchestrator.run.checkpoints import passed_over
 from orchestrator.run.events.types import FirstStep
@@ -83,7 +83,7 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
     if status.holder is not None and status.holder.live:
         lines.append(("held by", status.holder.describe()))
     if status.created:
-        lines.append(("created", f"{ago(time.time() - status.created)} ago"))
+        lines.append(("created", f"{age(time.time() - status.created)} ago"))
     lines.append(("folder", str(run.path)))
     lines.append(("logs", f"orchestrator logs {in_command(run)}"))
     if (url := mlflow_url(run)) is not None:
@@ -156,11 +156,11 @@ def _goodput_line(goodput: Goodput) -> list[tuple[str, str]]:
         "not asked to run": goodput.idle_seconds,
     }
     parts = [
-        f"{name} {duration(rest[name])}" for name in sorted(rest, key=lambda name: -rest[name]) if rest[name] >= 0.5
+        f"{name} {clock_time(rest[name])}" for name in sorted(rest, key=lambda name: -rest[name]) if rest[name] >= 0.5
     ]
-    counted = duration(goodput.wall_seconds - goodput.first_queue_seconds)
-    text = f"{goodput.fraction:.0%}: {duration(goodput.productive_seconds)} of training in {counted}"
+    counted = clock_time(goodput.wall_seconds - goodput.first_queue_seconds)
+    text = f"{goodput.fraction:.0%}: {clock_time(goodput.productive_seconds)} of training in {counted}"
     first = (
-        f"; first {duration(goodput.first_queue_seconds)} in the queue" if goodput.first_queue_seconds >= 0.5 else ""
+        f"; first {clock_time(goodput.first_queue_seconds)} in the queue" if goodput.first_queue_seconds >= 0.5 else ""
     )
     return [("goodput", text + (f" ({', '.join(parts)})" if parts else "") + first)]

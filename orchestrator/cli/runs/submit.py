@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json
 from orchestrator.cli.data_preparation import check_sources
-from orchestrator.cli.jobs.planned_job import Strict, judge_loaded, layout_line
+from orchestrator.cli.jobs.planned_job import PlannedJob, Strict, judge_loaded, layout_line
 from orchestrator.cli.jobs.preflight import ON_A_CLUSTER, AllowWarnings, check_start
 from orchestrator.cli.jobs.target_options import TargetOptions, load_named
-from orchestrator.cli.run_start import FromScratch, RunsDir, label
-from orchestrator.cli.runs.starts.continuation import AllowChanges, New, run_continued, take_changes, tell_completed
+from orchestrator.cli.run_start import FromScratch, label
+from orchestrator.cli.runs.starts.continuation import (
+    AllowChanges,
+    New,
+    begin_run,
+    needs_no_start,
+    run_continued,
+    take_changes,
+)
 from orchestrator.cli.runs.starts.submission import (
     ID_OF_THE_DATA_JOB,
-    describe_active,
     describe_preparation,
     describe_request,
     jobs_before,
@@ -24,44 +32,51 @@ from orchestrator.cli.runs.starts.submission import (
     submit_and_tell,
 )
 from orchestrator.cli.runs.sweep import SweepOptions, start_sweep
+from orchestrator.data.preparation import Source
 from orchestrator.errors import UserError
 from orchestrator.launch.cluster.preparation import render_preparation
 from orchestrator.launch.cluster.submission import place_of
-from orchestrator.launch.continuation import Continuation, has_steps_left
-from orchestrator.launch.runs import attach_or_create, create_run, next_run_dir, taken_back
+from orchestrator.launch.continuation import Continuation
+from orchestrator.launch.runs import next_run_dir, taken_back
 from orchestrator.launch.scripts.sbatch import render_sbatch
 from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.run.checkpoints import committed
+from orchestrator.run.rundir import RunDir
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.loading import LoadedJob
+
+Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), not launch.cluster."),
+]
+After = Annotated[
+    list[str] | None,
+    typer.Option("--after", metavar="RUN", help="Start when this run has completed; may be given several times."),
+]
+Array = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--array",
+        metavar="FIELD=V1,V2,…",
+        help="A run for each value (for each combination, when given several times), as one job array: a sweep.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the batch script; create and submit nothing.")]
 
 
 def command(
     jobs: JobFiles,
     overrides: Overrides = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), not launch.cluster."),
-    ] = None,
+    cluster: Cluster = None,
     new: New = False,
     allow_changes: AllowChanges = False,
     allow_warnings: AllowWarnings = False,
     from_scratch: FromScratch = False,
-    after: Annotated[
-        list[str] | None,
-        typer.Option("--after", metavar="RUN", help="Start when this run has completed; may be given several times."),
-    ] = None,
-    array: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--array",
-            metavar="FIELD=V1,V2,…",
-            help="A run for each value (for each combination, when given several times), as one job array: a sweep.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the batch script; create and submit nothing.")
-    ] = False,
+    after: After = None,
+    array: Array = None,
+    dry_run: DryRun = False,
     strict: Strict = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
@@ -83,11 +98,8 @@ def command(
         asked = SweepOptions(dry_run=dry_run, cluster=cluster, new=new, allow_changes=allow_changes)
         start_sweep(jobs, overrides, array, replace(asked, allow_warnings=allow_warnings), runs_dir, as_json)
         return
-    named = TargetOptions(cluster)
-    loaded = load_named(jobs, overrides or [], named)
-    job = loaded.job
-    folder = runs_dir_of(job, runs_dir)
-    named = named if job.launch.cluster is not None else TargetOptions(only_cluster())
+    loaded, named = _loaded(jobs, overrides or [], cluster)
+    folder = runs_dir_of(loaded.job, runs_dir)
     judge_loaded(loaded, named, runs_dir=folder).require(strict=False)  # before anybody is asked anything
     found = run_continued(
         loaded, folder, new=new, allow_changes=allow_changes, from_scratch=from_scratch, as_json=as_json or dry_run
@@ -95,44 +107,76 @@ def command(
     saved = () if found is None or from_scratch else committed(found.run)
     judged = judge_loaded(loaded, named, runs_dir=folder, saved=saved)
     judged.require(strict=strict)
-    plan, profile = judged.plan, judged.cluster
-    assert profile is not None, "without a name it is the only one there is"
-    missing = check_sources(plan)
+    missing = check_sources(judged.plan)
     before = jobs_before(after or [], folder)
     if dry_run:
         check_start(judged.verdict, ON_A_CLUSTER, allowed=True)
-        run = next_run_dir(job, folder) if found is None else found.run
-        place = place_of(run, job, copy=False)
-        data_script = render_preparation(job, profile, place, missing) if missing else None
-        before = (*before, *([ID_OF_THE_DATA_JOB] if missing else []))
-        script = render_sbatch(job, profile, place, from_scratch=from_scratch, after=before)
-        if as_json:
-            print_json({"run_dir": str(run.path), "script": script, "data_script": data_script})
-        else:
-            typer.echo(script, nl=False)
-            if missing:
-                typer.echo(describe_preparation(run, job, profile, missing), err=True)
-            typer.echo(f"{layout_line(plan)}\n{describe_request(run, job, profile, before)}", err=True)
+        run = next_run_dir(loaded.job, folder) if found is None else found.run
+        _show(run, judged, missing, before, from_scratch=from_scratch, as_json=as_json)
         return
+    is_new = found is None
     if found is None:
         check_start(judged.verdict, ON_A_CLUSTER, allowed=allow_warnings)
-        created = (create_run(job, loaded.text, folder), True) if new else attach_or_create(job, loaded.text, folder)
-        found, is_new = Continuation(created[0], job), created[1]
-    else:
-        is_new = False
-    run, job = found.run, found.job
-    status = status_of(run)
-    if status.is_active:
-        describe_active(status, as_json)
-        return
-    if status.state == "completed" and not from_scratch and not has_steps_left(found, status.checkpoints):
-        tell_completed(found, status, as_json)
+        found, is_new = begin_run(loaded, folder, new=new)
+    run, status = found.run, status_of(found.run)
+    if needs_no_start(found, status, is_on_its_way=status.is_active, from_scratch=from_scratch, as_json=as_json):
         return
     if not is_new:
         check_start(judged.verdict, ON_A_CLUSTER, allowed=allow_warnings)
         refuse_without_checkpoint(run, from_scratch=from_scratch)
+    _submit(found, loaded.text, judged, before, is_new=is_new, from_scratch=from_scratch, as_json=as_json)
+
+
+def _submit(
+    found: Continuation,
+    written: str,
+    judged: PlannedJob,
+    before: tuple[str, ...],
+    *,
+    is_new: bool,
+    from_scratch: bool,
+    as_json: bool,
+) -> None:
+    """Submit the job of a run, behind the jobs `before`. `written`: its spec as a person wrote it."""
+    run, cluster = found.run, _cluster(judged)
     with taken_back(run, is_new, by_ctrl_c=False):
-        take_changes(found, loaded.text, from_scratch=from_scratch, as_json=as_json)
+        take_changes(found, written, from_scratch=from_scratch, as_json=as_json)
         if not as_json:
-            typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(plan)}")
-        submit_and_tell(run, job, profile, from_scratch=from_scratch, after=before, as_json=as_json)
+            typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(judged.plan)}")
+        submit_and_tell(run, found.job, cluster, from_scratch=from_scratch, after=before, as_json=as_json)
+
+
+def _loaded(jobs: list[Path], overrides: list[str], cluster: str | None) -> tuple[LoadedJob, TargetOptions]:
+    """A job, and the cluster that it is for: without a name the only one there is."""
+    named = TargetOptions(cluster)
+    loaded = load_named(jobs, overrides, named)
+    return loaded, named if loaded.job.launch.cluster is not None else TargetOptions(only_cluster())
+
+
+def _show(
+    run: RunDir,
+    judged: PlannedJob,
+    missing: Sequence[Source],
+    before: tuple[str, ...],
+    *,
+    from_scratch: bool,
+    as_json: bool,
+) -> None:
+    """Print what would be submitted, behind the jobs `before`. `missing`: data sets that another job would make."""
+    job, cluster = judged.plan.job, _cluster(judged)
+    place = place_of(run, job, copy=False)
+    data_script = render_preparation(job, cluster, place, missing) if missing else None
+    before = (*before, *([ID_OF_THE_DATA_JOB] if missing else []))
+    script = render_sbatch(job, cluster, place, from_scratch=from_scratch, after=before)
+    if as_json:
+        print_json({"run_dir": str(run.path), "script": script, "data_script": data_script})
+        return
+    typer.echo(script, nl=False)
+    if missing:
+        typer.echo(describe_preparation(run, job, cluster, missing), err=True)
+    typer.echo(f"{layout_line(judged.plan)}\n{describe_request(run, job, cluster, before)}", err=True)
+
+
+def _cluster(judged: PlannedJob) -> ClusterSpec:
+    assert judged.cluster is not None, "without a name it is the only one there is"
+    return judged.cluster

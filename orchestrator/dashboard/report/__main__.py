@@ -12,7 +12,7 @@ from orchestrator.dashboard.report.building import ReportRequest, build
 from orchestrator.dashboard.report.html import to_html
 from orchestrator.dashboard.report.markdown import to_markdown
 from orchestrator.errors import OrchestratorError
-from orchestrator.planning.figures import disk_size
+from orchestrator.quantities import disk_size
 from orchestrator.run.rundir import RunDir, write_atomically, write_refusal
 
 

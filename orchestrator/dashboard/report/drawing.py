@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +10,14 @@ from typing import Any
 
 from orchestrator.dashboard.rendering import count
 from orchestrator.review.charts.curves import Figure
+from orchestrator.review.charts.geometry import Point, point_of, round_numbers, unbroken
 from orchestrator.review.charts.marks import MEANT, SIGNS
 
 WIDTH, HEIGHT = 560, 286
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 548, 12, 250
 _COLOURS = 8
 _SERIES = re.compile(r"series-([1-8])")
-_TICKS = 5
-_LARGEST = 1e300
+_MOST_TICKS = 6
 _MOST_POINTS = 400
 
 
@@ -83,7 +82,7 @@ def drawn(figure: Figure) -> Drawing:
 
     lines, names = [], list(dict.fromkeys(name_of(trace) for trace in traces))
     for trace, points in reversed(list(zip(traces, curves, strict=True))):
-        parts = _unbroken([None if point is None else (x_at(point[0]), y_at(point[1])) for point in points])
+        parts = unbroken([None if point is None else (x_at(point[0]), y_at(point[1])) for point in points])
         style = "area" if "stackgroup" in trace else "undone" if trace.get("meta") == "undone" else "line"
         if style == "area":
             parts = [[(part[0][0], y_at(0.0)), *part, (part[-1][0], y_at(0.0))] for part in parts]
@@ -96,13 +95,14 @@ def drawn(figure: Figure) -> Drawing:
         for shape in layout.get("shapes", ())
         if shape.get("yref") == "paper" and isinstance(shape.get("x0"), int | float)
     ]
+    across, upward = (round_numbers(*ends, _MOST_TICKS) for ends in ((low_x, high_x), (low_y, high_y)))
     return Drawing(
         title=_title(layout, "title"),
         x_title=_title(layout.get("xaxis", {}), "title"),
         y_title=_title(layout.get("yaxis", {}), "title"),
         lines=tuple(lines),
-        x_ticks=tuple((x_at(tick), count(tick)) for tick in ticks(low_x, high_x, _TICKS)),
-        y_ticks=tuple((y_at(tick), _tick(tick, layout.get("yaxis", {}))) for tick in ticks(low_y, high_y, _TICKS)),
+        x_ticks=tuple((x_at(tick), count(tick)) for tick in across),
+        y_ticks=tuple((y_at(tick), _tick(tick, layout.get("yaxis", {}))) for tick in upward),
         marks=tuple((place, name) for place, name in marks if _LEFT <= place <= _RIGHT),
     )
 
@@ -118,28 +118,9 @@ def name_of(trace: dict[str, Any]) -> str:
     return unescape(str(trace.get("name", "")))
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` + 1 multiples of 1, 2 or 5 times a power of ten between two different finite numbers."""
-    least = high / most - low / most
-    if not 1e-300 < least < _LARGEST:
-        return [low, high]
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next((power * factor for factor in (1, 2, 5, 10) if power * factor >= least), power * 10)
-    first, last = math.ceil(low / step), math.floor(high / step)
-    if last - first > most:  # where numbers are too coarse to be told apart
-        return [low, high]
-    return [float(f"{number * step:.12g}") for number in range(first, last + 1)] or [low, high]
-
-
-Point = tuple[float, float]
-
-
 def _points(trace: dict[str, Any]) -> list[Point | None]:
     """The points of a curve, None for a gap; of many so many as can be told apart."""
-    found: list[Point | None] = []
-    for x, y in zip(trace["x"], trace["y"], strict=True):
-        is_point = isinstance(x, int | float) and isinstance(y, int | float) and abs(x) < _LARGEST and abs(y) < _LARGEST
-        found.append((float(x), float(y)) if is_point else None)
+    found = [point_of(x, y) for x, y in zip(trace["x"], trace["y"], strict=True)]
     if len(found) <= _MOST_POINTS:
         return found
     kept = {0, len(found) - 1}
@@ -174,16 +155,6 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
         return low, high
     pad = abs(low) * 0.1 or 1.0
     return low - pad, high + pad
-
-
-def _unbroken(points: Sequence[Point | None]) -> list[list[Point]]:
-    found: list[list[Point]] = [[]]
-    for point in points:
-        if point is not None:
-            found[-1].append(point)
-        elif found[-1]:
-            found.append([])
-    return [part for part in found if part]
 
 
 def _tick(value: float, axis: dict[str, Any]) -> str:

@@ -173,3 +173,8 @@ def larger_surplus(weights: Sequence[float], samples: int) -> float:
         return SURPLUS
     fewest = max(min(asked_of_sources(weights, samples, 0.0)), 1)
     return max(SURPLUS, (len(weights) + 2) / fewest)
+
+
+def asked_of_blend(weights: Sequence[float], samples: int, larger: bool) -> list[int]:
+    """Samples that a blend asks each source for, with Megatron-LM's surplus or that of earlier versions."""
+    return asked_of_sources(weights, samples, larger_surplus(weights, samples) if larger else SURPLUS)

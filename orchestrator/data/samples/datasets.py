@@ -30,8 +30,8 @@ from orchestrator.data.families.choice import dataset_family
 from orchestrator.data.index.header import bin_path, idx_path
 from orchestrator.data.index.locking import locked
 from orchestrator.data.samples.blend_builder import BlendBuilder
-from orchestrator.data.samples.blend_samples import SURPLUS
-from orchestrator.data.samples.position import DataPosition, asked_of_blend
+from orchestrator.data.samples.blend_samples import SURPLUS, asked_of_blend
+from orchestrator.data.samples.position import DataPosition
 from orchestrator.data.samples.resumed_dataset import continued_samples
 from orchestrator.data.samples.sample_index import IndexFiles
 from orchestrator.data.tokenizers.tokenizer import Tokenizer

@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator.data.samples.blend_samples import SURPLUS, asked_of_sources, blend_counts, larger_surplus
+from orchestrator.data.samples.blend_samples import (
+    asked_of_blend,
+    blend_counts,
+)
 from orchestrator.spec.job_sections import JobSections
 
 _MOST = 1 << 48
@@ -148,11 +151,6 @@ def _of_blend(
     here = {source.key for source in sources}
     others = tuple(source for key, source in known.items() if key not in here)
     return DataPosition(since, samples, tuple(weights), tuple(sources), others, larger)
-
-
-def asked_of_blend(weights: Sequence[float], samples: int, larger: bool) -> list[int]:
-    """Samples that a blend asks each source for, with Megatron-LM's surplus or that of earlier versions."""
-    return asked_of_sources(weights, samples, larger_surplus(weights, samples) if larger else SURPLUS)
 
 
 def cut(job: JobSections) -> str:

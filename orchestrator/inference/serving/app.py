@@ -96,32 +96,7 @@ def build_app(served: ServedModel, limits: Limits) -> FastAPI:
         answer: Response = await decode_step(request)
         return answer
 
-    @app.exception_handler(RequestError)
-    async def refused(request: Request, error: RequestError) -> Response:
-        return _refusal(error)
-
-    @app.exception_handler(UserError)
-    async def wrong(request: Request, error: UserError) -> Response:
-        return _refusal(RequestError(400, str(error)))
-
-    @app.exception_handler(HTTPException)
-    async def unknown(request: Request, error: HTTPException) -> Response:
-        """What the framework refuses: another path, another method."""
-        asked = shorten(f"{request.method} {request.scope['path']}")
-        allowed = (error.headers or {}).get("Allow")
-        said = {404: f"there is no {asked} here: {_PATHS}", 405: f"{asked} is not answered, but {allowed} is"}
-        answer = _refusal(RequestError(error.status_code, said.get(error.status_code, str(error.detail))))
-        answer.headers.update(error.headers or {})
-        return answer
-
-    @app.exception_handler(ClientDisconnect)
-    async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return _refusal(RequestError(400, "the caller has hung up"))
-
-    @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> Response:
-        """The error is in the log, with its traceback."""
-        return _refusal(RequestError(500, FAILED))
+    _answer_errors(app)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -158,6 +133,37 @@ def build_app(served: ServedModel, limits: Limits) -> FastAPI:
         return await call.answer(asked.stream, asked.tells_usage)
 
     return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Errors as answers."""
+
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, error: RequestError) -> Response:
+        return _refusal(error)
+
+    @app.exception_handler(UserError)
+    async def wrong(request: Request, error: UserError) -> Response:
+        return _refusal(RequestError(400, str(error)))
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        """What the framework refuses: another path, another method."""
+        asked = shorten(f"{request.method} {request.scope['path']}")
+        allowed = (error.headers or {}).get("Allow")
+        said = {404: f"there is no {asked} here: {_PATHS}", 405: f"{asked} is not answered, but {allowed} is"}
+        answer = _refusal(RequestError(error.status_code, said.get(error.status_code, str(error.detail))))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return _refusal(RequestError(400, "the caller has hung up"))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        """The error is in the log, with its traceback."""
+        return _refusal(RequestError(500, FAILED))
 
 
 def _admit(request: Request, limits: Limits) -> None:

@@ -23,6 +23,7 @@ from typing import Literal
 import orchestrator
 from orchestrator.errors import UserError
 from orchestrator.launch.code import git
+from orchestrator.quantities import disk_size
 from orchestrator.resources import resource_root
 from orchestrator.run.rundir import RunDir
 
@@ -139,11 +140,11 @@ def _check_size(root: Path, names: Iterable[str]) -> None:
         counts[top] += 1
     largest = folders if total > MAX_BYTES else counts
     shown = ", ".join(
-        f"{name} ({folders[name] / 1e6:.0f} MB, {counts[name]} files)" for name, _ in largest.most_common(_SHOWN)
+        f"{name} ({disk_size(folders[name])}, {counts[name]} files)" for name, _ in largest.most_common(_SHOWN)
     )
     raise UserError(
-        f"launch.snapshot: {root} holds {total / 1e6:.0f} MB in {len(sizes)} files that git does not ignore; "
-        f"a snapshot takes at most {MAX_BYTES / 1e6:.0f} MB and {MAX_FILES} files.\n"
+        f"launch.snapshot: {root} holds {disk_size(total)} in {len(sizes)} files that git does not ignore; "
+        f"a snapshot takes at most {disk_size(MAX_BYTES)} and {MAX_FILES} files.\n"
         f"      The largest: {shown}. Name what is not code in .gitignore: it is linked then, not copied."
     )
 

@@ -29,6 +29,7 @@ from orchestrator.launch.processes.stop_request import (
 from orchestrator.launch.scripts.render import RUNTIME_MODULE, render
 from orchestrator.launch.start_checks import check_startable
 from orchestrator.process import Process
+from orchestrator.quantities import timestamp
 from orchestrator.run.causes import Exit, exit_records
 from orchestrator.run.events.types import Event, Exited, Launched
 from orchestrator.run.rundir import RunDir, write_atomically
@@ -111,7 +112,7 @@ def launch(
         run.append(Launched(launch_id=launch_id, **Process.current().to_record()))
         notifier = notifications.begin(run, job, launch_id)
         with run.open_to_append(run.launcher_log) as log:
-            log.write(f"=== launch {launch_id} at {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+            log.write(f"=== launch {launch_id} at {timestamp()}\n".encode())
             child = _start(run, launch_id, log)
         on_launched(launch_id)
         if job.launch.nodes > 1:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.fields.formatting import duration
 from orchestrator.launch.local.launcher import Display, Watcher, launch
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.policy import Decision, decide, unless_withdrawn
@@ -16,6 +15,7 @@ from orchestrator.launch.processes.stop_request import StopSignals, asked_to_sta
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.states.state_words import withdrawn_end
+from orchestrator.quantities import spec_duration
 from orchestrator.run.causes import Exit, cause_of
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
@@ -90,7 +90,7 @@ def launch_with_restarts(
 def _announcement(end: Exit, decision: Decision, *, anew: bool) -> str:
     why = f"{cause_of(end.cause).sentence}{f' ({end.message})' if end.message else ''}"
     whence = "from iteration 0" if anew else "from the last checkpoint"
-    return f"{why}: it starts again in {duration(round(decision.delay))}, {whence} (launch.on_failure)"
+    return f"{why}: it starts again in {spec_duration(round(decision.delay))}, {whence} (launch.on_failure)"
 
 
 def _decide(job: JobSpec, end: Exit, events: EventLog) -> Decision:

@@ -22,6 +22,7 @@ from orchestrator.files.stored_files import open_to_append
 from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
+from orchestrator.quantities import timestamp
 from orchestrator.run.events.types import Notified
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.sections.notifications import NotificationsSpec
@@ -68,7 +69,7 @@ def send(spec: NotificationsSpec, notice: Notice, folder: Path) -> dict[str, str
                 failed[way] = redact(problem)
             said = f"{notice.occasion}: {way}: {failed.get(way, 'told')}"
             with contextlib.suppress(OSError):
-                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {said}\n".encode(errors="replace"))
+                log.write(f"{timestamp()} {said}\n".encode(errors="replace"))
     return failed
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.fields.formatting import duration
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import last_iteration, last_metrics
 from orchestrator.launch.states.state_words import state_after, written_end
+from orchestrator.quantities import spec_duration
 from orchestrator.run.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.run.checkpoints import committed
 from orchestrator.run.events.types import DataFailed, Exited, Launched, RequeueFailed, Withdrawn
@@ -142,7 +142,7 @@ def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:
         first += f" at iteration {facts['iteration']} of {facts['train_iters']}"
     told = first.partition(" ")[2]
     if facts["seconds"] is not None:
-        first += f" after {duration(int(facts['seconds']))}"
+        first += f" after {spec_duration(int(facts['seconds']))}"
     if occasion in ("failed", "requeued", "stopped") and facts["message"] != told:
         first += f": {facts['message']}" if is_cancelled else f": {facts['cause']}: {facts['message']}"
     lines = [first, *(line for line in facts["evidence"] if line != facts["message"])]

@@ -7,11 +7,11 @@ from typing import Any
 
 from orchestrator.errors import Problem
 from orchestrator.planning.balance import WORTH
-from orchestrator.planning.figures import time_span
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.suggestions.trial import Trial, tried
 from orchestrator.planning.time import StepTime
+from orchestrator.quantities import time_span
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.base import divisors

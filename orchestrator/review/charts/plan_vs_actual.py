@@ -41,7 +41,7 @@ class RunPlan:
     @property
     def is_assumed(self) -> bool:
         """Whether nothing told which GPU it is, so that times and memory may be of another."""
-        return self.forecast.device_is_assumed
+        return self.forecast.choice.is_assumed
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _planned(path: Path, version: tuple[int, int], choices: tuple[tuple[str, Any
     job, said = _on(as_started(job, chosen), str(chosen.get("device")), str(chosen.get("layers")))
     plan = make_plan(job)
     taken = forecast(plan, profile)
-    return RunPlan(plan, taken, said or taken.device_from)
+    return RunPlan(plan, taken, said or taken.choice.how)
 
 
 def _on(job: JobSpec, device: str, layers: str) -> tuple[JobSpec, str | None]:

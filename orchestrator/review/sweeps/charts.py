@@ -275,35 +275,16 @@ def parallel(view: SweepView) -> Figure:
         share = (value - low) / (high - low) if high > low else 0.5
         return 1 - share if view.goal == "min" else share
 
-    data = []
-    for look in looks_of(view):
-        part = [cell for cell in look.cells if cell.is_measured and cell.entry.id in drawn]
-        xs: list[int | None] = []
-        ys: list[float | None] = []
-        texts: list[str] = []
-        for cell in part:
-            settings = cell.entry.values
-            known = zip((settings.get(path) for path in axes), scales, strict=True)
-            places = [scale(text) if text is not None else None for text, scale in known]
-            xs += [*range(len(axes) + 1), None]
-            places.append(height(cell.value or 0.0))
-            ys += [*(place if place is None else round(place, 4) for place in places), None]
-            texts += [said[cell.entry.id]] * (len(axes) + 1) + [""]
-        if not part:
-            continue
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": look.name,
-                "x": xs,
-                "y": ys,
-                "text": texts,
-                "hovertemplate": "%{text}<extra></extra>",
-                "line": dict(look.line),
-                "marker": {"color": look.line["color"], "size": 5},
-            }
-        )
+    def course(cell: Cell) -> list[float | None]:
+        """How high a cell's line is over each axis; None where it has no value of it."""
+        known = zip((cell.entry.values.get(path) for path in axes), scales, strict=True)
+        places = [scale(text) if text is not None else None for text, scale in known]
+        return [place if place is None else round(place, 4) for place in (*places, height(cell.value or 0.0))]
+
+    groups = [
+        (look, [cell for cell in look.cells if cell.is_measured and cell.entry.id in drawn]) for look in looks_of(view)
+    ]
+    data = [_courses(look, part, course, said) for look, part in groups if part]
     ticks = [
         _note(number, place, value)
         for number, (path, scale) in enumerate(zip(axes, scales, strict=True))
@@ -327,6 +308,31 @@ def parallel(view: SweepView) -> Figure:
             "hovermode": "closest",
             "legend": {"traceorder": "reversed"},
         },
+    }
+
+
+def _courses(
+    look: CellStyle, cells: Sequence[Cell], course: Callable[[Cell], list[float | None]], said: Mapping[str, str]
+) -> dict[str, Any]:
+    """The lines of cells that look alike, as one trace with gaps between them. `said`: what their points say."""
+    xs: list[int | None] = []
+    ys: list[float | None] = []
+    texts: list[str] = []
+    for cell in cells:
+        places = course(cell)
+        xs += [*range(len(places)), None]
+        ys += [*places, None]
+        texts += [said[cell.entry.id]] * len(places) + [""]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": look.name,
+        "x": xs,
+        "y": ys,
+        "text": texts,
+        "hovertemplate": "%{text}<extra></extra>",
+        "line": dict(look.line),
+        "marker": {"color": look.line["color"], "size": 5},
     }
 
 

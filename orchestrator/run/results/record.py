@@ -60,7 +60,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """JSON values only: a number that is NaN or infinite becomes a string."""
         metrics = {
-            name: {"value": _plain(measure.value), "stderr": _plain(measure.stderr)}
+            name: {"value": json_number(measure.value), "stderr": json_number(measure.stderr)}
             for name, measure in self.metrics.items()
         }
         return {**vars(self), "metrics": metrics, "files": [dict(file) for file in self.files]}
@@ -151,5 +151,6 @@ def metric_values(result: Result) -> dict[str, float]:
     return values
 
 
-def _plain(value: float | None) -> float | str | None:
+def json_number(value: float | None) -> float | str | None:
+    """As JSON has it, which has no numbers that are not finite."""
     return value if value is None or math.isfinite(value) else str(value)

@@ -17,6 +17,7 @@ from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.runtime.bench.setup import setup_of
 from orchestrator.runtime.bench.trace import ANNOTATION, END, breakdown, read_trace
 from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.session import Session
 
 _CUDA: Any = torch.cuda  # much of it has no types
@@ -38,27 +39,27 @@ class Benchmark(Callback):
         self._found: dict[str, Any] = {}
 
     def on_start(self, session: Session) -> None:
-        if session.ranks.is_first:
+        if session.processes.ranks.is_first:
             self._run.bench.mkdir(exist_ok=True)
-        if session.captured is not None:
+        if session.network.captured is not None:
             _prepare_for_graphs()
-        session.control.barrier()
+        session.processes.control.barrier()
 
     def on_step(self, session: Session) -> None:
         self._count += 1
         timed = self._count - self._warm_up
         if 0 <= timed <= self._steps:
-            self._moments.append(_moment(on_gpu=session.device.is_cuda))
+            self._moments.append(_moment(on_gpu=session.processes.device.is_cuda))
         profiled = timed - self._steps
         traced = profiled - PROFILED
         if profiled == 0:
-            self._found = {"step_seconds": self._step_seconds(session), **_memory(session)}
+            self._found = {"step_seconds": self._step_seconds(session), **_memory(session.processes.device)}
             self._write(session)
         if 0 <= profiled <= PROFILED:
             self._profile(session, profiled)
         if profiled == PROFILED:
             self._write(session)
-        if 0 <= traced <= PROFILED and self._keep_trace and session.device.is_cuda:
+        if 0 <= traced <= PROFILED and self._keep_trace and session.processes.device.is_cuda:
             self._trace(session, traced)
 
     def on_stop(self, session: Session) -> None:
@@ -68,23 +69,23 @@ class Benchmark(Callback):
     def _write(self, session: Session) -> None:
         """What all ranks have found so far."""
         session.wait_for_all_reduce()
-        ranks = session.ranks
+        ranks = session.processes.ranks
         own = {"rank": ranks.rank, "pp": ranks.pp, "tp": ranks.tp, "dp": ranks.dp, "cp": ranks.cp, **self._found}
-        gathered = session.control.gather_to_first(own)
+        gathered = session.processes.control.gather_to_first(own)
         if gathered is not None:
             write_atomically(self._run.bench_result, json.dumps({**_job_facts(session), "ranks": gathered}))
 
     def _step_seconds(self, session: Session) -> list[float]:
         """From the end of each step's work to that of the next; on a GPU by its own clock, so that nobody waits."""
         moments = self._moments
-        if not session.device.is_cuda:
+        if not session.processes.device.is_cuda:
             return [after - before for before, after in itertools.pairwise(moments)]
         torch.cuda.synchronize()
         return [before.elapsed_time(after) / 1e3 for before, after in itertools.pairwise(moments)]
 
     def _profile(self, session: Session, number: int) -> None:
         """`number`: how many of the profiled steps are done."""
-        on_gpu = session.device.is_cuda
+        on_gpu = session.processes.device.is_cuda
         if number == 0:
             # Operations on the host are left out where kernels tell more: noting them slows the host.
             self._start([ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU])
@@ -98,19 +99,22 @@ class Benchmark(Callback):
             return
         session.mark = _unmarked
         session.wait_for_all_reduce()
-        path = self._run.bench / f"trace-{session.ranks.rank}.json"
+        path = self._run.bench / f"trace-{session.processes.ranks.rank}.json"
         self._stop(path, on_gpu=on_gpu)
         self._found["profile"] = breakdown(
-            read_trace(path, on_gpu=on_gpu), self._marks, on_gpu=on_gpu, is_alone=session.ranks.world_size == 1
+            read_trace(path, on_gpu=on_gpu),
+            self._marks,
+            on_gpu=on_gpu,
+            is_alone=session.processes.ranks.world_size == 1,
         )
-        kept = self._keep_trace and session.ranks.is_first and not on_gpu
+        kept = self._keep_trace and session.processes.ranks.is_first and not on_gpu
         path.replace(self._run.bench_trace) if kept else path.unlink()
 
     def _trace(self, session: Session, number: int) -> None:
         """The same once more on rank 0, with what torch does on the host. `number`: how many of its steps are done."""
         if number == PROFILED:
             session.wait_for_all_reduce()
-        if not session.ranks.is_first:
+        if not session.processes.ranks.is_first:
             return
         if number == 0:
             self._start([ProfilerActivity.CPU, ProfilerActivity.CUDA])
@@ -162,9 +166,9 @@ def _moment(*, on_gpu: bool) -> Any:
     return event
 
 
-def _memory(session: Session) -> dict[str, int | None]:
+def _memory(device: Device) -> dict[str, int | None]:
     """Bytes that torch had allocated and reserved at most, and that were taken on the GPU by whomever."""
-    if not session.device.is_cuda:
+    if not device.is_cuda:
         return {"peak_bytes": None, "reserved_bytes": None, "used_bytes": None}
     free, total = torch.cuda.mem_get_info()
     return {
@@ -175,17 +179,17 @@ def _memory(session: Session) -> dict[str, int | None]:
 
 
 def _job_facts(session: Session) -> dict[str, Any]:
-    job, words = session.job, session.vocabulary.padded_size
+    job, words = session.job, session.data.vocabulary.padded_size
     tokens = job.global_batch_size * job.tokens_per_sample
     return {
-        "device": session.device.name,
-        "layers": session.layers,
+        "device": session.processes.device.name,
+        "layers": session.network.layers,
         "padded_vocab": words,
         "tokens_per_step": tokens,
         "flops_per_step": model_flops(job, tokens, words),
         "full_flops_per_step": full_flops(job, tokens, words),
         "formula": formula(job),
-        "peak_flops": peak_flops(session.device.name, job.precision.dtype),
+        "peak_flops": peak_flops(session.processes.device.name, job.precision.dtype),
         "dtype": job.precision.dtype,
         "products": "fp8" if job.precision.fp8 is not None else job.precision.dtype,
         "setup": setup_of(session),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import os
 import platform
 from typing import Any
 
 import torch
 
+from orchestrator.backends.libraries import versions_of
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.optimizer import parts_of
 from orchestrator.runtime.session import Session
@@ -74,8 +74,8 @@ def setup_of(session: Session) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
-        **(_gpu() if session.device.is_cuda else {"cpu_threads": torch.get_num_threads()}),
+        "packages": versions_of(_PACKAGES),
+        **(_gpu() if session.processes.device.is_cuda else {"cpu_threads": torch.get_num_threads()}),
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _matters(name)},
         "choices": _choices(session),
     }
@@ -100,20 +100,13 @@ def _gpu() -> dict[str, Any]:
 
 def _choices(session: Session) -> dict[str, Any]:
     """What `auto` and the machine decided: the layers, settings of megatron-core's and of our own layers."""
-    found: dict[str, Any] = {"layers": session.layers, "device": session.device.kind}
-    found["cuda_graphs"] = session.captured is not None
-    for config in (session.chunks[0].config, session.chunks[0].ddp_config):
+    found: dict[str, Any] = {"layers": session.network.layers, "device": session.processes.device.kind}
+    found["cuda_graphs"] = session.network.captured is not None
+    for config in (session.network.chunks[0].config, session.network.chunks[0].ddp_config):
         own = LayerConfig.__annotations__ if isinstance(config, LayerConfig) else ()
         values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
         names = [*_CHOICES, *own]
         found |= {name: values[name] for name in names if isinstance(values.get(name), bool | int | float | str)}
-    parts = parts_of(session.optimizer)
+    parts = parts_of(session.network.optimizer)
     found["optimizer"] = type(parts[0].optimizer).__name__
     return found
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -18,7 +18,7 @@ from orchestrator.runtime.callbacks.logging import loss_metrics
 from orchestrator.runtime.layers.fp8 import largest_values_kept
 from orchestrator.runtime.processes.control import Losses
 from orchestrator.runtime.processes.process_groups import rng_state, set_rng_state
-from orchestrator.runtime.session import Session
+from orchestrator.runtime.session import Network, Session
 from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import metrics_of
 from orchestrator.spec.sections.evaluation import EvaluationSpec
@@ -58,8 +58,8 @@ def _is_owed(session: Session) -> bool:
     iteration = session.state.iteration
     if iteration == 0 or session.finished or not _at_interval(session):
         return False
-    owed = session.ranks.is_first and not is_measured(session.run, "validation/loss", iteration)
-    return session.control.any(owed)
+    owed = session.processes.ranks.is_first and not is_measured(session.launch.run, "validation/loss", iteration)
+    return session.processes.control.any(owed)
 
 
 def _at_interval(session: Session) -> bool:
@@ -82,8 +82,8 @@ def evaluate(session: Session) -> None:
     """
     session.wait_for_all_reduce()
     values: dict[str, float] = {}
-    with evaluating(session):
-        for number, (name, dataset) in enumerate(session.validation_data.items()):
+    with evaluating(session.network):
+        for number, (name, dataset) in enumerate(session.data.validation.items()):
             losses = mean_losses(session, dataset)
             if losses is None:
                 session.event(EvaluationSkipped(iteration=session.state.iteration))
@@ -93,11 +93,11 @@ def evaluate(session: Session) -> None:
             values |= loss_metrics(prefix, losses)
             if not session.job.has_task:
                 # The first part is the language modelling, whose perplexity is known by that name.
-                first = losses.parts[session.step.parts[0]]
+                first = losses.parts[session.network.step.parts[0]]
                 values[f"{prefix}/perplexity"] = math.exp(min(first, _LARGEST_EXPONENT))
-    if session.ranks.is_first and values:
+    if session.processes.ranks.is_first and values:
         state = session.state
-        session.records.metrics(
+        session.launch.records.metrics(
             state.iteration,
             state.consumed_samples,
             state.consumed_tokens,
@@ -109,22 +109,22 @@ def evaluate(session: Session) -> None:
 
 
 @contextlib.contextmanager
-def evaluating(session: Session) -> Iterator[None]:
+def evaluating(network: Network) -> Iterator[None]:
     """No dropout, no gradients, parameters gathered once instead of before each layer. Scales of FP8 and what dropout
     draws from stay as they were: Transformer Engine's attention draws where it drops nothing, too.
     """
     drawing_from = rng_state()
-    overlapping = [chunk for chunk in session.chunks if chunk.ddp_config.overlap_param_gather]
+    overlapping = [chunk for chunk in network.chunks if chunk.ddp_config.overlap_param_gather]
     for chunk in overlapping:
         chunk.disable_forward_pre_hook(param_sync=True)
-    for chunk in session.chunks:
+    for chunk in network.chunks:
         chunk.eval()
-    beside = contextlib.nullcontext() if session.captured is None else session.captured.left_alone()
+    beside = contextlib.nullcontext() if network.captured is None else network.captured.left_alone()
     try:
-        with torch.no_grad(), largest_values_kept(session.modules), beside:
+        with torch.no_grad(), largest_values_kept(network.modules), beside:
             yield
     finally:
-        for chunk in session.chunks:
+        for chunk in network.chunks:
             chunk.train()
         for chunk in overlapping:
             chunk.enable_forward_pre_hook()
@@ -137,33 +137,35 @@ def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:
 
     After the last step there is no later evaluation that would make up for this one, so it is not stopped.
     """
-    job, schedule = session.job, session.schedule
+    job, schedule = session.job, session.data.schedule
     held_out = len(cast(Sized, dataset))  # torch's class has no length, and all of ours have one
     batches = min(job.evaluation.eval_iters, math.ceil(held_out / job.global_batch_size))
     samples = batches * job.global_batch_size
     first = _evaluations_before(job.evaluation, session.state.iteration) * samples
     full = schedule.at_full_size()
-    iterators = session.stream(dataset, MicroBatchSampler(full, first, first + samples, session.ranks.dp)).iterators()
-    metrics = metrics_of(session.step)
-    sums = [(0.0, 0.0)] * (len(session.step.parts) + len(metrics))
+    iterators = session.stream(
+        dataset, MicroBatchSampler(full, first, first + samples, session.processes.ranks.dp)
+    ).iterators()
+    metrics = metrics_of(session.network.step)
+    sums = [(0.0, 0.0)] * (len(session.network.step.parts) + len(metrics))
     for _ in range(batches):
         session.progress()
         loss = run_micro_batches(
-            session.step,
-            session.chunks,
+            session.network.step,
+            session.network.chunks,
             iterators,
             num_micro_batches=full.num_micro_batches(0),
             micro_batch_size=job.micro_batch_sequences,
             seq_length=job.model.sample_length,
             forward_only=True,
         )
-        agreed = session.control.exchange(
+        agreed = session.processes.control.exchange(
             session.state.iteration,
-            stop=session.stop.is_set(),
-            loss=loss if session.ranks.reports_loss else None,
+            stop=session.launch.stop.is_set(),
+            loss=loss if session.processes.ranks.reports_loss else None,
         )
         if agreed.stop and not session.finished:
-            session.stopping = True
+            session.agreed.stopping = True
             return None
         sums = [(total + a, count + b) for (total, count), (a, b) in zip(sums, agreed.sums, strict=True)]
-    return Losses.of(session.step.parts, tuple(sums), metrics=metrics)
+    return Losses.of(session.network.step.parts, tuple(sums), metrics=metrics)

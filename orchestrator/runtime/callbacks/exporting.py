@@ -21,8 +21,8 @@ class Exporting(Callback):
 
     def on_start(self, session: Session) -> None:
         policy = session.job.checkpoint.export
-        if policy is not None and session.ranks.is_first:
-            self._exports = Exports(session.run, policy, session.lease, session.records)
+        if policy is not None and session.processes.ranks.is_first:
+            self._exports = Exports(session.launch.run, policy, session.launch.lease, session.launch.records)
             self._exports.begin(session.state.iteration)
             session.checkpointer.exports = self._exports
 
@@ -34,10 +34,10 @@ class Exporting(Callback):
         if session.job.checkpoint.export is None:
             return
         # All ranks wait together, so that each can say that it is alive.
-        while session.control.any(self._busy(session)):
+        while session.processes.control.any(self._busy(session)):
             session.progress()
-        session.postponed = session.control.any(self._exports is not None and self._exports.stop())
-        if session.ranks.is_first:
+        session.agreed.postponed = session.processes.control.any(self._exports is not None and self._exports.stop())
+        if session.processes.ranks.is_first:
             session.checkpointer.thin_out(session.state.iteration)
 
     def on_stop(self, session: Session) -> None:
@@ -46,4 +46,4 @@ class Exporting(Callback):
 
     def _busy(self, session: Session) -> bool:
         """Wait a little for an export that is under way; whether there is one, and nobody asks for the end."""
-        return self._exports is not None and not session.stop.is_set() and self._exports.poll(_WAIT_SECONDS)
+        return self._exports is not None and not session.launch.stop.is_set() and self._exports.poll(_WAIT_SECONDS)

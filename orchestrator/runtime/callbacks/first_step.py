@@ -17,22 +17,22 @@ class FirstStep(Callback):
         self._is_over = False
 
     def on_start(self, session: Session) -> None:
-        session.clock.ends("before_steps")
+        session.launch.clock.ends("before_steps")
 
     def on_step(self, session: Session) -> None:
-        if self._is_over or not session.ranks.is_first:
+        if self._is_over or not session.processes.ranks.is_first:
             return
         self._is_over = True
-        session.clock.ends("step")
-        seconds = session.clock.seconds
+        session.launch.clock.ends("step")
+        seconds = session.launch.clock.seconds
         if (launched := _launched(session)) is not None:
             began = time.time() - sum(seconds.values())
             seconds = {"launch": max(0.0, began - launched), **seconds}
         rounded = {part: round(value, 3) for part, value in seconds.items()}
-        session.event(FirstStepDone(launch_id=session.launch_id, iteration=session.state.iteration, seconds=rounded))
+        session.event(FirstStepDone(launch_id=session.launch.id, iteration=session.state.iteration, seconds=rounded))
 
 
 def _launched(session: Session) -> float | None:
     """When this start was launched, in seconds since the epoch; None where nobody wrote it down."""
-    launched = session.run.events().of_launch(session.launch_id).last(Launched)
+    launched = session.launch.run.events().of_launch(session.launch.id).last(Launched)
     return None if launched is None else launched.time

@@ -27,7 +27,7 @@ class MetricLogging(Callback):
         self._last: StepRecord | None = None
 
     def on_loss(self, session: Session, record: StepRecord, losses: Losses) -> None:
-        if not session.ranks.is_first:
+        if not session.processes.ranks.is_first:
             return
         measured = {
             **loss_metrics("train", losses),
@@ -61,11 +61,13 @@ class MetricLogging(Callback):
         }
         if record.loss_scale is not None:
             values["train/loss_scale"] = record.loss_scale
-        if session.device.is_cuda:
+        if session.processes.device.is_cuda:
             values["memory/peak_bytes"] = torch.cuda.max_memory_allocated()
-        session.records.metrics(record.iteration, record.consumed_samples, record.consumed_tokens, values, record.ended)
+        session.launch.records.metrics(
+            record.iteration, record.consumed_samples, record.consumed_tokens, values, record.ended
+        )
         print(
-            f"iteration {record.iteration}/{session.schedule.train_iters}  loss {values['train/loss']:.6f}  "
+            f"iteration {record.iteration}/{session.data.schedule.train_iters}  loss {values['train/loss']:.6f}  "
             f"lr {record.learning_rate:.3e}  grad norm {values['train/grad_norm']:.3f}  {step_seconds * 1000:.0f} ms  "
             f"{values['throughput/tokens_per_second']:.0f} tokens/s{_both_counts(values)}",
             flush=True,
@@ -91,13 +93,13 @@ def throughput(session: Session, samples: int, seconds: float) -> dict[str, floa
     last two by both counts where the job asks for Megatron-LM's.
     """
     tokens = samples * session.job.tokens_per_sample
-    peak = peak_flops(session.device.name, session.job.precision.dtype)
+    peak = peak_flops(session.processes.device.name, session.job.precision.dtype)
     values = {"throughput/tokens_per_second": tokens / seconds}
     for of, tflops, mfu in ((model_flops, TFLOPS, "throughput/mfu"), (full_flops, FULL_TFLOPS, "throughput/mfu_full")):
-        flops = of(session.job, tokens, session.vocabulary.padded_size)
+        flops = of(session.job, tokens, session.data.vocabulary.padded_size)
         if flops is None:
             continue
-        per_gpu = flops / seconds / session.ranks.world_size
+        per_gpu = flops / seconds / session.processes.ranks.world_size
         values[tflops] = per_gpu / 1e12
         if peak is not None:
             values[mfu] = per_gpu / peak

@@ -32,9 +32,9 @@ class CheckpointSaving(Callback):
             self._expected = True  # after the first step, which it would delay
             session.checkpointer.expect_saves()
         due = policy.save_interval is not None and iteration % policy.save_interval == 0
-        if policy.save_seconds is not None and session.ranks.is_first:
-            session.wants_save = time.monotonic() - self._last_saved > policy.save_seconds
-        if session.finished or not (due or session.save_due):
+        if policy.save_seconds is not None and session.processes.ranks.is_first:
+            session.agreed.wants_save = time.monotonic() - self._last_saved > policy.save_seconds
+        if session.finished or not (due or session.agreed.save_due):
             return
         self._save(session, wait=not policy.async_save)
         self._last_saved = time.monotonic()

@@ -29,7 +29,7 @@ class SystemMetrics(Callback):
         seconds = session.job.tracking.system_metrics_seconds
         if not seconds or int(os.environ.get("LOCAL_RANK", "0")) != 0:
             return
-        gpus = _visible_gpus() if session.device.is_cuda else []
+        gpus = _visible_gpus() if session.processes.device.is_cuda else []
         self._thread = threading.Thread(
             target=self._watch, args=(session, gpus, seconds), name="system-metrics", daemon=True
         )
@@ -58,15 +58,15 @@ class SystemMetrics(Callback):
             print(f"system metrics end here: {type(error).__name__}: {error}", flush=True)
 
     def _measure(self, session: Session, gpus: list[str], seconds: float) -> None:
-        use = MachineUse(session.run.path, gpus)
-        path = session.run.system_log(int(os.environ.get("GROUP_RANK", "0")))
+        use = MachineUse(session.launch.run.path, gpus)
+        path = session.launch.run.system_log(int(os.environ.get("GROUP_RANK", "0")))
         path.parent.mkdir(exist_ok=True)
         ended = False
         while not ended:
             ended = self._ended.wait(seconds)
             measured = {"time": time.time(), "iteration": session.state.iteration, "host": socket.gethostname()}
             measured["values"] = use.measure()
-            session.lease.check()
+            session.launch.lease.check()
             try:
                 append_line(path, measured)
             except OSError as error:

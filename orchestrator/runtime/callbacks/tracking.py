@@ -19,20 +19,20 @@ class Tracking(Callback):
         self._follower: subprocess.Popen[bytes] | None = None
 
     def on_start(self, session: Session) -> None:
-        if session.ranks.is_first and session.job.tracking.trackers:
+        if session.processes.ranks.is_first and session.job.tracking.trackers:
             try:
-                self._follower = start_follower(session.run)
+                self._follower = start_follower(session.launch.run)
             except OSError as error:  # the run directory keeps everything: nothing of that ends a training
-                later = f"orchestrator sync {in_command(session.run)}"
+                later = f"orchestrator sync {in_command(session.launch.run)}"
                 print(f"no metrics are sent during this start: {error}; `{later}` does", flush=True)
 
     def on_end(self, session: Session) -> None:
-        self._finish(session, "stopped" if session.postponed else "completed")
+        self._finish(session, "stopped" if session.agreed.postponed else "completed")
 
     def on_stop(self, session: Session) -> None:
         self._finish(session, "stopped")
 
     def _finish(self, session: Session, cause: str) -> None:
         if self._follower is not None:
-            session.watchdog.rest()
+            session.launch.watchdog.rest()
             finish_follower(self._follower, _DRAIN_SECONDS, cause)

@@ -16,6 +16,7 @@ import torch
 
 from orchestrator.errors import UserError
 from orchestrator.fields.values import resolve_environment
+from orchestrator.quantities import disk_size
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.health import time_limit
 from orchestrator.runtime.health.verdict import Facts, Limits
@@ -88,7 +89,7 @@ def folder_faults(folder: Path, least_free: int) -> list[str]:
     except OSError as error:
         return [f"cannot write in {folder} ({error.strerror})"]
     if free < least_free:
-        return [f"has only {free / 1e9:.1f} GB free in {folder}, {least_free / 1e9:.1f} GB are needed"]
+        return [f"has only {disk_size(free)} free in {folder}, {disk_size(least_free)} are needed"]
     return []
 
 

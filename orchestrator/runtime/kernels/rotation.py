@@ -110,48 +110,24 @@ def _rotate(
         sin = -sin
     for sequence in range(0, batch):
         token = position.to(tl.int64) * batch + sequence
-        in_packed = packed + token * (groups * members * d)
-        of_queries, of_keys = query + token * (heads * d), key + token * (groups * d)
+        qkv = packed + token * (groups * members * d)
+        queries, keys = query + token * (heads * d), key + token * (groups * d)
         for first in tl.static_range(0, heads, rows):
             head = first + tl.arange(0, rows)
             where = ((head // per_group) * members + head % per_group) * d
             _rotate_rows(
-                in_packed,
-                where,
-                of_queries,
-                head * d,
-                head < heads,
-                cos,
-                sin,
-                d,
-                half,
-                half_block,
-                rest_block,
-                unpacks,
-                packs,
+                qkv, where, queries, head * d, head < heads, cos, sin, d, half, half_block, rest_block, unpacks, packs
             )
         for first in tl.static_range(0, groups, rows):
             group = first + tl.arange(0, rows)
             where = (group * members + per_group) * d
             _rotate_rows(
-                in_packed,
-                where,
-                of_keys,
-                group * d,
-                group < groups,
-                cos,
-                sin,
-                d,
-                half,
-                half_block,
-                rest_block,
-                unpacks,
-                packs,
+                qkv, where, keys, group * d, group < groups, cos, sin, d, half, half_block, rest_block, unpacks, packs
             )
             if unpacks or packs:
                 every = tl.arange(0, d_block)
                 here = (group < groups)[:, None] & (every < d)[None, :]
-                there = in_packed + (where + d)[:, None] + every[None, :]
+                there = qkv + (where + d)[:, None] + every[None, :]
                 apart = value + token * (groups * d) + (group * d)[:, None] + every[None, :]
                 if unpacks:
                     tl.store(apart, tl.load(there, mask=here), mask=here)

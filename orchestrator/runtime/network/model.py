@@ -36,8 +36,9 @@ from orchestrator.runtime.network.small_gradients import add_together
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.sections.runtime import Layers
+from orchestrator.spec.sections.runtime import Layers, RuntimeSpec
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -69,27 +70,11 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         add_qkv_bias=model.has_qkv_bias,
         hidden_dropout=model.hidden_dropout,
         attention_dropout=model.attention_dropout,
-        # Both queries and keys are multiplied by YaRN's factor.
-        softmax_scale=attention_factor(model.rope_scaling) ** 2
-        * (model.softmax_scale or 1 / math.sqrt(model.head_dim)),
-        alibi=model.position_embedding_type == "alibi",
-        attention_logit_softcapping=model.attention_logit_softcapping,
-        window_size=None if model.sliding_window is None else (model.sliding_window - 1, 0),
-        window_attn_skip_freq=model.window_attn_skip_freq,
+        **_attention_settings(model),
         # Weights are filled afterwards, the same for every layout; megatron-core still marks which are split.
         init_method=_leave,
         output_layer_init_method=_leave,
         embedding_init_method=_leave,
-        tensor_model_parallel_size=parallelism.tensor_model_parallel_size,
-        pipeline_model_parallel_size=parallelism.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=parallelism.virtual_pipeline_model_parallel_size,
-        num_layers_in_first_pipeline_stage=parallelism.num_layers_in_first_pipeline_stage,
-        num_layers_in_last_pipeline_stage=parallelism.num_layers_in_last_pipeline_stage,
-        account_for_embedding_in_pipeline_split=parallelism.account_for_embedding_in_pipeline_split,
-        account_for_loss_in_pipeline_split=parallelism.account_for_loss_in_pipeline_split,
-        pipeline_model_parallel_layout=parallelism.pipeline_model_parallel_layout if pipelined else None,
-        sequence_parallel=parallelism.uses_sequence_parallel,
-        context_parallel_size=parallelism.context_parallel_size,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=job.precision.dtype == "bf16",
@@ -110,13 +95,8 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         apply_rope_fusion=fuses_rotation(model, layers),
         rotates_projection=device.is_cuda and rotates_projection(job, layers),
         deterministic_mode=runtime.deterministic and device.is_cuda,
-        recompute_granularity=runtime.recompute_granularity,
-        recompute_method=runtime.recompute_method,
-        recompute_num_layers=runtime.recompute_num_layers,
-        recompute_modules=list(runtime.recomputed_modules),
-        distribute_saved_activations=runtime.distribute_saved_activations,
-        cpu_offloading=runtime.cpu_offloading_num_layers is not None,
-        cpu_offloading_num_layers=runtime.cpu_offloading_num_layers or 0,
+        **_parallelism_settings(parallelism),
+        **_memory_settings(runtime),
         **_activation(model, fused=device.is_cuda and fuses_activation(model)),
         **expert_settings(job, layers),
         **fp8_settings(job.precision, layers),
@@ -125,6 +105,47 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
     for name, value in model.attention.layers.settings(model).items():
         setattr(config, name, value)
     return config
+
+
+def _attention_settings(model: ModelSpec) -> dict[str, Any]:
+    scale = model.softmax_scale or 1 / math.sqrt(model.head_dim)
+    return {
+        # Both queries and keys are multiplied by YaRN's factor.
+        "softmax_scale": attention_factor(model.rope_scaling) ** 2 * scale,
+        "alibi": model.position_embedding_type == "alibi",
+        "attention_logit_softcapping": model.attention_logit_softcapping,
+        "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
+        "window_attn_skip_freq": model.window_attn_skip_freq,
+    }
+
+
+def _parallelism_settings(degrees: ParallelismSpec) -> dict[str, Any]:
+    pipelined = degrees.pipeline_model_parallel_size > 1
+    return {
+        "tensor_model_parallel_size": degrees.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": degrees.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": degrees.virtual_pipeline_model_parallel_size,
+        "num_layers_in_first_pipeline_stage": degrees.num_layers_in_first_pipeline_stage,
+        "num_layers_in_last_pipeline_stage": degrees.num_layers_in_last_pipeline_stage,
+        "account_for_embedding_in_pipeline_split": degrees.account_for_embedding_in_pipeline_split,
+        "account_for_loss_in_pipeline_split": degrees.account_for_loss_in_pipeline_split,
+        "pipeline_model_parallel_layout": degrees.pipeline_model_parallel_layout if pipelined else None,
+        "sequence_parallel": degrees.uses_sequence_parallel,
+        "context_parallel_size": degrees.context_parallel_size,
+    }
+
+
+def _memory_settings(runtime: RuntimeSpec) -> dict[str, Any]:
+    """What is computed again or kept elsewhere."""
+    return {
+        "recompute_granularity": runtime.recompute_granularity,
+        "recompute_method": runtime.recompute_method,
+        "recompute_num_layers": runtime.recompute_num_layers,
+        "recompute_modules": list(runtime.recomputed_modules),
+        "distribute_saved_activations": runtime.distribute_saved_activations,
+        "cpu_offloading": runtime.cpu_offloading_num_layers is not None,
+        "cpu_offloading_num_layers": runtime.cpu_offloading_num_layers or 0,
+    }
 
 
 def _hybrid_settings(model: ModelSpec) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import logging
 import platform
 
+from orchestrator.backends.libraries import versions_of
 from orchestrator.errors import is_full_disk
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir, write_atomically
@@ -22,9 +22,8 @@ logger = logging.getLogger(__name__)
 
 def record_environment(run: RunDir, lease: Lease) -> None:
     """Write environment.json; the newest start counts. A full disk is only warned about. Raises LeaseLost."""
-    installed = {package: _version(package) for package in _PACKAGES}
-    environment = {"python": platform.python_version(), "platform": platform.platform()} | installed
-    content = json.dumps({name: version for name, version in environment.items() if version}, indent=1) + "\n"
+    machine = {"python": platform.python_version(), "platform": platform.platform()}
+    content = json.dumps(machine | versions_of(_PACKAGES), indent=1) + "\n"
     path = run.path / ENVIRONMENT_FILE
     if run.read_object(path) == json.loads(content):
         return
@@ -35,10 +34,3 @@ def record_environment(run: RunDir, lease: Lease) -> None:
         if not is_full_disk(error):
             raise
         logger.warning("%s could not be written: %s", path, error)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

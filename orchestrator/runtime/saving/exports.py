@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.quantities import timestamp
 from orchestrator.run.checkpoints import Commit, committed, read_commit
 from orchestrator.run.events.types import Exported, ExportFailed, ExportStopped
 from orchestrator.run.lease import Lease
@@ -112,7 +113,7 @@ class Exports:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with self._run.open_to_append(self._run.logs / LOG_NAME) as log:
-                log.write(f"=== iteration {iteration} at {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+                log.write(f"=== iteration {iteration} at {timestamp()}\n".encode())
                 process = subprocess.Popen(
                     self._command(commit, draft),
                     stdin=subprocess.DEVNULL,

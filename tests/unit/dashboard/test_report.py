@@ -24,7 +24,7 @@ from orchestrator.cli.main import main
 from orchestrator.dashboard.report import __main__ as program
 from orchestrator.dashboard.report.building import ReportRequest, build
 from orchestrator.dashboard.report.document import Curves, Document, Facts, Lines, Paragraph, Section, Table
-from orchestrator.dashboard.report.drawing import drawn, ticks
+from orchestrator.dashboard.report.drawing import drawn
 from orchestrator.dashboard.report.html import to_html
 from orchestrator.dashboard.report.markdown import sparkline, to_markdown
 from orchestrator.launch.code import CodeState
@@ -306,15 +306,6 @@ def test_drawings_stay_within_their_frame(figure: dict[str, Any]) -> None:
         assert 11 <= float(y) <= 251
     assert all(61 <= place <= 549 for place, _ in drawing.x_ticks)
     assert all(11 <= place <= 251 for place, _ in drawing.y_ticks)
-
-
-@given(st.floats(-1e15, 1e15), st.floats(1e-9, 1e15), st.integers(2, 9))
-def test_ticks_are_few_and_between(low: float, span: float, most: int) -> None:
-    high = low + span
-    found = ticks(low, high, most) if high > low else [low]
-    assert 1 <= len(found) <= most + 1
-    slack = 1e-9 * max(abs(low), abs(high))
-    assert all(low - slack <= tick <= high + slack for tick in found)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=200))

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.cli.runs.compare import value_text
 from orchestrator.dashboard import rendering
-from orchestrator.planning.figures import disk_size, duration
+from orchestrator.quantities import disk_size, duration
 
 
 @pytest.mark.parametrize(

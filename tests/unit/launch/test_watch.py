@@ -15,7 +15,7 @@ from support.event_log import append_event, lines_of, log_of
 
 from orchestrator.launch.local.launcher import Severity, Watcher, launch
 from orchestrator.launch.logs import LineTail, LogFollower
-from orchestrator.launch.watch import LineWatcher, TerminalWatcher, duration, event_line, watcher_for
+from orchestrator.launch.watch import LineWatcher, TerminalWatcher, event_line, watcher_for
 from orchestrator.run.events.types import CHOICES
 from orchestrator.run.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
@@ -254,13 +254,6 @@ def test_terminal_gets_a_live_line(run: RunDir, monkeypatch: pytest.MonkeyPatch)
     with open(terminal, "w") as out:
         assert isinstance(watcher_for(run, 20, out), TerminalWatcher)
     os.close(controller)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00:00"), (65.4, "0:01:05"), (86399, "23:59:59"), (183600, "2d 3:00:00")]
-)
-def test_duration(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_log_lines_come_whole_and_once(run: RunDir) -> None:

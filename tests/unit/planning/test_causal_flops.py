@@ -8,10 +8,10 @@ import pytest
 
 from orchestrator.cli.jobs.planned_job import forecast_rows
 from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.figures import amount
 from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
+from orchestrator.quantities import amount
 
 LLAMA = {
     "num_layers": 32,

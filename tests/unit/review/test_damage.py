@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.training import tiny_job
 
+from orchestrator.dashboard.rendering import spark_points, spark_words
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review.charts.curves import CHARTS, figure_of
@@ -21,7 +22,7 @@ from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.index import RunIndex
 from orchestrator.review.query import select
 from orchestrator.review.summary import RunSummary, summarize_each
-from orchestrator.review.table import COLUMNS, collapsed, ordered, spark_points, spark_words
+from orchestrator.review.table import COLUMNS, collapsed, ordered
 from orchestrator.run.rundir import RunDir
 
 numbers = st.integers() | st.floats() | st.sampled_from([10**400, -1, 0, 1e308, 2**63, time.time(), time.time() + 1e9])

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.review.summaries import summary
 
+from orchestrator.dashboard.rendering import spark_points, spark_words
 from orchestrator.review.summary import spark
-from orchestrator.review.table import COLUMNS, Cells, collapsed, counts, ordered, spark_points, spark_words
+from orchestrator.review.table import COLUMNS, Cells, collapsed, counts, ordered
 from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 

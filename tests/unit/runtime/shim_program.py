@@ -94,8 +94,8 @@ def exercise() -> list[float]:
                     evaluate(session)
                     session.checkpointer.begin(session.state)
                     assert session.checkpointer.finish(), run.events()[-1]
-                    module, words = session.modules[0].eval(), job.model.vocab_size or 0
-                    network = Network(module, job, words, session.ranks, session.groups, CPU)
+                    module, words = session.network.modules[0].eval(), job.model.vocab_size or 0
+                    network = Network(module, job, words, session.processes.ranks, session.processes.groups, CPU)
                     drawn = Generation(max_new_tokens=3, temperature=1.0, top_k=5, seed=1)
                     asked = [Request(0, [1, 2], drawn)]
                     assert len(list(Decoding(network, DecoderRunner(network), None).steps(asked, ()))) == 3

@@ -305,9 +305,8 @@ def test_a_profile_is_prepared_where_a_graph_will_be_captured(
     prepared: list[None] = []
     monkeypatch.setattr("orchestrator.runtime.bench.measurement._prepare_for_graphs", lambda: prepared.append(None))
     session: Any = SimpleNamespace(
-        captured=object() if is_captured else None,
-        ranks=SimpleNamespace(is_first=True),
-        control=SimpleNamespace(barrier=lambda: None),
+        network=SimpleNamespace(captured=object() if is_captured else None),
+        processes=SimpleNamespace(ranks=SimpleNamespace(is_first=True), control=SimpleNamespace(barrier=lambda: None)),
     )
     Benchmark(RunDir(tmp_path), 2, 3, keep_trace=False).on_start(session)
     assert len(prepared) == is_captured
@@ -319,10 +318,10 @@ def test_one_profile_after_the_timed_steps_and_a_trace_after_that(
 ) -> None:
     """Two at a time end a process."""
     monkeypatch.setattr("orchestrator.runtime.bench.measurement._moment", lambda *, on_gpu: 0.0)
-    monkeypatch.setattr("orchestrator.runtime.bench.measurement._memory", lambda session: {})
+    monkeypatch.setattr("orchestrator.runtime.bench.measurement._memory", lambda device: {})
     measuring = Counted(RunDir(tmp_path), keep_trace=keep_trace)
     monkeypatch.setattr(measuring, "_step_seconds", lambda session: [])
-    session: Any = SimpleNamespace(device=SimpleNamespace(is_cuda=True))
+    session: Any = SimpleNamespace(processes=SimpleNamespace(device=SimpleNamespace(is_cuda=True)))
     for _ in range(2 + 3 + 2 * PROFILED):
         measuring.on_step(session)
     # What is measured is written at once: before the profile, and before the trace.

@@ -21,9 +21,9 @@ from orchestrator.spec.sections.evaluation import EvaluationSpec
 
 def test_what_is_drawn_meanwhile_changes_nothing_after_it() -> None:
     """As Transformer Engine's attention draws."""
-    session: Any = SimpleNamespace(chunks=[], modules=[], captured=None)
+    network: Any = SimpleNamespace(chunks=[], modules=[], captured=None)
     before = torch.get_rng_state()
-    with evaluating(session):
+    with evaluating(network):
         torch.rand(1)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -40,8 +40,8 @@ def test_what_a_graph_holds_is_left_alone(fails: bool) -> None:
         finally:
             moments.append("back")
 
-    session: Any = SimpleNamespace(chunks=[], modules=[], captured=SimpleNamespace(left_alone=left_alone))
-    with contextlib.suppress(ZeroDivisionError), evaluating(session):
+    network: Any = SimpleNamespace(chunks=[], modules=[], captured=SimpleNamespace(left_alone=left_alone))
+    with contextlib.suppress(ZeroDivisionError), evaluating(network):
         moments.append("evaluated")
         if fails:
             raise ZeroDivisionError

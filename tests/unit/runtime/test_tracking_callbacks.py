@@ -26,12 +26,10 @@ def session(tmp_path: Path) -> Any:
     run.path.mkdir()
     run.logs.write_text("in the way")
     return SimpleNamespace(
-        run=run,
-        ranks=SimpleNamespace(is_first=True),
-        device=SimpleNamespace(is_cuda=False),
+        launch=SimpleNamespace(run=run, lease=SimpleNamespace(check=lambda: None)),
+        processes=SimpleNamespace(ranks=SimpleNamespace(is_first=True), device=SimpleNamespace(is_cuda=False)),
         state=SimpleNamespace(iteration=3),
-        postponed=False,
-        lease=SimpleNamespace(check=lambda: None),
+        agreed=SimpleNamespace(postponed=False),
         job=SimpleNamespace(tracking=TrackingSpec(system_metrics_seconds=0.1)),
     )
 
@@ -67,4 +65,4 @@ def test_a_training_that_fails_is_measured_no_more(session: Any) -> None:
     with pytest.raises(RuntimeError, match="no data"):
         train(session, [SystemMetrics(), _Broken()])
     assert "system-metrics" not in [thread.name for thread in threading.enumerate()]
-    assert [line["iteration"] for line in read_lines(session.run.system_log(0))] == [3]
+    assert [line["iteration"] for line in read_lines(session.launch.run.system_log(0))] == [3]

@@ -8,13 +8,12 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from orchestrator.cli.common import short_count
 from orchestrator.cli.jobs.planned_job import PlannedJob, cluster_line, describe, forecast_rows
 from orchestrator.planning.drawing import Rows
-from orchestrator.planning.figures import memory_size, time_span
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.topology import Rank
+from orchestrator.quantities import memory_size, short_count, time_span
 
 MANY_RANKS = 16
 """With more ranks than this, the rank table shows the first replica, and no more than this of it."""

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from orchestrator.cli.jobs.planned_job import WAITING
 from orchestrator.fields.formatting import shorten
-from orchestrator.planning.figures import memory_size
 from orchestrator.planning.hardware import DeviceChoice, computing_unit
 from orchestrator.planning.memory import capacity
+from orchestrator.quantities import amount, memory_size
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.candidate_trials import RankedCandidate
 from orchestrator.tuning.estimates import Candidate, PlanEstimates
@@ -104,7 +104,7 @@ class Report:
         total = self.estimates.memory_bytes
         assert total is not None, "nothing is tight where nothing limits"
         return (
-            f"note: {layout_words(candidate.layout)} would take {seconds_words(candidate.step_seconds)} s, {saved:.0%} "
+            f"note: {layout_words(candidate.layout)} would take {amount(candidate.step_seconds, 4)} s, {saved:.0%} "
             f"less, with {memory_size(candidate.device_bytes)} of {memory_size(total)}: --measure tells whether it fits"
         )
 
@@ -115,10 +115,10 @@ class Report:
         if not known or known[0] < (1 + WAITING) * self.best.step_seconds:
             return
         fastest = known.index(min(known))
-        instead = f", and of layout {fastest + 1} {seconds_words(known[fastest])} s" if fastest else ""
+        instead = f", and of layout {fastest + 1} {amount(known[fastest], 4)} s" if fastest else ""
         typer.echo(
             "note: where the host is half as fast as planned, as many are, a step of the best takes "
-            f"{seconds_words(known[0])} s{instead}; orchestrator calibrate measures yours, and --measure tries layouts"
+            f"{amount(known[0], 4)} s{instead}; orchestrator calibrate measures yours, and --measure tries layouts"
         )
 
     def to_json(self, top: int) -> dict[str, Any]:
@@ -212,9 +212,9 @@ class Report:
 
     def _times(self, each: RankedCandidate) -> list[str]:
         if not self.trials:
-            return [seconds_words(each.step_seconds)]
-        now = seconds_words(each.step_seconds)
-        return [seconds_words(each.candidate.step_seconds), *(["", now] if each.is_measured else [now, ""])]
+            return [amount(each.step_seconds, 4)]
+        now = amount(each.step_seconds, 4)
+        return [amount(each.candidate.step_seconds, 4), *(["", now] if each.is_measured else [now, ""])]
 
     def _where(self) -> str:
         machines = f" on {self.job.launch.nodes} machines" if self.job.launch.nodes > 1 else ""
@@ -234,7 +234,7 @@ class Report:
         mfu = f", MFU {candidate.time.mfu * speed:.1%}{of_which}" if candidate.time.mfu is not None else ""
         tokens = candidate.time.tokens_per_second_per_gpu * speed
         return (
-            f"{seconds_words(each.step_seconds)} s per step {how}, "
+            f"{amount(each.step_seconds, 4)} s per step {how}, "
             f"{tokens:,.0f} tokens/s per {computing_unit(self.choice.device.name)}{mfu}, "
             f"{memory_size(each.device_bytes)}"
         )
@@ -319,16 +319,11 @@ def _split(split: Split) -> str:
     return ", ".join([*parts, *(f"the {name} counts as a layer" for name in counted)])
 
 
-def seconds_words(seconds: float) -> str:
-    """With four digits."""
-    return f"{seconds:.4g}" if seconds < 1000 else f"{seconds:,.0f}"
-
-
 def trial_line(trial: Trial, candidate: Candidate) -> str:
     """What came of a trial beside what was predicted."""
     if trial.outcome != "measured" or trial.step_seconds is None:
         return trial.message
-    line = f"{seconds_words(trial.step_seconds)} s per step (predicted {seconds_words(candidate.step_seconds)})"
+    line = f"{amount(trial.step_seconds, 4)} s per step (predicted {amount(candidate.step_seconds, 4)})"
     if trial.peak_bytes:
         predicted = memory_size(candidate.memory.stages[0].peak_bytes)
         line += f", {memory_size(trial.peak_bytes)} on the first rank (predicted {predicted})"

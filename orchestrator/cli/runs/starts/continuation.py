@@ -14,9 +14,10 @@ import typer
 from orchestrator.cli.common import warn
 from orchestrator.cli.run_start import describe_completed, label, wait_for_previous
 from orchestrator.cli.runs.resume import check_length, describe_changes, samples_again
+from orchestrator.cli.runs.starts.submission import describe_active
 from orchestrator.errors import RunIsHeld, SpecChanged, UserError
-from orchestrator.launch.continuation import Continuation, find_continuation
-from orchestrator.launch.runs import add_generation
+from orchestrator.launch.continuation import Continuation, find_continuation, has_steps_left
+from orchestrator.launch.runs import add_generation, attach_or_create, create_run
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.run.rundir import in_command
 from orchestrator.spec.loading import LoadedJob
@@ -63,6 +64,28 @@ def run_continued(
     return found if answer == "continue" else None
 
 
+def begin_run(loaded: LoadedJob, folder: Path, *, new: bool) -> tuple[Continuation, bool]:
+    """The run of a job that continues none, and whether it was made now: without `new`, one with the same spec may be
+    there by now.
+    """
+    job, text = loaded.job, loaded.text
+    run, is_new = (create_run(job, text, folder), True) if new else attach_or_create(job, text, folder)
+    return Continuation(run, job), is_new
+
+
+def needs_no_start(
+    found: Continuation, status: RunStatus, *, is_on_its_way: bool, from_scratch: bool, as_json: bool
+) -> bool:
+    """Whether a run is on its way or has done all its steps, which is told then."""
+    if is_on_its_way:
+        describe_active(status, as_json)
+        return True
+    if status.state == "completed" and not from_scratch and not has_steps_left(found, status.checkpoints):
+        _tell_completed(found, status, as_json)
+        return True
+    return False
+
+
 def take_changes(found: Continuation, written: str, *, from_scratch: bool, as_json: bool) -> None:
     """Make the edited job the spec of the run that it continues, and say so. Raises UserError where no step is left
     to train.
@@ -77,7 +100,7 @@ def take_changes(found: Continuation, written: str, *, from_scratch: bool, as_js
     add_generation(found.run, found.job, written)
 
 
-def tell_completed(found: Continuation, status: RunStatus, as_json: bool) -> None:
+def _tell_completed(found: Continuation, status: RunStatus, as_json: bool) -> None:
     """Say that there is nothing left to do, and how the job differs from the completed run."""
     describe_completed(found.run, status, as_json)
     if found.changes:

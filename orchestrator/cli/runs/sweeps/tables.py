@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from orchestrator.cli.run_start import aligned
-from orchestrator.fields.formatting import shorten
+from orchestrator.cli.common import aligned
 from orchestrator.review.sweeps.analysis import Point, importance
 from orchestrator.run.rundir import named_in_command
 from orchestrator.spec.documents.field_names import short_name
