@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import let_nothing_be_written
+from support.this_machine import Gpus, Libraries
 
 from orchestrator.planning.forecast import forecast
-from orchestrator.planning.hardware import choice
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import judge
 
@@ -93,7 +93,7 @@ def test_the_folder_of_the_indices_is_looked_at(make_job: Any, tmp_path: Path, m
     assert said(tmp_path / "not" / "yet") == said(tmp_path) == ""
     assert not (tmp_path / "not").exists()
     assert said(tmp_path / "file" / "index").endswith(f"cannot be written from here: {tmp_path / 'file'} is no folder")
-    monkeypatch.setattr("os.access", lambda path, mode: False)
+    let_nothing_be_written(monkeypatch)
     assert said(tmp_path).endswith("it is not yours to write to")
     assert said(tmp_path / "not" / "yet").endswith(f"it is not there, nor can {tmp_path} be written to")
 
@@ -112,7 +112,13 @@ OVERLAPPING = {"tensor_model_parallel_size": 2, "sequence_parallel": True, "tp_c
     ],
 )
 def test_transformer_engine_may_be_missing(
-    make_job: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, sections: dict[str, Any]
+    make_job: Any,
+    gpus: Gpus,
+    libraries: Libraries,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    path: str,
+    sections: dict[str, Any],
 ) -> None:
     asked = {**sections, "runtime": sections.get("runtime", {})}
     assert path not in warnings(make_job, **asked), "another machine with that GPU has it"
@@ -120,14 +126,12 @@ def test_transformer_engine_may_be_missing(
     Path("gpus").mkdir()
     Path("gpus/H100.yaml").write_text("base: H100\nlayers: torch\n")
     assert "it is not installed there" in warnings(make_job, **asked)[path]
-    monkeypatch.setattr(choice, "gpus_here", lambda: ["NVIDIA H100 80GB HBM3"])
-    found: list[str] = []
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found.append(name))
+    gpus.are(["NVIDIA H100 80GB HBM3"])
+    libraries.missing("transformer_engine")
     assert "it is not installed here" in warnings(make_job, **asked)[path]
-    assert set(found) == {"transformer_engine"}
     named = {**asked, "runtime": {**asked["runtime"], "layers": "transformer_engine"}}
     assert path not in warnings(make_job, **named)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.util)
+    libraries.there("transformer_engine")
     assert path not in warnings(make_job, **asked)
     assert not warnings(make_job, model=WITH_EXPERTS)
 
@@ -173,11 +177,10 @@ def test_who_is_to_be_told_is_looked_for(make_job: Any, tmp_path: Path, monkeypa
     assert "T0K3N" not in str(said)
 
 
-def test_trackers_are_looked_for(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackers_are_looked_for(make_job: Any, libraries: Libraries) -> None:
     asked = {"tracking": {"tensorboard": True, "wandb": {}}}
     assert not [path for path in warnings(make_job, **asked) if path.startswith("tracking")]
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else found(name))
+    libraries.missing("wandb")
     said = warnings(make_job, **asked)
     assert [path for path in said if path.startswith("tracking")] == ["tracking.wandb"]
     assert said["tracking.wandb"].startswith("wandb is not installed here")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.this_machine import Gpus
 
 from orchestrator.planning.forecast import Forecast, forecast
-from orchestrator.planning.hardware import choice
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import Verdict, judge, too_large
@@ -84,7 +84,7 @@ def test_a_gpu_that_is_only_assumed_stops_nothing(verdict: Judge, make_job: Any)
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "said"),
+    ("device", "count", "said"),
     [
         ("auto", 0, "assumed; this machine has none, and `run` trains on its CPU here"),
         ("cuda", 0, "assumed; this machine has none, and `run` is refused here"),
@@ -93,10 +93,12 @@ def test_a_gpu_that_is_only_assumed_stops_nothing(verdict: Judge, make_job: Any)
     ],
 )
 def test_a_machine_without_a_gpu_is_told_apart(
-    device: str, gpus: int | None, said: str, verdict: Judge, monkeypatch: pytest.MonkeyPatch
+    device: str, count: int | None, said: str, verdict: Judge, gpus: Gpus
 ) -> None:
-    monkeypatch.setattr(choice, "gpus_here", lambda: ["a GPU without a datasheet"] * (gpus or 0))
-    monkeypatch.setattr("orchestrator.planning.verdict.gpus_counted", lambda: gpus)
+    if count is None:
+        gpus.cannot_be_counted()
+    else:
+        gpus.are(["a GPU without a datasheet"] * count)
     assert messages(verdict(runtime={"device": device})).endswith(said)
     assert "this machine" not in messages(verdict(ClusterSpec(name="alps"), runtime={"device": device}))
 
