@@ -45,7 +45,7 @@ def share_torchs_cudnn() -> None:
     torch no longer takes cuDNN for attention (seen on an H200 with cuDNN 9.14 beside torch's 9.19: attention took 1.8
     times as long), or the parts of the two do not fit each other. A person's own CUDNN_HOME or CUDNN_PATH stands.
     """
-    loaded = _file_of("libcudnn.so")
+    loaded = file_of("libcudnn.so")
     if loaded is None or "CUDNN_HOME" in os.environ or "CUDNN_PATH" in os.environ:
         return
     os.environ["CUDNN_HOME"] = str(loaded.parent)
@@ -79,7 +79,7 @@ def _trouble_with_transformer_engine() -> str | None:
     return None
 
 
-def _file_of(library: str) -> Path | None:
+def file_of(library: str) -> Path | None:
     """The file that this process has loaded under that name."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = Path(line.split(maxsplit=5)[-1])

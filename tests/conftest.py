@@ -169,8 +169,8 @@ def _environment_is_restored() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections from this process reach loopback and Unix sockets only."""
-    monkeypatch.setattr(socket.socket, "connect", _guarded(socket.socket.connect))
-    monkeypatch.setattr(socket.socket, "connect_ex", _guarded(socket.socket.connect_ex))
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
 
 
 def _guarded(connect: Any) -> Any:

@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 from support.kind_comparisons import comparisons
 from support.shipped import SHIPPED
+from support.ties import moments, private_looks, replacements
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {
@@ -304,3 +306,26 @@ def test_events_are_typed_everywhere_but_in_their_room() -> None:
     files = [path for path in package.rglob("*.py") if package / "run" / "events" not in path.parents]
     found = {path for path in files if any(map(_reads_raw_event, ast.walk(ast.parse(path.read_text()))))}
     assert {path.relative_to(package).as_posix() for path in found} == READS_RAW_EVENTS
+
+
+# What ties tests to how code is written (support/ties.py), and how often it may be so: these may only go down.
+MOST_TIES = {replacements: 106, moments: 26, private_looks: 18}
+
+
+@pytest.mark.parametrize(("ties", "most"), MOST_TIES.items(), ids=lambda each: getattr(each, "__name__", ""))
+def test_tests_are_tied_to_what_code_does(ties: Callable[[str], list[int]], most: int) -> None:
+    files = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    found = [f"{name}:{line}" for name, source in sorted(files.items()) for line in ties(source)]
+    assert len(found) == most, "lower the limit" if len(found) < most else f"{len(found)}: see {found}"
+
+
+def test_ties_are_counted() -> None:
+    source = (
+        "from orchestrator.launch import runs, _private\n"
+        "monkeypatch.setattr(runs, '_NAME', 1)\n"
+        "before(monkeypatch, 'orchestrator.launch.runs._write', print)\n"
+        "runs.made[0]._later\n"
+        "runs.Made()._replace(a=1)\n"
+        "other._own\n"
+    )
+    assert (replacements(source), moments(source), sorted(private_looks(source))) == ([2], [3], [1, 2, 3, 4])

@@ -30,7 +30,7 @@ from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end
 
-_SECONDS_TO_SEND_THE_END = 30.0
+SECONDS_TO_SEND_THE_END = 30.0
 _SECONDS_BEFORE_A_REQUEUE = 10.0
 """How long it may be told that a run goes back into the queue, before it does."""
 
@@ -70,7 +70,7 @@ def conclude(
     if not decision.requeue:
         tell_now(run, job, slurm.launch_id, longest(job))
         if end.cause == "cancelled" and job.tracking.trackers:  # its follower was ended with its ranks
-            send_the_end(run, _SECONDS_TO_SEND_THE_END)
+            send_the_end(run, SECONDS_TO_SEND_THE_END)
     return decision
 
 

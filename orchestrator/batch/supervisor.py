@@ -48,7 +48,7 @@ _POLL_SECONDS = 0.2
 _SECONDS_OF_TOLERANCE = 60.0
 """SLURM's notice comes up to this much early (its documentation says so)."""
 _SECONDS_WITHOUT_CONTROLLER = 600.0
-_SECONDS_BETWEEN_STEPS = 5.0
+SECONDS_BETWEEN_STEPS = 5.0
 _NO_CONTROLLER = re.compile(
     r"^srun: .*(?:Unable to (?:confirm allocation|contact slurm controller)|Check SLURM_JOB_ID environment)",
     re.MULTILINE,
@@ -186,7 +186,7 @@ def _run_step(run: RunDir, slurm: SlurmJob, command: Sequence[str], signals: Sto
         if not could_not_begin or signals.first is not None or time.monotonic() > deadline:
             return code
         say("SLURM's controller does not answer: trying again")
-        time.sleep(_SECONDS_BETWEEN_STEPS)
+        time.sleep(SECONDS_BETWEEN_STEPS)
 
 
 def _see_through(run: RunDir, slurm: SlurmJob, command: Sequence[str], signals: StopSignals) -> int:

@@ -40,7 +40,7 @@ FromScratch = Annotated[
 ]
 
 _NEEDED = {"torch": "torch", "megatron.core": "megatron-core"}
-_SECONDS_TO_START = 60.0
+SECONDS_TO_START = 60.0
 _SECONDS_TO_END = 45.0
 
 
@@ -118,7 +118,7 @@ def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module
     check_startable(run, job, from_scratch=from_scratch)
     run.logs.mkdir(exist_ok=True)
     marks = LogMarks.of(run)
-    before = _launch_id(run)
+    before = launch_id_of(run)
     options = ["--from-scratch"] if from_scratch else []
     with run.open_to_append(run.launcher_log) as log:
         pid = os.posix_spawn(
@@ -132,9 +132,9 @@ def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module
                 (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
             ],
         )
-    deadline = time.monotonic() + _SECONDS_TO_START
+    deadline = time.monotonic() + SECONDS_TO_START
     try:
-        while (launch_id := _launch_id(run)) in (None, before):
+        while (launch_id := launch_id_of(run)) in (None, before):
             has_ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
             if has_ended or time.monotonic() > deadline:
                 if not has_ended:
@@ -155,7 +155,7 @@ def _give_up(launcher: int) -> None:
         os.waitpid(launcher, 0)
 
 
-def _launch_id(run: RunDir) -> str | None:
+def launch_id_of(run: RunDir) -> str | None:
     last = run.events().last_launch
     return last.launch_id if last else None
 

@@ -11,8 +11,8 @@ from orchestrator.cluster.slurm import job_states
 from orchestrator.errors import OrchestratorError, SchedulerError
 
 _ATTEMPTS = 3
-_SECONDS_TO_INSIST = 600.0
-_SECONDS_BETWEEN_ATTEMPTS = 5.0
+SECONDS_TO_INSIST = 600.0
+SECONDS_BETWEEN_ATTEMPTS = 5.0
 _ALREADY_WAITS = "Job is pending execution"
 _STILL_ENDS = "Job has already finished"
 """Of a job that is put back and whose processes are not all gone yet: it waits once they are."""
@@ -34,7 +34,7 @@ def requeue_later(job_id: str, restarts: int, delay: float = 0.0, exclude: Seque
     processes, these commands too, and leaves those that do not mind SIGTERM another KillWait seconds (30 by default).
     Raises SchedulerError.
     """
-    deadline = time.monotonic() + _SECONDS_TO_INSIST
+    deadline = time.monotonic() + SECONDS_TO_INSIST
     while True:
         try:
             known = job_states([job_id]).get(job_id)
@@ -45,7 +45,7 @@ def requeue_later(job_id: str, restarts: int, delay: float = 0.0, exclude: Seque
         except SchedulerError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+            time.sleep(SECONDS_BETWEEN_ATTEMPTS)
     changes = []
     if delay > 0:
         changes.append(f"StartTime=now+{round(delay)}")
@@ -63,7 +63,7 @@ def _must_run(command: Sequence[str], *, again_when_ended: bool = False) -> None
         if _ALREADY_WAITS in answer.err:
             return  # SLURM has put it back by itself, after a node failed for example
         if again_when_ended and _STILL_ENDS in answer.err and attempt < _ATTEMPTS:
-            time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
+            time.sleep(SECONDS_BETWEEN_ATTEMPTS)
             continue
         if answer.code != -signal.SIGTERM:
             raise failure(answer)

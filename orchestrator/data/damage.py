@@ -20,10 +20,10 @@ from orchestrator.data.index.manifest import manifest_path, read_manifest
 from orchestrator.errors import DataError, UserError
 from orchestrator.run.checkpoints import file_record
 
-_CHUNK = 1 << 12
+CHUNK = 1 << 12
 """Sequences, or documents, that are looked at together: their numbers stay in a core's cache."""
-_SIGNS_32 = int.from_bytes(b"\0\0\0\x80\0\0\0\0" * _CHUNK, "little")
-_SIGNS_64 = int.from_bytes(b"\0\0\0\0\0\0\0\x80" * (_CHUNK + 1), "little")
+_SIGNS_32 = int.from_bytes(b"\0\0\0\x80\0\0\0\0" * CHUNK, "little")
+_SIGNS_64 = int.from_bytes(b"\0\0\0\0\0\0\0\x80" * (CHUNK + 1), "little")
 
 Read = Callable[[int, int], bytes]
 """Offset in the index, count of bytes -> these bytes."""
@@ -99,8 +99,8 @@ def _wrong_sequence(header: IndexHeader, read: Read) -> str | None:
     lengths_at, offsets_at = HEADER.size, HEADER.size + 4 * header.sequences
     if header.sequences and (begin := _number(read(offsets_at, 8))) != 0:
         return f"its first sequence begins at byte {begin} of the data"
-    for first in range(0, header.sequences, _CHUNK):
-        count = min(_CHUNK, header.sequences - first)
+    for first in range(0, header.sequences, CHUNK):
+        count = min(CHUNK, header.sequences - first)
         lengths = read(lengths_at + 4 * first, 4 * count)
         if first + count < header.sequences:
             offsets = read(offsets_at + 8 * first, 8 * (count + 1))
@@ -136,8 +136,8 @@ def _wrong_document(header: IndexHeader, read: Read) -> str | None:
     marks_at = HEADER.size + 12 * header.sequences
     if (begin := _number(read(marks_at, 8))) != 0:
         return f"its first document begins with sequence {begin}"
-    for first in range(0, header.documents, _CHUNK):
-        count = min(_CHUNK, header.documents - first)
+    for first in range(0, header.documents, CHUNK):
+        count = min(CHUNK, header.documents - first)
         marks = read(marks_at + 8 * first, 8 * (count + 1))
         if not _is_ascending(marks):
             for number, (begin, end) in enumerate(pairwise(array("q", marks)), first):

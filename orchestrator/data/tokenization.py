@@ -40,7 +40,7 @@ from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import MARK
 
-_MEGABYTE = 1_000_000
+MEGABYTE = 1_000_000
 _DATE = "date of the chat template"
 _CHUNK_BYTES_WITH_IMAGES = 1 << 13
 """Some ten conversations with images, each of which is a hundred times as long as its text."""
@@ -101,7 +101,7 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
     progress = out.progress
     total = sum(file.bytes for file in files)
     display.begin(total, progress)
-    shard = request.shard_size * _MEGABYTE
+    shard = request.shard_size * MEGABYTE
     chunk_bytes = CHUNK_BYTES if request.vision is None else _CHUNK_BYTES_WITH_IMAGES
     chunks = read_chunks(files, request.json_keys, progress.position, min(chunk_bytes, shard))
     most = max(1, -(-(total - progress.disk_bytes) // chunk_bytes))

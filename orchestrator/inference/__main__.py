@@ -19,7 +19,7 @@ from orchestrator.spec.vision import MARK
 
 _DAYS = 30 * 24 * 3600.0
 """Seconds that ranks wait for what a person types."""
-_HELD = 1 << 28
+HELD = 1 << 28
 """Bytes of a file's images that are kept until they are seen, 800 of 336 pixels; the others are read twice."""
 
 
@@ -43,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> None:
     patience = _DAYS if arguments.interactive else None
     with loaded(arguments, patience) as model:
         if arguments.file is not None:
-            _file(model, arguments)
+            continue_prompts(model, arguments)
         elif arguments.interactive:
             _interactive(model, arguments.options, arguments.image)
         elif arguments.json:
@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> None:
             _stream(model, arguments.prompt, arguments.options, arguments.image)
 
 
-def _file(model: Model, arguments: argparse.Namespace) -> None:
+def continue_prompts(model: Model, arguments: argparse.Namespace) -> None:
     lines = read_prompts(arguments.file, arguments.options, sees=model.job.model.has_vision)
     images = _checked(model, lines)
     for first in range(0, len(lines), arguments.batch_size):
@@ -67,7 +67,7 @@ def _checked(model: Model, lines: Sequence[Line]) -> list[Sequence[Image]]:
     """The images of each line: their pixels, where there is room for them, else their files. Raises UserError that
     names every line that is wrong, before the first is written."""
     found: list[Sequence[Image]] = []
-    wrong, room = [], _HELD
+    wrong, room = [], HELD
     for line in lines:
         found.append(line.images)
         try:

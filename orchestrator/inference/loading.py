@@ -39,7 +39,7 @@ def open_network(
     none, or when the one of `iteration` is not whole. `patience`: seconds that ranks wait for each other.
     `store`: see `start_process_groups`.
     """
-    job, run = _without_training(weights.job), weights.run
+    job, run = without_training(weights.job), weights.run
     device = select_device(job.runtime.device, threads=job.runtime.threads_per_rank)
     megatron_compat.apply(device)
     ranks, groups = start_process_groups(job, device, patience, store)
@@ -67,7 +67,7 @@ def _warn(path: Path, message: str) -> None:
     print(f"warning: skipped a checkpoint: {message}", file=sys.stderr, flush=True)
 
 
-def _without_training(job: JobSpec) -> JobSpec:
+def without_training(job: JobSpec) -> JobSpec:
     """The same network without what only training uses: replicas, over which experts may be spread, virtual stages,
     sequences that are shared out, and a capacity of experts: which tokens that drops, megatron-core's router would
     decide by padding and by the other texts of a batch.

@@ -110,14 +110,14 @@ def evidence_of(exited: Exited) -> tuple[str, ...]:
 def sentence_of(event: Event) -> str:
     """What an event says; of one that is not known, or not as it should be, its fields."""
     try:
-        return _SENTENCES[type(event)][1](event)
+        return SENTENCES[type(event)][1](event)
     except DAMAGE:
         rest = ", ".join(f"{key} {value}" for key, value in event.said().items() if key not in ("time", "event"))
         return f"{event.kind}: {rest}" if rest else event.kind
 
 
 def _told(number: int, event: Event) -> Told:
-    group = _SENTENCES[type(event)][0] if type(event) in _SENTENCES else "other"
+    group = SENTENCES[type(event)][0] if type(event) in SENTENCES else "other"
     if not isinstance(event, Exited):
         return Told(number, event.time, event.kind, group, sentence_of(event))
     group = group if event.cause in NO_FAILURES else "trouble"
@@ -217,7 +217,7 @@ def _of(template: str) -> Callable[[Event], str]:
     return lambda event: template.format(**event.said())
 
 
-_SENTENCES: dict[type[Event], tuple[Group, Callable[[Any], str]]] = {
+SENTENCES: dict[type[Event], tuple[Group, Callable[[Any], str]]] = {
     Created: ("start", _created),
     Imported: ("start", _imported),
     Reshaped: ("start", _of("checkpoint {iteration} written anew for this layout, from {source}")),

@@ -18,14 +18,14 @@ from orchestrator.review.damage import DAMAGE
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.run.rundir import RunDir
 
-_SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_BETWEEN_LOOKS = 2.0
 _SECONDS_BETWEEN_QUESTIONS = 15.0
 """To the scheduler, about a run whose files did not change."""
-_SECONDS_BETWEEN_SECOND_LOOKS = 60.0
+SECONDS_BETWEEN_SECOND_LOOKS = 60.0
 """At a run that does not train and has no job: only a change of its files, which is seen at once, makes it go on."""
 _RUNS_AT_FIRST = 12
 _RUNS_AT_A_TIME = 40
-_SERIES_BYTES = 90 << 20
+SERIES_BYTES = 90 << 20
 _GOODPUT_SHARE = 0.05
 """Of this thread's time: the goodput of a long run that goes on takes a second to find out, again and again."""
 _ENDED = ("completed", "stopped", "cancelled", "failed")
@@ -133,7 +133,7 @@ class RunIndex:
             growing = self._series.pop(run.path, None) or GrowingSeries(run.metrics_file)
             found = growing.refresh()
             self._series[run.path] = growing
-            while len(self._series) > 1 and sum(each.series.bytes for each in self._series.values()) > _SERIES_BYTES:
+            while len(self._series) > 1 and sum(each.series.bytes for each in self._series.values()) > SERIES_BYTES:
                 self._series.popitem(last=False)
             yield found
 
@@ -174,7 +174,7 @@ class RunIndex:
             found = self._with_goodput(known.summary)
             ended = time.monotonic()
             self._keep_goodput(known, found, due=ended + (ended - begun) / _GOODPUT_SHARE)
-            if ended - published > _SECONDS_BETWEEN_LOOKS:
+            if ended - published > SECONDS_BETWEEN_LOOKS:
                 self._publish()
                 published = ended
         self._publish()
@@ -186,13 +186,13 @@ class RunIndex:
             if problem is None:
                 self._looked = time.time()
             self._has_begun.set()  # where nothing can be read, pages say so
-            self._stopping.wait(_SECONDS_BETWEEN_LOOKS)
+            self._stopping.wait(SECONDS_BETWEEN_LOOKS)
 
     def _go_on_with_goodput(self) -> None:
         while not self._stopping.is_set():
             if self.is_complete:
                 self._try(self.find_goodput)
-            self._stopping.wait(_SECONDS_BETWEEN_LOOKS)
+            self._stopping.wait(SECONDS_BETWEEN_LOOKS)
 
     def _try(self, work: Callable[[], None]) -> str | None:
         """Do it; why it failed. Whatever that is, it is tried again: a thread that ended would leave pages of the past.
@@ -229,7 +229,7 @@ class RunIndex:
             return False
         if known.summary.job_id is not None:
             return now - known.read > _SECONDS_BETWEEN_QUESTIONS
-        return known.summary.state not in _RESTING or now - known.read > _SECONDS_BETWEEN_SECOND_LOOKS
+        return known.summary.state not in _RESTING or now - known.read > SECONDS_BETWEEN_SECOND_LOOKS
 
     def _keep(self, path: Path, summary: RunSummary, found: Signature) -> None:
         with self._changing:

@@ -167,11 +167,11 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
     by_size = sorted(commit.files, key=lambda name: (commit.files[name].bytes, name))[part[0] :: part[1]]
     threads = max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) // part[1]))
     with ThreadPoolExecutor(threads) as pool:
-        findings = pool.map(lambda name: _verify_file(path / name, path, commit.files[name], contents), sorted(by_size))
+        findings = pool.map(lambda name: verify_file(path / name, path, commit.files[name], contents), sorted(by_size))
         return [finding for finding in findings if finding is not None]
 
 
-def _verify_file(path: Path, folder: Path, expected: FileRecord, contents: bool) -> str | None:
+def verify_file(path: Path, folder: Path, expected: FileRecord, contents: bool) -> str | None:
     try:
         with open_stored(path, folder) as file:  # reading a device or a pipe might never end
             size = os.fstat(file.fileno()).st_size

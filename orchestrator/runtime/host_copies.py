@@ -20,7 +20,7 @@ class HostCopies:
         self._buffers: dict[int, list[torch.Tensor]] = {}
         """By their bytes."""
         self._taking: threading.Thread | None = None
-        self._closed = threading.Event()
+        self.closed = threading.Event()
 
     def take_ahead(self, sizes: Iterable[int]) -> None:
         """Begin to take memory for tensors of these bytes, in a thread of its own."""
@@ -29,9 +29,9 @@ class HostCopies:
         def take() -> None:
             for size, count in wanted.items():
                 for _ in range(count):
-                    if self._closed.is_set():
+                    if self.closed.is_set():
                         return
-                    self._buffers.setdefault(size, []).append(_page_locked(size))
+                    self._buffers.setdefault(size, []).append(page_locked(size))
 
         self._taking = threading.Thread(target=take, name="checkpoint-memory")
         self._taking.start()
@@ -48,7 +48,7 @@ class HostCopies:
                 continue
             buffers = self._buffers.setdefault(tensor.nbytes, [])
             if used[tensor.nbytes] == len(buffers):
-                buffers.append(_page_locked(tensor.nbytes))
+                buffers.append(page_locked(tensor.nbytes))
             buffer = buffers[used[tensor.nbytes]].view(tensor.dtype).view(tensor.shape)
             used[tensor.nbytes] += 1
             copies.append(buffer.copy_(tensor.detach(), non_blocking=True))
@@ -58,12 +58,12 @@ class HostCopies:
 
     def close(self) -> None:
         """Take no more."""
-        self._closed.set()
+        self.closed.set()
         if self._taking is not None:
             self._taking.join()
 
 
-def _page_locked(size: int) -> torch.Tensor:
+def page_locked(size: int) -> torch.Tensor:
     """Memory of this many bytes; where the system gives no more that is page-locked, of the common kind."""
     try:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)

@@ -68,10 +68,10 @@ def apply(device: Device) -> None:
         cpu_shim.patch_megatron_mappings(mappings)
         cpu_shim.patch_megatron_norms(clip_grads, utils)
     else:
-        _add_rows_to_their_buffer()
-        _drop_in_one_kernel()
+        add_rows_to_their_buffer()
+        drop_in_one_kernel()
     _route_without_transformer_engine()
-    _split_as_transformer_engine()
+    split_as_transformer_engine()
     _use_our_optimizers()
     _recompute_without_transformer_engine()
     _accumulate_without_apex()
@@ -86,7 +86,7 @@ def _route_without_transformer_engine() -> None:
     vars(moe_utils).setdefault("te_general_gemm", None)
 
 
-def _split_as_transformer_engine() -> None:
+def split_as_transformer_engine() -> None:
     """megatron-core asks Transformer Engine for its split by a name of before 2.3. Without it, gradients of queries,
     keys and values that lie side by side already are copied there.
     """
@@ -96,7 +96,7 @@ def _split_as_transformer_engine() -> None:
         names["SplitAlongDim"] = getattr(split, "apply", None)
 
 
-def _drop_in_one_kernel() -> None:
+def drop_in_one_kernel() -> None:
     """What layers of every family add their branches by, where `bias_dropout_fusion` is set."""
     vars(fused_bias_dropout)["bias_dropout_add_fused_train"] = drop_and_add
     vars(fused_bias_dropout)["bias_dropout_add_fused_inference"] = add_all
@@ -142,7 +142,7 @@ def _recompute_without_transformer_engine() -> None:
     checkpoint.__init__ = initialize
 
 
-def _add_rows_to_their_buffer() -> None:
+def add_rows_to_their_buffer() -> None:
     """The embedding looks its tokens up by a function of the module that it calls F: ours, in a copy of that one."""
     functions = types.ModuleType(functional.__name__)
     vars(functions).update(vars(functional), embedding=embedding)

@@ -20,7 +20,7 @@ from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 
 POLL_SECONDS = 2.0
-_LAST_ATTEMPTS = 3
+LAST_ATTEMPTS = 3
 
 
 class Follower:
@@ -32,7 +32,7 @@ class Follower:
         self._run = run
         self._parent = parent
         self._drain_seconds = drain_seconds
-        self._lines: list[_Line] = []
+        self._lines: list[Line] = []
         self._finish = threading.Event()
 
     def follow(self) -> int:
@@ -42,7 +42,7 @@ class Follower:
         missing = False
         for name in asked_for(self._run):
             try:
-                self._lines.append(_Line(tracker_of(self._run, name), self._log))
+                self._lines.append(Line(tracker_of(self._run, name), self._log))
             except MissingDependency as error:
                 self._log(str(error))
                 missing = True
@@ -105,7 +105,7 @@ class Follower:
                 return
             time.sleep(0.25)
 
-    def _say_what_is_left(self, line: _Line) -> None:
+    def _say_what_is_left(self, line: Line) -> None:
         if line.is_done:
             return
         self._log(
@@ -119,7 +119,7 @@ class Follower:
             file.write(f"{timestamp()} {message}\n".encode(errors="replace"))
 
 
-class _Line:
+class Line:
     """One tracker, and how sending to it goes."""
 
     def __init__(self, tracker: Tracker, log: Callable[[str], None]) -> None:
@@ -136,7 +136,7 @@ class _Line:
                 POLL_SECONDS if self._succeeds(self.tracker.send) else min(2 * wait, self.tracker.longest_wait_seconds)
             )
             finish.wait(wait * random.uniform(0.75, 1.0))
-        for attempt in range(_LAST_ATTEMPTS):
+        for attempt in range(LAST_ATTEMPTS):
             if self._succeeds(self._send_the_rest):
                 self.is_done = True
                 return

@@ -27,7 +27,7 @@ from orchestrator.tuning.layout import layout_of, settings_of
 WARM_UP = 3
 """Steps that are not counted: they compile kernels and make buffers."""
 _LEAST_STEPS = 3
-_ENOUGH_SECONDS = 60.0
+ENOUGH_SECONDS = 60.0
 """Steps of a minute together tell enough, however few they are."""
 _SPARE_STEPS = 200
 """A trial is ended from outside, without a checkpoint, as soon as it has done its steps: fast ones go on meanwhile."""
@@ -157,7 +157,7 @@ class _Steps(Watcher):
     def enough(self) -> bool:
         """Whether there is no need for more."""
         done = len(self.counted)
-        return done >= self._wanted or (done >= _LEAST_STEPS and sum(self.counted) >= _ENOUGH_SECONDS)
+        return done >= self._wanted or (done >= _LEAST_STEPS and sum(self.counted) >= ENOUGH_SECONDS)
 
     def _read(self) -> None:
         for metric in self._tail.poll():

@@ -19,6 +19,7 @@ import yaml
 from support.commands import Commands
 from support.evaluating import evaluate, moved, start
 from support.faults import CommandLine, Ranks, wait_until
+from support.programs import run_instead
 from support.ranks import RankStarter
 from support.training import layout, make_run, tiny_job
 
@@ -261,7 +262,7 @@ def test_a_task_that_fails_takes_nothing_away_from_those_before_it(
     (tmp_path / "failing_evaluation.py").write_text(FAILING)
     for name, value in ranks.for_commands(tmp_path).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("orchestrator.cli.models.evaluate.EVALUATION_MODULE", "failing_evaluation")
+    run_instead(monkeypatch, "failing_evaluation", "evaluation")
     tasks = ["--text", str(files / "book.txt"), "--lambada", str(files / "lambada.jsonl")]
     words = [*tasks, "--output", str(tmp_path / "out"), "--tensor-model-parallel-size", str(tp), "--json"]
     assert main(["evaluate", str(trained.path), *words]) == 1

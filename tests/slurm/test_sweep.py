@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import re
@@ -15,12 +14,11 @@ from slurm.cluster import Cluster
 from slurm.machine import wait_until
 from support.event_log import lines_of
 from support.faults import QUICK_TORCHRUN
+from support.programs import run_instead
 
 from orchestrator.cli.main import main
-from orchestrator.cli.runs.sweeps import start
 from orchestrator.launch.runs import all_runs
 from orchestrator.run.rundir import RunDir
-from orchestrator.sweeps.submission import cluster_request
 
 pytestmark = pytest.mark.slow(reason="whole sweeps on a real cluster")
 
@@ -105,8 +103,7 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("FAKE_MENDED", str(tmp_path / "mended"))
     monkeypatch.setenv("FAKE_HOLD", f"6:{tmp_path / 'go_on'}")
-    request = functools.partial(cluster_request, module="sweep_runtime")
-    monkeypatch.setattr(start, "cluster_request", request)
+    run_instead(monkeypatch, "sweep_runtime", "sweeps on clusters")
     return Sweeps(tmp_path, capfd)
 
 

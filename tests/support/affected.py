@@ -21,7 +21,7 @@ Graph = dict[str, set[str]]
 """By file, below the root: the files that it depends on."""
 
 
-def affected(changed: Iterable[str], dependencies: Mapping[str, set[str]]) -> list[str]:
+def affected(changed: Iterable[str], dependencies: Mapping[str, set[str]], root: Path = ROOT) -> list[str]:
     """The test files that depend on changed ones, ordered by how many imports lie between."""
     dependants: Graph = {}
     for file, needed in dependencies.items():
@@ -35,23 +35,24 @@ def affected(changed: Iterable[str], dependencies: Mapping[str, set[str]]) -> li
         nearer = {file for each in reached for file in dependants.get(each, ())}
         reached = sorted(nearer - seen)
         seen |= nearer
-    return [file for file in found if (ROOT / file).exists()]
+    return [file for file in found if (root / file).exists()]
 
 
 def dependencies() -> Graph:
     """What each file of the package and of the tests depends on."""
-    files = [Path(line) for line in _git("ls-files", "--cached", "--others", "--exclude-standard")]
+    files = [Path(line) for line in _git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard")]
     modules = {_module(file): str(file) for file in files if file.suffix == ".py"}
     return {str(file): set(_needed(file, modules)) for file in files if file.suffix == ".py" and (ROOT / file).exists()}
 
 
-def changed_since(base: str | None) -> set[str]:
+def changed_since(base: str | None, root: Path = ROOT) -> set[str]:
     """Files that differ from a commit, and those that git does not know yet."""
     if base is None:
-        known = subprocess.run(["git", "rev-parse", "-q", "--verify", "origin/main"], cwd=ROOT, capture_output=True)
+        known = subprocess.run(["git", "rev-parse", "-q", "--verify", "origin/main"], cwd=root, capture_output=True)
         base = "origin/main" if known.returncode == 0 else "HEAD"
-    [common] = _git("merge-base", base, "HEAD")
-    return {*_git("diff", "--name-only", "--no-renames", common), *_git("ls-files", "--others", "--exclude-standard")}
+    [common] = _git(root, "merge-base", base, "HEAD")
+    tracked = _git(root, "diff", "--name-only", "--no-renames", common)
+    return {*tracked, *_git(root, "ls-files", "--others", "--exclude-standard")}
 
 
 def _needed(file: Path, modules: Mapping[str, str]) -> Iterator[str]:
@@ -82,8 +83,8 @@ def _module(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _git(*arguments: str) -> list[str]:
-    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+def _git(root: Path, *arguments: str) -> list[str]:
+    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 if __name__ == "__main__":

@@ -38,5 +38,10 @@ def transformer_engine_layers(monkeypatch: pytest.MonkeyPatch) -> Any:
         lambda moe_grouped_gemm, **options: torch_layers.get_gpt_layer_local_spec(**options),
     )
     module: Any = importlib.import_module(name)
-    monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: [False])
+    have_layers(monkeypatch, module, [False])
     return module
+
+
+def have_layers(monkeypatch: pytest.MonkeyPatch, module: Any, experts: list[bool]) -> None:
+    """Have chunks that a module builds consist of these layers: whether each has experts."""
+    monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: experts)

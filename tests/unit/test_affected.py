@@ -16,10 +16,13 @@ GRAPH = {
 }
 
 
-def test_the_nearest_come_first_and_what_does_not_depend_on_it_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pathlib.Path.exists", lambda path: True)
-    assert affected(["package/changed.py"], GRAPH) == ["tests/test_near.py", "tests/test_far.py"]
-    assert affected(["tests/test_other.py"], GRAPH) == ["tests/test_other.py"]
+def test_the_nearest_come_first_and_what_does_not_depend_on_it_never(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    for file in GRAPH:
+        if file.startswith("tests/"):
+            (tmp_path / file).touch()
+    assert affected(["package/changed.py"], GRAPH, tmp_path) == ["tests/test_near.py", "tests/test_far.py"]
+    assert affected(["tests/test_other.py"], GRAPH, tmp_path) == ["tests/test_other.py"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,7 @@ def test_a_test_is_near_what_it_imports_or_starts(graph: Graph, changed: str, te
 
 
 def test_a_change_is_what_differs_from_the_base_committed_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     def git(*words: str) -> None:
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True)
@@ -51,7 +54,6 @@ def test_a_change_is_what_differs_from_the_base_committed_or_not(
         for name, text in files.items():
             (tmp_path / name).write_text(text)
 
-    monkeypatch.setattr("support.affected.ROOT", tmp_path)
     git("init", "-q")
     write(same="1", committed="1", edited="1", gone="1")
     git("add", ".")
@@ -60,5 +62,5 @@ def test_a_change_is_what_differs_from_the_base_committed_or_not(
     git("commit", "-qam", "change")
     write(edited="2", new="1")
     (tmp_path / "gone").unlink()
-    assert changed_since("HEAD~1") == {"committed", "edited", "new", "gone"}
-    assert changed_since(None) == {"edited", "new", "gone"}
+    assert changed_since("HEAD~1", tmp_path) == {"committed", "edited", "new", "gone"}
+    assert changed_since(None, tmp_path) == {"edited", "new", "gone"}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
+from support.cuda import show_gpus
+from support.refusals import refuse
 
 from orchestrator.runtime import host_copies
 from orchestrator.runtime.host_copies import HostCopies
@@ -20,6 +23,11 @@ def as_if_on_a_gpu(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_subclass(Elsewhere)
 
 
+def takes(monkeypatch: pytest.MonkeyPatch, take: Callable[[int], torch.Tensor]) -> None:
+    """Memory is taken so."""
+    monkeypatch.setattr(host_copies, "page_locked", take)
+
+
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of memory that was asked for, of the common kind: there is no GPU."""
@@ -29,8 +37,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(size)
         return torch.zeros(size, dtype=torch.uint8)
 
-    monkeypatch.setattr(host_copies, "_page_locked", take)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    takes(monkeypatch, take)
+    show_gpus(monkeypatch, synchronize=None)
     return sizes
 
 
@@ -65,10 +73,10 @@ def test_closing_ends_the_taking(monkeypatch: pytest.MonkeyPatch) -> None:
     def take(size: int) -> torch.Tensor:
         sizes.append(size)
         asked.set()
-        assert copies._closed.wait(60)
+        assert copies.closed.wait(60)
         return torch.zeros(size, dtype=torch.uint8)
 
-    monkeypatch.setattr(host_copies, "_page_locked", take)
+    takes(monkeypatch, take)
     copies.take_ahead([1, 1, 1])
     assert asked.wait(60)
     copies.close()
@@ -76,12 +84,6 @@ def test_closing_ends_the_taking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_common_memory_where_none_can_be_page_locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = torch.empty
-
-    def refuse(size: int, *, dtype: torch.dtype, pin_memory: bool = False) -> torch.Tensor:
-        if pin_memory:
-            raise RuntimeError("CUDA error: out of memory")
-        return empty(size, dtype=dtype)
-
-    monkeypatch.setattr(torch, "empty", refuse)
-    assert host_copies._page_locked(8).nbytes == 8
+    out_of_memory = RuntimeError("CUDA error: out of memory")
+    refuse(monkeypatch, "torch.empty", out_of_memory, lambda *size, pin_memory=False, **named: pin_memory)
+    assert host_copies.page_locked(8).nbytes == 8

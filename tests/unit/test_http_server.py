@@ -14,8 +14,8 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from support.limits import set_limits
 
-from orchestrator.http import server as http_server
 from orchestrator.http.listening import listen
 from orchestrator.http.server import Server
 
@@ -49,9 +49,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Of a server with little patience."""
     names: dict[str, Any] = {}
     exec(APP, names)
-    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 1.5)
-    monkeypatch.setattr(http_server, "BODY_SECONDS", 1.5)
-    monkeypatch.setattr(http_server, "READING_SECONDS", 1.5)
+    set_limits(monkeypatch, to_send_a_request=1.5, to_send_a_body=1.5, to_read_an_answer=1.5)
     server, listening = Server(names["app"], lifespan="off"), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -1,5 +1,6 @@
 """Exactly one incarnation of a run writes."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.clock import stop_at
+from support.refusals import refuse
 
 from orchestrator.errors import LeaseLost, RunIsHeld
 from orchestrator.process import Process
@@ -183,10 +186,7 @@ def test_lease_file_that_is_still_empty_counts_as_live_until_it_is_old(run: RunD
 
 
 def test_exclusive_creation_without_hard_links(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(source: object, target: object) -> None:
-        raise PermissionError(1, "no hard links here")
-
-    monkeypatch.setattr(os, "link", no_links)
+    refuse(monkeypatch, "os.link", errno.EPERM)
     Lease.acquire(run, launch_id="a")
     with pytest.raises(RunIsHeld):
         Lease.acquire(run, launch_id="b")
@@ -196,7 +196,7 @@ def test_own_clock_does_not_matter(run: RunDir, monkeypatch: pytest.MonkeyPatch)
     Lease.acquire(run, launch_id="a", time_to_live=60)
     make_foreign(run, 1)
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 1e6)
+    stop_at(monkeypatch, now + 1e6)
     with pytest.raises(RunIsHeld):
         Lease.acquire(run, launch_id="b")
 

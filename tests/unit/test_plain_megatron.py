@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.plain_megatron import _file_of, share_torchs_cudnn
+from orchestrator.plain_megatron import file_of, share_torchs_cudnn
 
 PROGRAM = """
 import ctypes, os, sys
@@ -48,10 +48,10 @@ def test_a_persons_own_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CUDNN_HOME", "/opt/mine")
     library = ctypes.CDLL(str(folder / "libcudnn.so.9"))
     assert library is not None
-    assert _file_of("libcudnn.so") == folder / "libcudnn.so.9"
+    assert file_of("libcudnn.so") == folder / "libcudnn.so.9"
     share_torchs_cudnn()
     assert os.environ["CUDNN_HOME"] == "/opt/mine"
-    assert _file_of("libcudnn_adv") is None
+    assert file_of("libcudnn_adv") is None
 
 
 @pytest.mark.parametrize(

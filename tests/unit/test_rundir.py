@@ -5,12 +5,12 @@ import json
 import multiprocessing
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.event_log import append_event, lines_of
+from support.refusals import refuse
 
 from orchestrator.errors import UserError
 from orchestrator.run.rundir import RunDir, append_line, read_lines, write_atomically, write_refusal
@@ -115,10 +115,7 @@ NAME_ANOTHER = "name another folder, or have yourself allowed to write to this o
 def test_a_refused_write_is_told_by_its_folder(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, code: int, way_out: str
 ) -> None:
-    def refuse(path: object, *arguments: object, **options: object) -> Any:
-        raise OSError(code, os.strerror(code), str(path))
-
-    monkeypatch.setattr("builtins.open", refuse)
+    refuse(monkeypatch, "builtins.open", code)
     with pytest.raises(OSError, match=os.strerror(code)) as caught:
         write_atomically(run.job_yaml, "")
     assert caught.value.filename == str(run.job_yaml), "not the temporary one"
@@ -141,10 +138,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(run: RunDir, monkeypa
     path = run.path / "resolved.json"
     write_atomically(path, json.dumps({"a": 1}))
 
-    def refuse(descriptor: int) -> Any:
-        raise OSError(errno.EIO, "I/O error")
-
-    monkeypatch.setattr(os, "fsync", refuse)
+    refuse(monkeypatch, "os.fsync", OSError(errno.EIO, "I/O error"))
     with pytest.raises(OSError, match="I/O error") as caught:
         write_atomically(path, "new")
     assert caught.value.filename == str(path), "what is said to a person names the place"

@@ -191,6 +191,11 @@ def test_from_text_to_texts_there(hostile: Hostile) -> None:
     hostile(CONSOLE_SCRIPT, "checkpoint", "import", ".", "--runs-dir", folder / "imported", cwd=model)
 
 
+def search(monkeypatch: pytest.MonkeyPatch, folders: list[str]) -> None:
+    """Where Python searches for modules."""
+    monkeypatch.setattr(sys, "path", list(folders))
+
+
 @pytest.mark.parametrize("entries", [":", ".", "{there}/lib:", ":{there}/lib", "{there}/lib:.:src:"])
 def test_entries_that_mean_the_working_directory(tmp_path: Path, entries: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are taken out of what is searched for modules, programs and shared libraries; absolute ones stay."""
@@ -200,7 +205,7 @@ def test_entries_that_mean_the_working_directory(tmp_path: Path, entries: str, m
     for name in names:
         monkeypatch.setenv(name, given)
     before = [entry for entry in sys.path if entry]
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *before] if given.startswith((":", ".")) else before)
+    search(monkeypatch, [str(tmp_path), *before] if given.startswith((":", ".")) else before)
     leave_working_directory()
     left = [os.environ.get(name) for name in names]
     assert left == [f"{tmp_path}/lib" if "lib" in given else None] * 3
@@ -234,7 +239,7 @@ def test_an_empty_entry_reaches_no_program(tmp_path: Path) -> None:
 def test_nothing_is_changed_where_nothing_is_relative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/a:/b")
     environment, path = dict(os.environ), [entry for entry in sys.path if entry]
-    monkeypatch.setattr(sys, "path", list(path))
+    search(monkeypatch, path)
     leave_working_directory()
     assert (dict(os.environ), sys.path) == (environment, path)
 
@@ -246,7 +251,7 @@ def test_a_checkout_that_is_not_installed_is_found_by_the_programs_that_it_start
     checkout = Path(orchestrator.__file__).parent.parent
     monkeypatch.chdir(checkout)
     monkeypatch.setenv("PYTHONPATH", "/lib:.")
-    monkeypatch.setattr(sys, "path", [str(checkout), "/lib"])
+    search(monkeypatch, [str(checkout), "/lib"])
     leave_working_directory()
     assert os.environ["PYTHONPATH"] == f"/lib:{checkout}"
     assert sys.path == ["/lib", str(checkout)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import before
 
 from orchestrator.run.checkpoints import COMMIT_FILE
 from orchestrator.runtime.saving.staging import Removals, drafts_beside
@@ -16,13 +16,12 @@ from orchestrator.runtime.saving.staging import Removals, drafts_beside
 def test_a_removed_checkpoint_is_none_at_once_and_gone_after_the_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, remove = threading.Event(), shutil.rmtree
+    go_on = threading.Event()
 
-    def removing(*arguments: Any) -> None:
+    def wait(*arguments: Any) -> None:
         assert go_on.wait(60)
-        remove(*arguments)
 
-    monkeypatch.setattr(shutil, "rmtree", removing)
+    before(monkeypatch, "shutil.rmtree", wait)
     checkpoint = tmp_path / "iter_0000010"
     checkpoint.mkdir()
     (checkpoint / COMMIT_FILE).write_text("{}")

@@ -11,6 +11,7 @@ from types import NoneType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refusals import after
 
 from orchestrator.files.stored_files import (
     MOST_LINE_BYTES,
@@ -81,16 +82,13 @@ def test_a_link_that_is_put_there_meanwhile_leads_nowhere(folder: Path, monkeypa
     (folder / "link").symlink_to("target")
     secret = folder.parent / "secret"
     secret.write_text("two")
-    resolve = os.path.realpath
 
-    def swapped(path: Path, *, strict: bool = False) -> str:
-        found = resolve(path, strict=strict)
+    def swap(found: str, path: Path, *, strict: bool = False) -> None:
         if Path(path).name == "link":
             (folder / "target").unlink()
             (folder / "target").symlink_to(secret)
-        return found
 
-    monkeypatch.setattr(os.path, "realpath", swapped)
+    after(monkeypatch, "os.path.realpath", swap)
     with pytest.raises(OSError, match="symbolic links"):
         open_stored(folder / "link", folder)
 

@@ -182,8 +182,8 @@ def _without(metadata: Any, name: str) -> None:
     [
         (lambda metadata: metadata.storage_data.update(more=5), "it does not say in which files"),
         (lambda metadata: metadata.storage_data.update(more=_StorageInfo(5, 0, 1)), "it does not say in which files"),
-        (lambda metadata: setattr(metadata, "storage_data", [1]), "it has no table of them"),
-        (lambda metadata: setattr(metadata, "state_dict_metadata", [1]), "it has no table of them"),
+        (lambda metadata: vars(metadata).update(storage_data=[1]), "it has no table of them"),
+        (lambda metadata: vars(metadata).update(state_dict_metadata=[1]), "it has no table of them"),
         (lambda metadata: _without(metadata, "state_dict_metadata"), "it has no table of them"),
     ],
 )

@@ -250,7 +250,7 @@ def run_inference(
         reader.join()
         process.stderr.close()
     if process.returncode:
-        raise _failure("".join(kept), what, process.returncode)
+        raise failure("".join(kept), what, process.returncode)
 
 
 def _starting(
@@ -290,7 +290,7 @@ def pass_on(lines: Iterable[str], kept: deque[str], shows_all: bool) -> None:
                 goes_on = False
 
 
-def _failure(errors: str, what: str, code: int) -> OrchestratorError:
+def failure(errors: str, what: str, code: int) -> OrchestratorError:
     """What went wrong, from standard error: of torchrun and its ranks, or of one process, which ended with `code`."""
     own = before_the_report(errors)
     lines = [line for line in own.splitlines() if line.strip()]

@@ -65,16 +65,16 @@ def import_megatron(
 
     Raises UserError when there is none, when it is no GPT's, BERT's or T5's, or the job's network is another.
     """
-    source = _checkpoint_in(folder, iteration)
+    source = checkpoint_in(folder, iteration)
     found = convert("describe-megatron", str(source))
     if family_of(found["kinds"]) is None:
         raise UserError(f"{source} is no GPT, BERT or T5: it has {', '.join(found['kinds'])}; imported are these alone")
-    loaded = _job(source, found, name, job_file)
+    loaded = job_of(source, found, name, job_file)
     job = loaded.job
     if job.model.has_vision:
         raise UserError(f"{source} is a decoder, and {job.name} has images (model.vision): import it without --job")
-    _check_weights(source, found, job)
-    with_optimizer = job_file is not None and _takes_optimizer(source, found, job)
+    check_weights(source, found, job)
+    with_optimizer = job_file is not None and takes_optimizer(source, found, job)
     check_installed(job)
     draft = RunDir(runs / job.name / f".import-{job.config_hash[:8]}")
     with alone(draft.path, f"another process is importing {source} as {job.name} now; wait for it"):
@@ -97,7 +97,7 @@ def import_megatron(
         typer.echo(f"go on at iteration {done['iteration']} with `orchestrator resume {in_command(run)}`")
 
 
-def _checkpoint_in(folder: Path, iteration: int | None) -> Path:
+def checkpoint_in(folder: Path, iteration: int | None) -> Path:
     """The folder of one checkpoint. Raises UserError when it is not of the kind that is imported."""
     source = folder
     if (folder / MEGATRON_TRACKER).is_file():
@@ -116,7 +116,7 @@ def _checkpoint_in(folder: Path, iteration: int | None) -> Path:
     return source
 
 
-def _job(source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None) -> LoadedJob:
+def job_of(source: Path, found: Mapping[str, Any], name: str | None, job_file: Path | None) -> LoadedJob:
     """The job that is given, or one made of the checkpoint's arguments, which holds the network alone."""
     arguments, family = found["arguments"], family_of(found["kinds"]) or GPT
     if job_file is not None:
@@ -167,7 +167,7 @@ def _tokenizer(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"type": "sentencepiece", "path": model} if model.endswith(".model") else None
 
 
-def _check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None:
+def check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None:
     """See that every weight of the job's network is there, and no other. What the arguments do not say, like layers of
     another kind, shows in the weights.
     """
@@ -208,7 +208,7 @@ def _listed(keys: list[str]) -> str:
     return ", ".join(keys[:_SHOWN]) + rest
 
 
-def _takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bool:
+def takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> bool:
     """Whether the optimizer's state comes along, which only some formats allow; said where it does not."""
     if found["optimizer"] is None:
         reason: str | None = found["left_behind"] or found["unread"] or "it has none"

@@ -88,7 +88,7 @@ def reshape(
     weights = weights_named(which, iteration, runs)
     degrees = {"tp": tp, "pp": pp, "vp": vp, "cp": cp, "dp": dp, "ep": ep, "etp": etp}
     old = spec_to_go_on_with(weights)
-    new = _target(old, to, [*_asked(degrees, to), *(overrides or [])], weights)
+    new = job_at(old, to, [*_asked(degrees, to), *(overrides or [])], weights)
     check_installed(new.job)
     if output is not None and output.exists():
         raise UserError(f"{output} exists already: name a folder that is not there")
@@ -108,9 +108,9 @@ def reshape(
             print_json(answer)
         return
     if output is not None:
-        answer |= _write(checkpoint, new.job, output.absolute())
+        answer |= write_checkpoint(checkpoint, new.job, output.absolute())
     else:
-        run = _write_run(checkpoint, new, runs)
+        run = write_run(checkpoint, new, runs)
         answer |= {"path": str(committed(run)[-1].path), "run_id": run.run_id, "run": str(run.path)}
     if as_json:
         print_json(answer)
@@ -135,7 +135,7 @@ def _written(name: str, size: int) -> str:
     return "null" if name == "vp" and size == 1 else str(size)
 
 
-def _target(old: JobSpec, to: Path | None, overrides: list[str], weights: Weights) -> LoadedJob:
+def job_at(old: JobSpec, to: Path | None, overrides: list[str], weights: Weights) -> LoadedJob:
     """The job to go on as. Where the global batch followed from a number of micro-batches, and would be another at the
     new layout, it is kept, and they follow. Raises SpecError when its layout is not legal.
     """
@@ -198,7 +198,7 @@ def _refuse(findings: list[Finding], allow_changes: bool) -> None:
         )
 
 
-def _write(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, Any]:
+def write_checkpoint(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, Any]:
     """Write the checkpoint `target`, which appears when it is whole."""
     draft = target.with_name(f".{target.name}.reshape")
     with alone(draft, f"another process is writing {target} now; wait for it, or name another folder"):
@@ -216,7 +216,7 @@ def _convert(checkpoint: Path, job: JobSpec, draft: Path) -> dict[str, Any]:
     return convert("reshape", str(checkpoint), str(draft / "resolved.json"), str(draft / "checkpoint"))
 
 
-def _write_run(checkpoint: Path, new: LoadedJob, runs: Path) -> RunDir:
+def write_run(checkpoint: Path, new: LoadedJob, runs: Path) -> RunDir:
     """A new run that has the checkpoint, and a tokenizer of its own where the job's is not on this machine."""
     job = new.job
     draft = RunDir(runs / job.name / f".reshape-{job.config_hash[:8]}")

@@ -22,8 +22,8 @@ from orchestrator.run.rundir import RunDir, default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.follower import send_the_end
 
-_SECONDS_FOR_THE_LAUNCHER = 10.0
-_SECONDS_BETWEEN_QUESTIONS = 2.0
+SECONDS_FOR_THE_LAUNCHER = 10.0
+SECONDS_BETWEEN_QUESTIONS = 2.0
 
 
 def command(
@@ -76,12 +76,12 @@ def _withdraw(run: RunDir, job: SlurmRun) -> RunStatus:
 def _wait(run: RunDir, now: bool, by: str) -> RunStatus:
     asked = time.monotonic()
     while (status := status_of(run)).is_live:
-        if now and time.monotonic() - asked > _SECONDS_FOR_THE_LAUNCHER:
+        if now and time.monotonic() - asked > SECONDS_FOR_THE_LAUNCHER:
             if status.job is None:
                 _end_without_the_launcher(run, status, by)
                 return status_of(run)
             slurm.cancel([status.job.job_id])
-        time.sleep(0.2 if status.job is None else _SECONDS_BETWEEN_QUESTIONS)
+        time.sleep(0.2 if status.job is None else SECONDS_BETWEEN_QUESTIONS)
     return status
 
 

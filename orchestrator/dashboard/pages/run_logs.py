@@ -38,7 +38,7 @@ _LONGEST_QUESTION = 500
 _SEARCHES_AT_ONCE = 2
 _SEARCHES = BoundedSemaphore(_SEARCHES_AT_ONCE)
 """Each is a program that reads as fast as it can, and takes a thread that pages are answered by."""
-_SECONDS_OF_WAITING = 1.0
+SECONDS_OF_WAITING = 1.0
 _CHUNK_BYTES = 1 << 16
 
 Name = Annotated[str, Query(max_length=400)]
@@ -87,7 +87,7 @@ def _page(log: LogFile, line: int | None, before: int | None) -> Page:
 def _search(
     logs: list[LogFile], q: str, regex: bool, start: SearchPosition | None
 ) -> tuple[SearchResults | None, str | None]:
-    if not _SEARCHES.acquire(timeout=_SECONDS_OF_WAITING):
+    if not _SEARCHES.acquire(timeout=SECONDS_OF_WAITING):
         return None, f"{_SEARCHES_AT_ONCE} searches are at work already: ask again in a moment"
     try:
         return search(logs, SearchPattern(q, regex), start), None

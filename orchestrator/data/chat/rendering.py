@@ -36,7 +36,7 @@ class _Renderer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._compiled: dict[str, tuple[int, bool]] = {}
         """The number of each template in the process, and whether it marks anything."""
 
@@ -54,13 +54,13 @@ class _Renderer:
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
 
     def _number(self, content: str) -> tuple[int, bool]:
-        if self._process is None or self._process.poll() is not None:
+        if self.process is None or self.process.poll() is not None:
             self._start()
         if content not in self._compiled:
             self._compiled[content] = len(self._compiled), self._ask({"content": content})["marks"]
@@ -70,7 +70,7 @@ class _Renderer:
         self.close()
         self._compiled.clear()
         limits = (str(SECONDS), str(MEMORY), str(CHARACTERS))
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             module_command("orchestrator.data.chat.jinja", *limits),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -79,7 +79,7 @@ class _Renderer:
         )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        process = self._process
+        process = self.process
         assert process is not None, "it was started"
         assert process.stdin is not None, "its input is a pipe"
         assert process.stdout is not None, "its output is a pipe"
@@ -108,14 +108,14 @@ def _why_ended(code: int) -> str:
     return f"the process that renders it ended (exit code {code}; -9 is often a lack of memory)"
 
 
-_RENDERER = _Renderer()
-atexit.register(_RENDERER.close)
+RENDERER = _Renderer()
+atexit.register(RENDERER.close)
 
 
 def compiled(name: str, content: str) -> bool:
     """Whether a template marks anything with `{% generation %}`. Raises UserError for one that is wrong."""
     try:
-        return _RENDERER.compile(content)
+        return RENDERER.compile(content)
     except (TemplateError, BoundsError) as error:
         raise UserError(f"chat template {name}: {error}") from error
 
@@ -125,7 +125,7 @@ def rendered(content: str, masked: Sequence[int] = (), day: str | None = None, *
     for today, as ISO 8601 has it. Raises ValueError for values that it does not take, and BoundsError, which is one,
     where it takes too long or too much memory."""
     try:
-        return _RENDERER.render(content, values, masked, day)
+        return RENDERER.render(content, values, masked, day)
     except BoundsError as error:
         raise BoundsError(f"the chat template cannot be rendered: {error}") from error
     except TemplateError as error:

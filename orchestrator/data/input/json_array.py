@@ -10,7 +10,7 @@ from typing import IO, NamedTuple
 
 from orchestrator.data.input.json_values import TOO_MANY_DIGITS
 
-_PIECE = 1 << 18
+PIECE = 1 << 18
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _BEHIND = tuple(",] \t\r\n")
 _UNFINISHED = 16
@@ -123,7 +123,7 @@ class _Array:
         """Whether there was more: at least as much again, so that a long value is not tried often."""
         left = self._text[self._at :]
         try:
-            piece = b"" if self._has_ended else self._stream.read(max(_PIECE, len(left)))
+            piece = b"" if self._has_ended else self._stream.read(max(PIECE, len(left)))
             self._has_ended = not piece
             self._text, self._at = left + self._decoder.decode(piece, final=self._has_ended), 0
         except UnicodeDecodeError as error:

@@ -22,7 +22,7 @@ _ASCII_NEXT = r"(?![^\x00-\x7f])"
 _OTHER_BLANK = re.compile(r"[\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
-_MOST_WORDS = 1 << 18
+MOST_WORDS = 1 << 18
 _LONGEST_WORD = 64
 
 
@@ -93,7 +93,7 @@ class WordTable(dict[str, bytes]):
     def __missing__(self, word: str) -> bytes:
         ids = self._encode(word)
         if len(word) <= _LONGEST_WORD:
-            if len(self) >= _MOST_WORDS:
+            if len(self) >= MOST_WORDS:
                 self.clear()
             self[word] = ids
         return ids

@@ -37,7 +37,7 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path, thr
     weights = list(family.weights(job.model))
     left_out = sorted(name for name in published if family.leaves_out(name, job.model))
     published.check(_their_shapes(weights, job.model, words), ignored=(*family.copies, *left_out))
-    _check_copies(published, weights)
+    check_copies(published, weights)
     parts = _parts(published, weights, job.model, words)
     carried = files_to_carry(job)
     total = sum(part.bytes for part in parts)
@@ -75,7 +75,7 @@ def import_weights(source: Path, job: JobSpec, family: Family, target: Path, thr
     return {"path": str(target), "family": family.name, "bytes": size, "left_out": left_out}
 
 
-def _check_copies(published: PublishedWeights, weights: list[Weight]) -> None:
+def check_copies(published: PublishedWeights, weights: list[Weight]) -> None:
     """Raises UserError where an output layer is stored that is not the embedding, which it is said to be."""
     used = {name for weight in weights for name in weight.theirs}
     for name, of in published.family.copies.items():

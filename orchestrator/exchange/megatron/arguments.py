@@ -151,11 +151,11 @@ def differences(job: JobSpec, arguments: Mapping[str, Any], family: ModelFamily 
     except ValidationError as error:
         said = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors() if each["loc"])
         raise UserError(f"the checkpoint's arguments describe a network that is not here: {said}") from error
-    there, here = _network(theirs), _network(job.model)
+    there, here = network_of(theirs), network_of(job.model)
     return [f"model.{name} is {there[name]} there and {here[name]} here" for name in there if there[name] != here[name]]
 
 
-def _network(model: ModelSpec) -> dict[str, Any]:
+def network_of(model: ModelSpec) -> dict[str, Any]:
     """What of a model decides its network, by field; None for what it does not depend on. Two of equal networks are
     equal here, however each is written.
     """

@@ -113,7 +113,7 @@ def build_app(served: ServedModel, limits: Limits) -> FastAPI:
         _check_name(asked.model, served)
         options, prompts = asked.options(), asked.prompt
         _check_length(max(map(len, prompts)), served)
-        requests = await _requests(served, len(prompts), lambda: prompts, options)
+        requests = await requests_of(served, len(prompts), lambda: prompts, options)
         call = _Call(served, "text_completion", requests, asked.n, _as_completion(served))
         return await call.answer(asked.stream, asked.tells_usage)
 
@@ -126,7 +126,7 @@ def build_app(served: ServedModel, limits: Limits) -> FastAPI:
         written, images = served.chat, asked.images
         _check_room(len(images), served)
         _check_length(asked.length, served)
-        requests = await _requests(
+        requests = await requests_of(
             served, 1, lambda: [asked.prompt(written)], asked.options(written.turn_end), [images]
         )
         call = _Call(served, "chat.completion", requests, asked.n, _as_chat)
@@ -273,7 +273,7 @@ def _as_chat(index: int, text: str, written: Continuation | None, is_piece: bool
     return {"index": index, **said, "finish_reason": reason, "logprobs": None}
 
 
-async def _requests(
+async def requests_of(
     served: ServedModel,
     count: int,
     prompts: Callable[[], Sequence[Prompt]],

@@ -34,7 +34,7 @@ from orchestrator.safe_path import module_command
 
 MOST_FOUND = 200
 _SECONDS = 6.0
-_SECONDS_OF_GRACE = 3.0
+SECONDS_OF_GRACE = 3.0
 _BLOCK_BYTES = 1 << 20
 
 
@@ -95,7 +95,7 @@ def search(
     command = module_command("orchestrator.review.logs.log_search")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
         try:
-            said, _ = program.communicate(json.dumps(request).encode(), timeout=_SECONDS + _SECONDS_OF_GRACE)
+            said, _ = program.communicate(json.dumps(request).encode(), timeout=_SECONDS + SECONDS_OF_GRACE)
         except subprocess.TimeoutExpired:
             program.kill()
             said, _ = program.communicate()

@@ -31,7 +31,7 @@ LONGEST_LINE = 4000
 """Characters that are shown of a line."""
 _MOST_EVIDENCE_FILES = 40
 _MOST_EVIDENCE_LINES = 500
-_MOST_EVIDENCE_BYTES = 256 << 20
+MOST_EVIDENCE_BYTES = 256 << 20
 _KEPT_COUNTS = 64
 
 _TROUBLE = re.compile(r"\b(?:error|exception|traceback|fatal|critical|killed|segfault)\b|[a-z]Error\b", re.IGNORECASE)
@@ -408,7 +408,7 @@ class _Ending:
 
     def _number(self) -> int | None:
         """That of its first line; None where it is not known."""
-        if self.begin > _MOST_EVIDENCE_BYTES:
+        if self.begin > MOST_EVIDENCE_BYTES:
             return None
         try:
             with self.log.open() as file:

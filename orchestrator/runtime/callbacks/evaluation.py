@@ -67,7 +67,7 @@ def _at_interval(session: Session) -> bool:
     return interval is not None and session.state.iteration % interval == 0
 
 
-def _evaluations_before(spec: EvaluationSpec, iteration: int) -> int:
+def evaluations_before(spec: EvaluationSpec, iteration: int) -> int:
     """How many evaluations' samples come before those of the one after a step: as Megatron-LM counts them, which
     evaluates at intervals and behind the last step. One before the first step reads what the first one after it does.
     """
@@ -141,7 +141,7 @@ def mean_losses(session: Session, dataset: Dataset[Any]) -> Losses | None:
     held_out = len(cast(Sized, dataset))  # torch's class has no length, and all of ours have one
     batches = min(job.evaluation.eval_iters, math.ceil(held_out / job.global_batch_size))
     samples = batches * job.global_batch_size
-    first = _evaluations_before(job.evaluation, session.state.iteration) * samples
+    first = evaluations_before(job.evaluation, session.state.iteration) * samples
     full = schedule.at_full_size()
     iterators = session.stream(
         dataset, MicroBatchSampler(full, first, first + samples, session.processes.ranks.dp)

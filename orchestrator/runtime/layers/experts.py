@@ -19,17 +19,17 @@ from orchestrator.runtime.layers.engine import absence
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
-_PERMUTING = (
+PERMUTING = (
     *("fused_permute", "fused_permute_with_probs", "fused_unpermute"),
     *("fused_sort_chunks_by_index", "fused_sort_chunks_by_index_with_probs"),
 )
-_ROUTING = ("fused_topk_with_score_function", "fused_compute_score_for_moe_aux_loss", "fused_moe_aux_loss")
+ROUTING = ("fused_topk_with_score_function", "fused_compute_score_for_moe_aux_loss", "fused_moe_aux_loss")
 """Functions of Transformer Engine by megatron-core's names, which are None where its version does not have them."""
 
 
 def kernel_settings(job: JobSpec, layers: Layers) -> dict[str, bool]:
     """What TransformerConfig takes about their kernels: megatron-core refuses what is asked for in vain."""
-    return expert_kernels(job, layers, has_permutation=_has(_PERMUTING), has_router=_has(_ROUTING))
+    return expert_kernels(job, layers, has_permutation=_has(PERMUTING), has_router=_has(ROUTING))
 
 
 def multiply_in_one_kernel(job: JobSpec, layers: Layers) -> None:

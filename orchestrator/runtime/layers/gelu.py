@@ -15,12 +15,12 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     """x · Φ(x)."""
     if not x.is_cuda or x.dtype == torch.float32:
         return functional.gelu(x)
-    apply: Any = _Gelu.apply
+    apply: Any = Gelu.apply
     found: torch.Tensor = apply(x.contiguous())
     return found
 
 
-class _Gelu(torch.autograd.Function):
+class Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Export:
+class Export:
     """One export under way."""
 
     iteration: int
@@ -52,7 +52,7 @@ class Exports:
         self._run, self._policy, self._lease, self._records = run, policy, lease, records
         self._folder = run.exports(policy.format)
         self._waiting: deque[int] = deque()
-        self._running: _Export | None = None
+        self._running: Export | None = None
 
     def begin(self, iteration: int) -> None:
         """Clear away what killed incarnations left, and take up exports that were missed up to this iteration."""
@@ -125,7 +125,7 @@ class Exports:
         except OSError as error:
             self._failed(iteration, f"it could not be started: {error.strerror}")
             return False
-        self._running = _Export(iteration, draft, time.time(), process)
+        self._running = Export(iteration, draft, time.time(), process)
         return True
 
     def _command(self, commit: Commit, draft: Path) -> list[str]:
@@ -136,7 +136,7 @@ class Exports:
             *(f"--leave-free={commit.bytes}", f"--beside={os.getpid()}"),
         ]
 
-    def _take_in(self, ended: _Export) -> None:
+    def _take_in(self, ended: Export) -> None:
         answer = _answer(ended.process)
         if "error" in answer:
             _remove(ended.draft)

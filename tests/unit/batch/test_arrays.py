@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.event_log import append_event, lines_of
+from support.fake_slurm import FakeSlurm
+from support.refusals import after
 
-from orchestrator.batch import requeue_decision
 from orchestrator.batch.requeue_decision import conclude, left_to_caller
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.launch.cluster.submission import latest_job
 from orchestrator.launch.policy import Decision
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.run.causes import Exit
-from orchestrator.run.events.types import Event
 from orchestrator.run.lease import supersedes
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import load_text
@@ -47,14 +46,21 @@ def test_a_plain_requeue_is_left_to_who_offered_it(
     assert left_to_caller(decision) == code
 
 
+def scheduler_that_requeues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    slurm = FakeSlurm(folder / "slurm")
+    for command in ("squeue", "scontrol"):
+        slurm.says(command)
+    monkeypatch.setenv("PATH", str(slurm.bin), prepend=":")
+    return slurm
+
+
 @pytest.mark.parametrize(
     ("offered", "cause", "asked"), [(True, "preempted", 0), (False, "preempted", 1), (True, "hang", 1)]
 )
 def test_it_is_written_down_whoever_does_it(
     offered: bool, cause: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr(requeue_decision, "requeue_later", lambda *arguments: calls.append(arguments))
+    scheduler = scheduler_that_requeues(tmp_path, monkeypatch)
     if offered:
         monkeypatch.setenv(REQUEUE_CODE_VARIABLE, "75")
     slurm = SlurmJob("5_2", 0, "alps", ("n1",), 0.0, None)
@@ -63,7 +69,7 @@ def test_it_is_written_down_whoever_does_it(
     append_event(run, "launched", launch_id=slurm.launch_id, job_id="5_2")
     decision = conclude(run, load_text(JOB).job, slurm, Exit.of(cause, "", 3), 0)
     assert decision.requeue
-    assert len(calls) == asked
+    assert [words for words in scheduler.calls("scontrol") if words[0] == "requeue"] == [["requeue", "5_2"]] * asked
     assert [event["event"] for event in lines_of(run)[2:]] == ["exited", "requeued"]
 
 
@@ -71,17 +77,16 @@ def test_it_is_written_down_whoever_does_it(
 def test_a_run_that_goes_back_into_the_queue_is_over_at_no_moment(
     cause: str, is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requeue_decision, "requeue_later", lambda *arguments: None)
+    scheduler_that_requeues(tmp_path, monkeypatch)
     run, slurm = RunDir(tmp_path), SlurmJob("5", 0, "alps", ("n1",), 0.0, None)
     append_event(run, "submitted", job_id="5", cluster="alps")
     append_event(run, "launched", launch_id=slurm.launch_id, job_id="5")
-    append, seen = RunDir.append, []
+    seen: list[bool] = []
 
-    def watched(self: RunDir, *events: Event) -> None:
-        append(self, *events)
-        found = latest_job(self.events())
+    def look(*events: object) -> None:
+        found = latest_job(run.events())
         seen.append(found is not None and found.is_over)
 
-    monkeypatch.setattr(RunDir, "append", watched)
+    after(monkeypatch, "orchestrator.run.rundir.RunDir.append", look)
     conclude(run, load_text(JOB).job, slurm, Exit.of(cause, "", 3), 0)
     assert seen == [is_over]

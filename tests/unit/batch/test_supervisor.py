@@ -14,15 +14,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.clock import own_clock
 from support.event_log import append_event
 from support.fake_slurm import FakeSlurm
+from support.limits import set_limits
+from support.refusals import before
 from support.training import events, make_run, tiny_job
 
-from orchestrator.batch import supervisor
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import Commands, supervise
 from orchestrator.cli.main import main
-from orchestrator.cli.runs import cancel
 from orchestrator.cluster import requeueing
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.states.run_states import status_of
@@ -138,7 +139,8 @@ def test_a_job_that_goes_back_into_the_queue_while_it_is_cancelled_is_taken_out(
     def requeued(seconds: float) -> None:
         slurm.says("squeue", SQUEUE.format(id=7, restarts=1).replace("RUNNING", "PENDING"))
 
-    monkeypatch.setattr(cancel, "time", SimpleNamespace(sleep=requeued, monotonic=time.monotonic))
+    set_limits(monkeypatch, between_questions_about_a_job=0.0)
+    before(monkeypatch, "time.sleep", requeued)
     assert main(["cancel", str(run.path)]) == 0
     assert slurm.calls("scancel") == [["7"]]
     assert (status_of(run).state, events(run, "withdrawn")[0]["by"]) == ("cancelled", "orchestrator cancel")
@@ -201,8 +203,7 @@ def test_a_run_that_stays_after_its_time_limit_is_told_of_once(run: RunDir, slur
 def test_a_job_that_cannot_go_back_into_the_queue_is_told_of(
     run: RunDir, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requeueing, "_SECONDS_BETWEEN_ATTEMPTS", 0.01)
-    monkeypatch.setattr(requeueing, "_SECONDS_TO_INSIST", 0.1)
+    set_limits(monkeypatch, between_requeues=0.01, to_insist_on_a_requeue=0.1)
     slurm.says("scontrol", err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
     start(run, "exit 1", on_failure={"bug": "requeue"}, notifications=told(tmp_path, ["completed", "failed"]))
     assert (tmp_path / "told").read_text() == "failed bug\n"
@@ -211,7 +212,7 @@ def test_a_job_that_cannot_go_back_into_the_queue_is_told_of(
 def test_the_controller_is_away_when_the_step_begins(
     run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(supervisor, "_SECONDS_BETWEEN_STEPS", 0.01)
+    set_limits(monkeypatch, between_job_steps=0.01)
     refusal = "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"
     script = f"echo x >>{tmp_path}/tries; [ $(wc -l <{tmp_path}/tries) = 3 ] || {{ echo '{refusal}'; exit 1; }}"
     assert start(run, f"{script}; {word(run, 'completed')}") == 0
@@ -255,8 +256,8 @@ def test_a_controller_that_is_away_is_asked_again(
         now += seconds
 
     # Its own clock: how long a question takes is nobody's business here.
-    monkeypatch.setattr(requeueing, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
-    monkeypatch.setattr(requeueing, "_SECONDS_TO_INSIST", 2 * requeueing._SECONDS_BETWEEN_ATTEMPTS)
+    own_clock(monkeypatch, "orchestrator.cluster.requeueing", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    set_limits(monkeypatch, to_insist_on_a_requeue=2 * requeueing.SECONDS_BETWEEN_ATTEMPTS)
     slurm.says("scontrol", err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
     start(run, "exit 1", on_failure={"bug": "requeue"})
     assert len(slurm.calls("scontrol")) == 4

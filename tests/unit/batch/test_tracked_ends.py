@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.event_log import append_event
+from support.limits import set_limits
 
 from orchestrator.batch import requeue_decision
 from orchestrator.batch.slurm_job import SlurmJob
@@ -21,7 +22,7 @@ __all__ = ["empty_store", "store_in"]
 def test_the_end_is_sent_before_the_batch_script_ends(
     tmp_path: Path, store_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requeue_decision, "_SECONDS_TO_SEND_THE_END", 200.0)
+    set_limits(monkeypatch, to_send_the_end=200.0)
     run, slurm = make_run(tmp_path), SlurmJob("5", 0, "alps", ("n1",), 0.0, None)
     append_event(run, "launched", launch_id=slurm.launch_id, job_id="5")
     job = load_text(JOB).job.model_copy(update={"tracking": TrackingSpec()})

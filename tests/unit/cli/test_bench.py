@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 from support.faults import QUICK_TORCHRUN, Ranks
+from support.programs import run_instead
 from support.shipped import SHIPPED
+from support.stopping import stopped_once_launched
+from support.this_machine import Gpus
 
 from orchestrator.bench import text
 from orchestrator.bench.measurement import Measurement, MeasurementRequest, bench_job
@@ -19,13 +22,10 @@ from orchestrator.bench.report import report_of
 from orchestrator.cli.jobs import this_machine
 from orchestrator.cli.main import main
 from orchestrator.errors import UserError
-from orchestrator.launch.local.launcher import Watcher, launch
-from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import create_run
 from orchestrator.planning.hardware import device_named, device_of
 from orchestrator.planning.time import estimate_time
 from orchestrator.planning.time.roofline import PARTS, roofline
-from orchestrator.run.causes import Exit
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job, load_text
@@ -297,26 +297,26 @@ def test_wrong_words(
 
 
 def test_too_few_gpus(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path, tmp_path: Path, gpus: Gpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tiny.write_text(TINY.replace("runtime: {device: cpu}", "launch: {gpu: H200}"))
-    monkeypatch.setattr(this_machine, "gpus_counted", lambda: 1)
+    gpus.are(["NVIDIA H200"])
     assert main(["bench", str(tiny)]) == 2
     error = capsys.readouterr().err
     assert "bench needs 2 GPUs, and this machine has 1: `orchestrator tune --gpus 1` finds a layout for it" in error
-    monkeypatch.setattr(this_machine, "gpus_counted", lambda: 0)
+    gpus.are([])
     assert main(["bench", str(tiny)]) == 2
     error = capsys.readouterr().err
     assert "this machine has none: add --set runtime.device=cpu for what a CPU can train" in error
 
 
 def test_beside_a_run_nothing_is_measured(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path, tmp_path: Path, gpus: Gpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tiny.write_text(TINY.replace("runtime: {device: cpu}", "launch: {gpu: H200}"))
-    monkeypatch.setattr(this_machine, "gpus_counted", lambda: 8)
+    gpus.are(["NVIDIA H200"] * 8)
     run = create_run(load_job([tiny]).job, TINY, tmp_path / "runs")
     lease = Lease.acquire(run, launch_id="one")
     assert main(["bench", str(tiny)]) == 2
@@ -351,7 +351,7 @@ def test_a_job_that_fails(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("FAKE_END", "memory@2")
-    monkeypatch.setattr("orchestrator.bench.measurement.MODULE", "fake_runtime")
+    run_instead(monkeypatch, "fake_runtime", "bench")
     assert main(["bench", str(tiny), "--steps", "3"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: nothing was measured: ")
@@ -367,13 +367,9 @@ def test_a_person_who_asks_it_to_stop(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("FAKE_HOLD", "0:nothing-that-comes")
-    monkeypatch.setattr("orchestrator.bench.measurement.MODULE", "fake_runtime")
-
-    def stopping(run: RunDir, job: Any, *, watcher: Watcher, module: str) -> Exit:
-        return launch(run, job, watcher=watcher, module=module, on_launched=lambda _: request_stop(run, "SIGINT"))
-
-    monkeypatch.setattr("orchestrator.bench.measurement.launch", stopping)
-    assert main(["bench", str(tiny), "--steps", "3"]) == 130
+    run_instead(monkeypatch, "fake_runtime", "bench")
+    with stopped_once_launched(tmp_path):
+        assert main(["bench", str(tiny), "--steps", "3"]) == 130
     assert capsys.readouterr().err == "stopped; nothing was measured\n"
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.faults import Ranks
+from support.programs import run_instead
+from support.refusals import before
 
 from orchestrator.cli.main import main
-from orchestrator.launch.local.launcher import launch
-from orchestrator.run.causes import Exit
-from orchestrator.run.rundir import RunDir
 
 pytestmark = [
     pytest.mark.distributed,
@@ -84,7 +82,7 @@ def test_steps_were_measured_though_their_profile_failed(
     (tmp_path / "programs" / "failing_bench.py").write_text(program)
     for name, value in ranks.for_commands(tmp_path / "programs").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("orchestrator.bench.measurement.MODULE", "failing_bench")
+    run_instead(monkeypatch, "failing_bench", "bench")
     monkeypatch.chdir(tmp_path)
     assert main(["bench", tiny.name, "--steps", "3", "--warm-up", "1", "-o", "page.md", "--json"]) == code
     said = capsys.readouterr()
@@ -112,11 +110,7 @@ def test_a_step_by_part_though_the_file_of_the_trace_cannot_be_written(
         monkeypatch.setenv(name, value)
     (tmp_path / "traces").mkdir()
 
-    def removing(run: RunDir, job: Any, **options: Any) -> Exit:
-        (tmp_path / "traces").rmdir()
-        return launch(run, job, **options)
-
-    monkeypatch.setattr("orchestrator.bench.measurement.launch", removing)
+    before(monkeypatch, "orchestrator.bench.measurement.launch", lambda *run, **how: (tmp_path / "traces").rmdir())
     monkeypatch.chdir(tmp_path)
     assert main(["bench", tiny.name, "--steps", "3", "--warm-up", "1", "--trace", "traces/one.json"]) == 2
     said = capsys.readouterr()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.event_log import append_event, lines_of
+from support.programs import run_instead
 from support.training import make_run, tiny_job
 
 from orchestrator.backends.attention import with_attention
@@ -62,11 +63,16 @@ def measured_on_an_h200(looped: float) -> dict[str, Any]:
     }
 
 
+def measures(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any]) -> None:
+    """This machine is one where this is measured."""
+    monkeypatch.setattr("orchestrator.cli.jobs.calibrate.measure_machine", lambda seconds, *, cpu: found)
+
+
 def test_products_at_the_power_limit_are_written_and_printed(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = measured_on_an_h200(680e12)
-    monkeypatch.setattr("orchestrator.cli.jobs.calibrate.measure_machine", lambda seconds, *, cpu: found)
+    measures(monkeypatch, found)
     assert main(["calibrate"]) == 0
     [row] = [line for line in capsys.readouterr().out.splitlines() if "limit" in line]
     assert re.split(" {2,}", row) == ["the largest for 2 s, at the power limit", "680 TFLOP/s", "989 TFLOP/s", "69%"]
@@ -85,7 +91,7 @@ def test_what_no_gpu_of_its_kind_reaches_is_refused(
 ) -> None:
     found = measured_on_an_h200(680e12)
     found["gemms"][0]["seconds"] = 1e-9
-    monkeypatch.setattr("orchestrator.cli.jobs.calibrate.measure_machine", lambda seconds, *, cpu: found)
+    measures(monkeypatch, found)
     assert main(["calibrate"]) == 2
     assert "what was measured is nothing like H200: its efficiency.gemm would be" in capsys.readouterr().err
 
@@ -95,7 +101,7 @@ def test_what_was_measured_is_shown_though_the_profile_cannot_be_written(
     words: tuple[str, ...], home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = measured_on_an_h200(680e12)
-    monkeypatch.setattr("orchestrator.cli.jobs.calibrate.measure_machine", lambda seconds, *, cpu: found)
+    measures(monkeypatch, found)
     assert main(["calibrate", "-o", "/proc/mine.yaml", *words]) == 2
     said = capsys.readouterr()
     assert "/proc/mine.yaml cannot be written" in said.err
@@ -120,7 +126,7 @@ def test_devices_that_do_not_talk_are_measured_each_by_itself(
         "sys.exit(program.main())\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("orchestrator.cli.jobs.calibration.PROGRAM", "unlinked")
+    run_instead(monkeypatch, "unlinked", "calibration")
     assert main(["calibrate", "--cpu", "--seconds", "0.01", "--json"]) == 1
     said = capsys.readouterr()
     document = json.loads(said.out)

@@ -50,7 +50,7 @@ def test_a_checkpoint_that_is_being_written(tmp_path: Path) -> None:
     refused(
         tmp_path / ".out.reshape",
         f"another process is writing {tmp_path / 'out'} now; wait for it, or name another folder",
-        lambda: reshape._write(tmp_path / "source", loaded().job, tmp_path / "out"),
+        lambda: reshape.write_checkpoint(tmp_path / "source", loaded().job, tmp_path / "out"),
     )
 
 
@@ -59,7 +59,7 @@ def test_a_run_that_is_being_made(tmp_path: Path) -> None:
     refused(
         tmp_path / "held" / f".reshape-{new.job.config_hash[:8]}",
         "another process is reshaping a checkpoint for held now; wait for it",
-        lambda: reshape._write_run(tmp_path / "source", new, tmp_path),
+        lambda: reshape.write_run(tmp_path / "source", new, tmp_path),
     )
 
 
@@ -67,8 +67,8 @@ def test_a_run_that_is_being_imported(tmp_path: Path, monkeypatch: pytest.Monkey
     new, source = loaded(), tmp_path / "iter_0000001"
     source.mkdir()
     (source / ".metadata").touch()
-    monkeypatch.setattr(megatron, "_job", lambda *_: new)
-    monkeypatch.setattr(megatron, "_check_weights", lambda *_: None)
+    monkeypatch.setattr(megatron, "job_of", lambda *_: new)
+    monkeypatch.setattr(megatron, "check_weights", lambda *_: None)
     refused(
         RunDir(tmp_path / "held" / f".import-{new.job.config_hash[:8]}").path,
         f"another process is importing {source} as held now; wait for it",
@@ -85,7 +85,7 @@ def test_the_global_batch_stays_where_it_followed_from_micro_batches(tmp_path: P
     weights = Weights(tmp_path, old, None)
 
     def sizes(*overrides: str) -> tuple[int, int]:
-        job = reshape._target(old, None, list(overrides), weights).job
+        job = reshape.job_at(old, None, list(overrides), weights).job
         changed = {change.path for change in diff_jobs(old, job) if change.kind != "safe"}
         assert bool(changed) == (job.global_batch_size != old.global_batch_size)
         return job.global_batch_size, job.num_micro_batches

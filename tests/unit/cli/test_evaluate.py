@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import before, fail_at, let_nothing_be_written
+from support.this_machine import Libraries
 from support.training import four_layer_job, make_run
 
 from orchestrator.cli.main import main
-from orchestrator.cli.models import evaluate as command
 from orchestrator.cli.models.evaluation_options import Options, asked_of
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, MissingDependency, UserError
@@ -97,10 +96,15 @@ ABSOLUTE = {"position_embedding_type": "learned_absolute"}
     ],
 )
 def test_what_cannot_be_measured_is_said_at_once(
-    options: dict[str, Any], job_: JobSpec, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    job_: JobSpec,
+    said: str,
+    tmp_path: Path,
+    libraries: Libraries,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    libraries.there("lm_eval")
     files = {kind: [Path(path) for path in paths] for kind, paths in options.pop("files", {}).items()}
     folders = [Path(folder) for folder in options.pop("include_path", [])]
     with pytest.raises(UserError) as error:
@@ -108,8 +112,8 @@ def test_what_cannot_be_measured_is_said_at_once(
     assert said in str(error.value)
 
 
-def test_the_harness_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_the_harness_is_an_extra(libraries: Libraries) -> None:
+    libraries.missing("lm_eval")
     with pytest.raises(MissingDependency, match=r"pip install 'megatron-orchestrator\[lm-eval\]'"):
         asked_of(Options(harness=["task"]), job(), "run a/b")
 
@@ -137,10 +141,7 @@ def measured(tmp_path: Path, text: Path) -> RunDir:
 def test_what_was_measured_is_shown_and_nothing_started(
     measured: RunDir, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def started(*arguments: Any) -> None:
-        raise AssertionError(arguments)
-
-    monkeypatch.setattr(command, "run_inference", started)
+    fail_at(monkeypatch, "orchestrator.cli.models.evaluate.run_inference", AssertionError("it starts a program"))
     assert main(["evaluate", str(measured.path), "--text", str(text)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"run {measured.name}/{measured.run_id}",
@@ -172,7 +173,7 @@ def test_one_table_is_of_one_checkpoint(
         given.append(arguments)
         raise AssertionError(spec)
 
-    monkeypatch.setattr(command, "run_inference", started)
+    before(monkeypatch, "orchestrator.cli.models.evaluate.run_inference", started)
     other = tmp_path / "other"
     other.write_text("other text")
     for more in ([], ["--again"]):
@@ -184,10 +185,7 @@ def test_one_table_is_of_one_checkpoint(
 def test_what_was_measured_before_is_shown_though_the_rest_fails(
     measured: RunDir, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(*arguments: Any) -> None:
-        raise JobError("the evaluation failed")
-
-    monkeypatch.setattr(command, "run_inference", failing)
+    fail_at(monkeypatch, "orchestrator.cli.models.evaluate.run_inference", JobError("the evaluation failed"))
     other = tmp_path / "other"
     other.write_text("other text")
     assert main(["evaluate", str(measured.path), "--text", str(text), "--text", str(other), "--json"]) == 1
@@ -206,7 +204,7 @@ def test_a_file_is_no_place_for_results(measured: RunDir, text: Path, capsys: py
 def test_a_folder_that_cannot_be_written_is_said_at_once(
     measured: RunDir, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda path, mode: not mode & os.W_OK)  # root is refused nothing
+    let_nothing_be_written(monkeypatch)
     assert main(["evaluate", str(measured.path), "--text", str(text), "--again"]) == 2
     said = f"nothing can be written in {measured.evaluations}, where the results go: name another folder with --output"
     assert capsys.readouterr().err == f"error: {said}\n"

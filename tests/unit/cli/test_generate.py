@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from orchestrator.cli.models.generate import _failure, pass_on
+from orchestrator.cli.models.generate import failure, pass_on
 
 LINES = [
     "warning: skipped a checkpoint\n",
@@ -28,6 +28,6 @@ def test_lines_are_passed_on_and_kept(shows_all: bool, shown: list[int], capsys:
 
 def test_a_process_that_the_system_ended_is_said_to_be_so() -> None:
     """And no warning that it left is blamed."""
-    killed = str(_failure("UserWarning: something\n", "generation", -9))
+    killed = str(failure("UserWarning: something\n", "generation", -9))
     assert killed.startswith("generation failed: its process was ended by SIGKILL; if nobody did that, the system did")
-    assert str(_failure("", "evaluation", -11)) == "evaluation failed: its process was ended by SIGSEGV"
+    assert str(failure("", "evaluation", -11)) == "evaluation failed: its process was ended by SIGSEGV"

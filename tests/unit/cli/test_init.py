@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.answering import TOKENIZER, Person
+from support.terminal import on_terminal
 
 from orchestrator.cli.jobs.job_files.job_text import CONVERSATIONS, OPTIONS, YOUR_DATA, job_text
 from orchestrator.cli.jobs.job_files.questionnaire import ask, problem_with, spec_values
@@ -107,7 +108,7 @@ def test_questions_are_not_asked_between_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    on_terminal(monkeypatch, "stdin")
     assert main(["init", "-o", "-"]) == 2
     assert capsys.readouterr().err.startswith("error: questions would stand between the lines of -o - : add --yes")
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from support.pace import slowness
-
-from orchestrator.planning.hardware import choice
+from support.this_machine import Gpus
 
 LARGEST = """\
 name: large
@@ -33,10 +32,9 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_published_row_is_planned_with_the_layers_of_the_machine_that_is_named(
-    orchestrator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    orchestrator: Any, tmp_path: Path, gpus: Gpus
 ) -> None:
     """Megatron-LM's 462B on 6,144 H100s, 47 % published: with torch's layers 40.4 % are planned."""
-    monkeypatch.setattr(choice, "gpus_here", list)
     path, site = tmp_path / "large.yaml", tmp_path / "site.yaml"
     path.write_text(LARGEST)
     site.write_text("name: site\ngpu: H100\n")

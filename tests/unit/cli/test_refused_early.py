@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.audit import watched
 from support.training import make_run, tiny_job
 
 from orchestrator.cli.main import main
@@ -32,12 +31,12 @@ def taken_port() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def started(*arguments: Any, **options: Any) -> None:
+def nothing_starts() -> Iterator[None]:
+    def started(event: str, arguments: tuple[Any, ...]) -> None:
         raise AssertionError(arguments)
 
-    monkeypatch.setattr(subprocess.Popen, "__init__", started)  # the class stays: modules yet to be imported name it
-    monkeypatch.setattr(os, "execv", started)
+    with watched(("subprocess.Popen", "os.exec", "os.posix_spawn"), started):
+        yield
 
 
 def test_a_network_that_cannot_be_split_so(run_path: str, capsys: pytest.CaptureFixture[str]) -> None:

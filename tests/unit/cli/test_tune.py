@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import fail_at
 from support.shipped import SHIPPED
+from support.terminal import on_terminal
+from support.this_machine import Gpus
 
-from orchestrator.cli.jobs import this_machine, tune
+from orchestrator.cli.jobs import tune
 from orchestrator.cli.main import main
 from orchestrator.launch.runs import create_run
 from orchestrator.planning.hardware.here import gpus_counted
@@ -273,12 +276,12 @@ def test_what_this_machine_has_not_is_not_measured(orchestrator: Orchestrator, l
 
 
 def test_a_run_that_trains_here_is_left_alone(
-    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    large: Path, tmp_path: Path, gpus: Gpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(this_machine, "gpus_counted", lambda: 64)
+    gpus.are(["NVIDIA H200"] * 64)
     monkeypatch.setattr(tune, "check_installed", lambda job: None)
-    monkeypatch.setattr(tune, "Trials", lambda *arguments: pytest.fail("nothing is tried"))
+    fail_at(monkeypatch, "orchestrator.cli.jobs.tune.Trials", AssertionError("nothing is tried"))
     run = create_run(load_job([large]).job, LARGE, tmp_path / "runs")
     lease = Lease.acquire(run, launch_id="one")
     assert main(["tune", str(large), "--measure", "--set", "launch.gpus_per_node=16"]) == 2
@@ -291,7 +294,7 @@ def test_no_figure_is_cut_off_in_a_narrow_terminal(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    on_terminal(monkeypatch, "stdout")
     assert main(["tune", str(small), "--gpus", "8"]) == 0
     tables = capsys.readouterr().out.split("why the rest lost")[0]
     assert tables.count("tokens/s/GPU") == 2

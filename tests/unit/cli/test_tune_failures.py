@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,17 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture
+def can_try(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """can_try(count): this machine runs so many layouts."""
+    return lambda count: monkeypatch.setattr(tune, "Trials", lambda *_: Trials(count))
+
+
 def test_a_layout_that_cannot_be_tried_takes_nothing_away_from_those_before_it(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path, can_try: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for count, is_reported in ((1, True), (0, False)):
-        monkeypatch.setattr(tune, "Trials", lambda *_, count=count: Trials(count))
+        can_try(count)
         assert main(["tune", str(tiny), "--measure", "--best", "2", "--json"]) == 2
         said = capsys.readouterr()
         found = json.loads(said.out)
@@ -73,9 +80,9 @@ def test_a_layout_that_cannot_be_tried_takes_nothing_away_from_those_before_it(
 
 
 def test_an_overlay_that_cannot_be_written_takes_no_table_away(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path, can_try: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tune, "Trials", lambda *_: Trials(99))
+    can_try(99)
     words = ["tune", str(tiny), "--measure", "--best", "1", "-o", "/proc/tuned.yaml"]
     assert main(words) == 2
     said = capsys.readouterr()

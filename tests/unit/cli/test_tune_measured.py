@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import os
@@ -16,11 +15,10 @@ from typing import Any
 
 import pytest
 from support.faults import QUICK_TORCHRUN, Ranks
+from support.programs import run_instead
 
-from orchestrator.cli.jobs import tune
 from orchestrator.cli.main import main
 from orchestrator.run.rundir import read_lines
-from orchestrator.tuning.trial import Trials
 
 Orchestrator = Callable[..., Any]
 
@@ -109,7 +107,7 @@ def test_nothing_that_was_tried_can_be_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1] / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("FAKE_END", "nan@2")
-    monkeypatch.setattr(tune, "Trials", functools.partial(Trials, module="fake_runtime"))
+    run_instead(monkeypatch, "fake_runtime", "layouts")
     assert main(["tune", str(tiny), "--measure", "--best", "1"]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("error: none of the layouts that were tried could be run:\n      TP 1, PP 1, micro 2")

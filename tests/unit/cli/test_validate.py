@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.audit import files_opened
 from support.shipped import SHIPPED
 
 from orchestrator.cli.main import main
-from orchestrator.cluster import profiles
 from orchestrator.exchange.exportability import NOT_EXPORTABLE, exported_as
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.schema.shape import leaf_paths
@@ -394,17 +394,15 @@ def test_the_only_profile_is_read_once_and_told_beside_what_else_is_wrong(
     wrong: str,
     told: str,
 ) -> None:
-    read: list[Path] = []
-    load = profiles.load_document
-    monkeypatch.setattr(profiles, "load_document", lambda path, document: (read.append(path), load(path, document))[1])
     monkeypatch.chdir(tmp_path)
     Path("clusters", "alps.yaml").write_text(f"{PROFILE}{wrong}\n")
     job_file.write_text(f"{job_file.read_text()}launch: {{template: nowhere.j2}}\n")
-    assert main(["submit", str(job_file)]) == 2
+    with files_opened() as opened:
+        assert main(["submit", str(job_file)]) == 2
     said = capsys.readouterr().err
     place = f"clusters/alps.yaml:{len(PROFILE.splitlines()) + 1}:1: {wrong.partition(':')[0]}: {told}"
     assert [each for each in (place, "launch.template: ") if each not in said] == []
-    assert read == [Path("clusters/alps.yaml")]
+    assert [path.name for path in opened].count("alps.yaml") == 1
 
 
 @pytest.mark.usefixtures("alps")

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from support.fake_slurm import FakeSlurm
+from support.limits import set_limits
 
 from orchestrator.cluster import requeueing
-from orchestrator.cluster.commands import Answer
 from orchestrator.errors import SchedulerError
 
 ENDS = "Job has already finished for job 5"
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, answers: list[tuple[int, str]]) -> list[str]:
-    """The second words of what is asked of a controller that answers (code, what it says) in this order."""
-    commands: list[str] = []
-
-    def run(command: Sequence[str]) -> Answer:
-        commands.append(command[1])
-        code, said = answers.pop(0)
-        return Answer(command[0], code, "", said)
-
-    monkeypatch.setattr(requeueing, "run", run)
-    monkeypatch.setattr(requeueing, "job_states", lambda jobs: {})
-    monkeypatch.setattr(requeueing, "_SECONDS_BETWEEN_ATTEMPTS", 0.0)
-    return commands
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """A scheduler that knows no job."""
+    fake = FakeSlurm(tmp_path / "slurm")
+    fake.says("squeue")
+    monkeypatch.setenv("PATH", str(fake.bin), prepend=":")
+    set_limits(monkeypatch, between_requeues=0.0)
+    return fake
 
 
-def test_a_job_that_still_ends_is_told_when_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = asked(monkeypatch, [(0, ""), (1, ENDS), (1, ENDS), (0, "")])
+def asked(slurm: FakeSlurm) -> list[str]:
+    """The first words of what the controller was told."""
+    return [words[0] for words in slurm.calls("scontrol")]
+
+
+def answering(slurm: FakeSlurm, *calls: int) -> str:
+    """What the controller does: these calls find a job that still ends."""
+    count = f"$(/usr/bin/wc -l < '{slurm.folder}/scontrol.calls')"
+    return f"case {count} in {'|'.join(map(str, calls))}) echo '{ENDS}' >&2; exit 1;; esac"
+
+
+def test_a_job_that_still_ends_is_told_when_it_has(slurm: FakeSlurm) -> None:
+    slurm.says("scontrol", delay=answering(slurm, 2, 3))
     requeueing.requeue_later("5", 0, delay=30.0)
-    assert commands == ["requeue", "update", "update", "update"]
+    assert asked(slurm) == ["requeue", "update", "update", "update"]
 
 
-def test_one_that_stays_over_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = asked(monkeypatch, [(0, ""), (1, ENDS), (1, ENDS), (1, ENDS)])
+def test_one_that_stays_over_is_a_failure(slurm: FakeSlurm) -> None:
+    slurm.says("scontrol", delay=answering(slurm, 2, 3, 4))
     with pytest.raises(SchedulerError, match=ENDS):
         requeueing.requeue_later("5", 0, exclude=["n1"])
-    assert commands == ["requeue", "update", "update", "update"]
+    assert asked(slurm) == ["requeue", "update", "update", "update"]

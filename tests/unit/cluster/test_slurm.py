@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.limits import set_limits
+from support.refusals import before
 
-from orchestrator.cluster import commands, slurm
+from orchestrator.cluster import commands
 from orchestrator.cluster.requeueing import requeue
 from orchestrator.cluster.slurm import JobState, cancel, job_states, submit
 from orchestrator.errors import SchedulerError, UserError
@@ -128,7 +129,7 @@ def test_unreachable_is_one_line_with_a_way_out(fake_slurm: Any, script: Path, e
 def test_no_answer_ends_after_the_time_out(
     fake_slurm: Any, script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(slurm, "SUBMIT_SECONDS", 0.3)
+    set_limits(monkeypatch, to_submit=0.3)
     pid = tmp_path / "pid"
     # A site's wrapper: what it waits for holds the pipe open when the wrapper itself is killed.
     fake_slurm.says("sbatch", delay=f"/bin/sleep 300 & echo $! > '{pid}'; wait")
@@ -342,13 +343,13 @@ def test_an_interrupted_command_is_ended(fake_slurm: Any, monkeypatch: pytest.Mo
     pid = tmp_path / "pid"
     fake_slurm.says("squeue", delay=f"echo $$ > '{pid}'; exec /bin/sleep 300")
 
-    def interrupted(self: subprocess.Popen[str], *arguments: Any, **options: Any) -> tuple[str, str]:
+    def interrupted(*arguments: Any, **options: Any) -> None:
         while not pid.exists() or not pid.read_text():
             time.sleep(0.01)
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    before(monkeypatch, "subprocess.Popen.communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         commands.run(["squeue"])
     assert _ends(int(pid.read_text()))

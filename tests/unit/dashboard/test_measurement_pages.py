@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from support.clock import stop_at
 from support.event_log import append_event, lines_of
+from support.limits import set_limits
+from support.refusals import before
 from support.training import tiny_job
 
 from orchestrator.dashboard.app import create_app
-from orchestrator.dashboard.pages import machines, run_logs
+from orchestrator.dashboard.pages import run_logs
 from orchestrator.dashboard.settings import Settings, Shared
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.process import Process
-from orchestrator.review import series_cache
 from orchestrator.review.index import Staleness
 from orchestrator.review.logs.log_search import SearchResults
 from orchestrator.run.rundir import RunDir
@@ -90,8 +92,7 @@ def test_measurements_that_cannot_be_read_are_no_error_of_the_server(asked: Aske
 
 def test_where_the_time_went_is_found_out_once_for_all_visitors(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[RunDir] = []
-    plain = series_cache.goodput_of
-    monkeypatch.setattr(series_cache, "goodput_of", lambda run, now: (read.append(run), plain(run, now))[1])
+    before(monkeypatch, "orchestrator.review.series_cache.goodput_of", lambda run, now: read.append(run))
     for _ in range(3):
         assert asked.visitor.get(f"{asked.address}/time").status_code == 200
     assert len(read) == 1
@@ -99,7 +100,7 @@ def test_where_the_time_went_is_found_out_once_for_all_visitors(asked: Asked, mo
     asked.visitor.get(f"{asked.address}/time")
     assert len(read) == 2
     start = launched(asked.run)
-    monkeypatch.setattr("orchestrator.review.series_cache.time.time", lambda: start + 31.0)
+    stop_at(monkeypatch, start + 31.0)
     for count in (1, 2, 3):
         asked.measure(12 + count, 12 + count)
         assert asked.visitor.get(f"{asked.address}/time").status_code == 200
@@ -114,8 +115,9 @@ def launched(run: RunDir) -> float:
 
 def test_machines_that_measured_nothing_new_are_not_drawn_again(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
-    plain = machines.machine_figure
-    monkeypatch.setattr(machines, "machine_figure", lambda run, it: (drawn.append(it.name), plain(run, it))[1])
+    before(
+        monkeypatch, "orchestrator.dashboard.pages.machines.machine_figure", lambda run, chart: drawn.append(chart.name)
+    )
     asked.run.system.mkdir()
     log = asked.run.system / "node-00000.jsonl"
     log.write_text(MEASURED)
@@ -130,7 +132,7 @@ def test_machines_that_measured_nothing_new_are_not_drawn_again(asked: Asked, mo
 
 
 def test_searches_leave_the_threads_to_the_pages(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_logs, "_SECONDS_OF_WAITING", 0.01)
+    set_limits(monkeypatch, to_answer_a_search=0.01)
     (asked.run.logs / "launcher.log").write_text("the word\n")
     begun, ended = threading.Barrier(3), threading.Event()
 

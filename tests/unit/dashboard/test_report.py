@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.event_log import append_event
+from support.refusals import fill_the_disk
 from support.training import tiny_job
 
 from orchestrator.cli.main import main
@@ -82,11 +82,8 @@ class Read(HTMLParser):
 def test_a_folder_that_cannot_be_written_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def read_only(path: Path, content: bytes) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(program, "write_atomically", read_only)
     run = run_of(tiny_job("first"), tmp_path)
+    fill_the_disk(monkeypatch, errno.EROFS)
     assert program.main([str(run.path), "--output", str(tmp_path / "r.md")]) == 2
     assert capsys.readouterr().err.startswith(f"error: nothing can be written in {tmp_path}: Read-only file system; ")
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 from pydantic import ValidationError
 from support.datasets import files_of
+from support.refusals import after
 from transformers import PreTrainedTokenizerFast
 
 from orchestrator.data import tokenization
@@ -19,7 +20,6 @@ from orchestrator.data.chat.templates import CHATML, JinjaTemplate
 from orchestrator.data.commands import print_description
 from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.index.manifest import read_manifest
-from orchestrator.data.index.output import PartialOutput
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
@@ -93,14 +93,12 @@ def test_what_was_interrupted_goes_on_with_its_day(
     class KilledError(BaseException):
         """Stands for the end of the process."""
 
-    def killed(self: PartialOutput) -> None:
-        commit(self)
+    def killed(*committed: object) -> None:
         raise KilledError
 
-    commit = PartialOutput.commit
     with monkeypatch.context() as patch:
         patch.setattr(tokenization, "date", Earlier)
-        patch.setattr(PartialOutput, "commit", killed)
+        after(patch, "orchestrator.data.index.output.PartialOutput.commit", killed)
         with pytest.raises(KilledError):
             tokenize(chats, **options(chats))
     with pytest.raises(UserError, match="unfinished tokenization with other date of the chat template"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import fill_the_disk
 
 from orchestrator.cli.main import main
 from orchestrator.data.__main__ import run
@@ -198,10 +200,7 @@ class TestTrainTokenizer:
     def test_a_folder_that_cannot_be_written(
         self, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(path: Path, content: object) -> None:
-            raise PermissionError(13, "Permission denied", str(path))
-
-        monkeypatch.setattr("orchestrator.data.tokenizers.training.write_atomically", refuse)
+        fill_the_disk(monkeypatch, errno.EACCES)
         request = TrainTokenizerRequest(inputs=(corpus,), output=tmp_path / "t.json", vocab_size=300)
         with pytest.raises(UserError, match=f"nothing can be written in {tmp_path}: Permission denied; name another"):
             run("train-tokenizer", request, as_json=False)

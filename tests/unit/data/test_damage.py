@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from support.indexed_files import write_indexed
+from support.limits import set_limits
+from support.refusals import before
 
-from orchestrator.data import damage, preparation
 from orchestrator.data.chat.packing import loss_mask_prefix, usable
 from orchestrator.data.checks import check_data
 from orchestrator.data.damage import index_damage, refuse_damage
@@ -47,7 +48,7 @@ def prefix(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damage, "_CHUNK", 4)
+    set_limits(monkeypatch, chunk_of_an_index=4)
 
 
 @st.composite
@@ -214,7 +215,7 @@ def test_the_message_says_where(prefix: Path, part: str, number: int, value: int
 @pytest.mark.parametrize("part", ["length", "offset", "mark"])
 def test_long_indices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part: str) -> None:
     """Each number of an index is looked at, whichever chunk it is in."""
-    monkeypatch.setattr(damage, "_CHUNK", 4096)
+    set_limits(monkeypatch, chunk_of_an_index=4096)
     prefix = Path(write_indexed(tmp_path / "long", [3] * 8193))
     assert index_damage(prefix) is None
     change(prefix, number, 9001 if part == "mark" else 1, part)
@@ -266,7 +267,7 @@ class TestBeforeTheStart:
         self, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         read: list[Path] = []
-        monkeypatch.setattr(preparation, "refuse_damage", read.extend)
+        before(monkeypatch, "orchestrator.data.preparation.refuse_damage", read.extend)
         other = Path(write_indexed(tmp_path / "other", LENGTHS))
         for _ in range(3):
             assert [source.trouble for source in survey(spec(prefix, other))] == [None, None]
@@ -282,7 +283,7 @@ class TestBeforeTheStart:
         small = Path(write_indexed(tmp_path / "small", LENGTHS[:4]))
         for damaged_one in (prefix, small):
             change(damaged_one, 1, 77)
-        monkeypatch.setattr(preparation, "LOOKED_THROUGH", read_index(prefix).index_bytes - 1)
+        set_limits(monkeypatch, bytes_of_indices_read=read_index(prefix).index_bytes - 1)
         large, looked_through = survey(spec(prefix, small))
         assert (large.trouble, large.header) == (None, read_index(prefix))
         assert "is damaged" in str(looked_through.trouble)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.limits import set_limits
 from support.pictures import PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
+from support.refusals import after, fail_at
 
-from orchestrator.data import tokenization
 from orchestrator.data.chat.packing import PATCH, loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.damage import refuse_damage
@@ -86,13 +87,12 @@ def test_workers_shards_and_a_kill_change_nothing(tokenize: Tokenize, album: Pat
     one = tokenize(chats, name="one", **options)
     two = tokenize(chats, name="two", workers=2, shard_size=1, **options)
     with monkeypatch.context() as patch:
-        patch.setattr(tokenization, "_MEGABYTE", 1)  # a commit after each chunk
-        commits = []
-        commit = tokenization.PartialOutput.commit
-        patch.setattr(
-            tokenization.PartialOutput,
-            "commit",
-            lambda output: (commit(output), commits.append(1), 1 / (len(commits) < 4)),
+        set_limits(patch, megabyte=1)  # a commit after each chunk
+        commits: list[object] = []
+        after(
+            patch,
+            "orchestrator.data.index.output.PartialOutput.commit",
+            lambda *committed: (commits.append(committed), 1 / (len(commits) < 4)),
         )
         with pytest.raises(ZeroDivisionError):
             tokenize(chats, name="three", **options)
@@ -370,7 +370,7 @@ def test_images_stay_where_the_data_set_without_them_cannot_be_finished(
     before = {path: path.read_bytes() for path in prefix.parent.glob(f"{prefix.name}.*")}
     chats = written(tmp_path, talk("Hi"))
     with monkeypatch.context() as patch:
-        patch.setattr(tokenization.PartialOutput, "commit", lambda output: 1 / 0)  # no room is left
+        fail_at(patch, "orchestrator.data.index.output.PartialOutput.commit", ZeroDivisionError())  # no room is left
         with pytest.raises(ZeroDivisionError):
             tokenize(chats, append_eod=False, chat=True, overwrite=True)
     assert {path: path.read_bytes() for path in prefix.parent.glob(f"{prefix.name}.*")} == before

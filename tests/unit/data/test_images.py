@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import EpsImagePlugin, Image, PngImagePlugin
+from support.limits import set_limits
 from transformers import CLIPImageProcessorPil
 from transformers.image_utils import load_image
 
@@ -179,14 +180,14 @@ def test_bombs_are_not_lit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     noise(60, 60).save(path)
     with monkeypatch.context() as patch:
         for most in (2000, 1000):  # a warning of Pillow's, and an error
-            patch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+            set_limits(patch, pixels_of_pillow=most)
             with pytest.raises(UserError, match=r"image\.png cannot be read: .*decompression bomb"):
                 pixels(path, 28)
             with warnings.catch_warnings():  # where it is a warning, and no more
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
                 with pytest.raises(UserError, match=r"image\.png cannot be read: .* 2?000 pixels"):
                     pixels(path, 28)
-        patch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+        set_limits(patch, pixels_of_pillow=None)
         assert pixels(path, 28).shape == (3, 28, 28)
     with pytest.raises(
         UserError, match=r"60 x 60 are more than the 3599 pixels that an image may have: make it smaller"

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from support.datasets import files_of
+from support.refusals import refuse
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.index.header import bin_path, idx_path
@@ -214,14 +215,7 @@ class TestInterruption:
         self, tokenize: Any, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         expected = files_of(tokenize(corpus, name="whole"))
-        real = os.replace
-
-        def interrupted(source: Any, target: Any) -> None:
-            if str(target).endswith(".idx"):
-                raise KilledError
-            real(source, target)
-
-        monkeypatch.setattr(os, "replace", interrupted)
+        refuse(monkeypatch, "os.replace", KilledError(), lambda source, target: str(target).endswith(".idx"))
         with pytest.raises(KilledError):
             tokenize(corpus)
         monkeypatch.undo()

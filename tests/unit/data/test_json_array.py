@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.limits import set_limits
 
 from orchestrator.data.index.header import bin_path, idx_path
-from orchestrator.data.input import json_array, sources
 from orchestrator.data.input.json_array import ArrayError, elements
 from orchestrator.data.input.sources import find_inputs, read_chunks
 from orchestrator.data.request import TextRequest
@@ -36,7 +36,7 @@ def test_any_array_is_its_elements(array: list[Any], indent: int | None, ascii_o
     """However few bytes are read at a time, and from each element on again."""
     content = f" \n{json.dumps(array, indent=indent, ensure_ascii=ascii_only)}\n ".encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_array, "_PIECE", piece)
+        set_limits(patch, piece_of_an_array=piece)
         found = list(elements(io.BytesIO(content), 0, 0, 1 << 20))
         for number, element in enumerate(found):
             rest = io.BytesIO(content[element.offset :])
@@ -107,7 +107,7 @@ def test_a_bad_element_is_named_with_its_line(tokenize: Tokenize, tmp_path: Path
 
 
 def test_an_element_that_is_too_long(tokenize: Tokenize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LONGEST_RECORD", 1 << 16)
+    set_limits(monkeypatch, longest_record=1 << 16)
     path = tmp_path / "a.json"
     path.write_text('[{"text": "a"},\n {"text": "' + "b" * 2_000_000 + '"}]')
     with pytest.raises(UserError, match=r"a\.json:2: what begins here has more than"):

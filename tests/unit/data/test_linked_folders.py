@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import refuse
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.commands import print_description
@@ -125,14 +127,7 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, tokenize: Tokenize, monkey
     closed = tmp_path / "folder" / "closed"
     closed.mkdir(parents=True)
     (tmp_path / "folder" / "a.txt").write_text("x")
-    real = os.listdir
-
-    def refusing(path: Path) -> list[str]:  # root, as which tests may run, reads every folder
-        if path == closed:
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(os, "listdir", refusing)
+    refuse(monkeypatch, "os.listdir", errno.EACCES, lambda path: path == closed)  # root may read every folder
     manifest = read_manifest(tokenize(tmp_path / "folder"))
     assert manifest is not None
     assert [each.path for each in manifest.left_out] == [str(closed)]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.limits import set_limits
 
 from orchestrator.cli.data_preparation import refuse_killed
 from orchestrator.data.input import sources
@@ -54,8 +55,7 @@ def packed(name: str, content: bytes) -> bytes:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records may have 64 KiB, and are read in blocks of 4."""
-    monkeypatch.setattr(sources, "LONGEST_RECORD", 1 << 16)
-    monkeypatch.setattr("orchestrator.data.tokenization.CHUNK_BYTES", 1 << 12)
+    set_limits(monkeypatch, longest_record=1 << 16, chunk_of_text=1 << 12)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -140,7 +140,7 @@ def test_a_value_of_a_table_that_is_too_long(tmp_path: Path, tokenize: Tokenize,
 
 
 def test_a_line_of_a_task_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.data.tasks.examples.LONGEST_RECORD", 1 << 16)
+    set_limits(monkeypatch, longest_example=1 << 16)
     path = tmp_path / "a.tsv"
     path.write_bytes(b"a\n" + b"x" * 70_000)
     with pytest.raises(UserError, match=r"a\.tsv:2: this line has more than"):

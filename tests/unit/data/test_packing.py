@@ -14,8 +14,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.audit import files_opened
+from support.refusals import before
 
-from orchestrator.data.chat import packing
 from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
 from orchestrator.data.index.header import bin_path, idx_path, read_index
 from orchestrator.data.inspection import first_documents
@@ -171,8 +172,8 @@ def test_each_source_keeps_its_order(build: Any, chats: Path, monkeypatch: pytes
     for seed, source in enumerate(sources):
         source.config = copy.copy(one.config)
         source.config.random_seed = seed
-    drawn, draw = [], np.random.RandomState
-    monkeypatch.setattr(np.random, "RandomState", lambda seed: drawn.append(seed) or draw(seed))
+    drawn: list[int] = []
+    before(monkeypatch, "numpy.random.RandomState", drawn.append)
     for number in (0, 1, one.sequences, one.sequences + 1):
         for source in sources:
             source[number]
@@ -229,17 +230,13 @@ def test_what_is_cut_is_counted(chats: Path) -> None:
     assert usable(header, 0, 60, ChatSpec(long_conversations="drop"), LENGTH).dropped == sum(is_long)
 
 
-def test_files_are_opened_once_however_many_are_cut(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_opened_once_however_many_are_cut(chats: Path) -> None:
     """On a network's file system each time takes long, and every rank asks."""
-    opened = []
-
-    def counting(path: Path, mode: str) -> Any:
-        opened.append(path)
-        return open(path, mode)
-
-    monkeypatch.setattr(packing, "open", counting, raising=False)
-    assert usable(read_index(chats), 0, 60, ChatSpec(), LENGTH).cut > 1
-    assert opened == [idx_path(chats), bin_path(loss_mask_prefix(chats))]
+    header = read_index(chats)
+    with files_opened() as opened:
+        assert usable(header, 0, 60, ChatSpec(), LENGTH).cut > 1
+    where_they_lie = idx_path(chats)  # their lengths, and the tokens before the first
+    assert opened == [where_they_lie, where_they_lie, bin_path(loss_mask_prefix(chats))]
 
 
 def test_what_is_no_data_set_of_conversations_is_refused(

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from support.limits import set_limits
 
 from orchestrator.data.chat import rendering
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
@@ -52,13 +53,11 @@ TOO_MUCH = {
 @pytest.fixture(autouse=True, scope="module")
 def small_bounds() -> Iterator[None]:
     """Less time and memory than usual, so that they are used up soon."""
-    rendering._RENDERER.close()
+    rendering.RENDERER.close()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rendering, "SECONDS", 0.5)
-        patch.setattr(rendering, "MEMORY", 1 << 28)
-        patch.setattr(rendering, "CHARACTERS", 1 << 20)
+        set_limits(patch, to_render=0.5, memory_to_render=1 << 28, characters_rendered=1 << 20)
         yield
-    rendering._RENDERER.close()
+    rendering.RENDERER.close()
 
 
 @pytest.mark.parametrize("content", TOO_LONG.values(), ids=TOO_LONG)
@@ -102,7 +101,7 @@ def test_a_line_whose_rendering_does_not_end_is_a_bad_line(tokenize: Tokenize, t
 
 def test_the_process_is_started_again_where_it_was_killed() -> None:
     template = JinjaTemplate("mine", CHATML, {})
-    process = rendering._RENDERER._process
+    process = rendering.RENDERER.process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -130,7 +129,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     """Killed while a template loops: the timer ends what nobody waits for any more."""
     program = (
         "import sys\nfrom orchestrator.data.chat import rendering\nrendering.SECONDS = 0.5\n"
-        "rendering.compiled('a', sys.argv[1])\nprint(rendering._RENDERER._process.pid, flush=True)\n"
+        "rendering.compiled('a', sys.argv[1])\nprint(rendering.RENDERER.process.pid, flush=True)\n"
         "rendering.rendered(sys.argv[1], messages=[])\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program, LOOPS], stdout=subprocess.PIPE, text=True)

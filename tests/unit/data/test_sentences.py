@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 from support.datasets import files_of
+from support.refusals import after
 
 from orchestrator.data.index.header import read_index
 from orchestrator.data.index.manifest import read_manifest
-from orchestrator.data.index.output import PartialOutput
 from orchestrator.data.input.sentences import split_sentences
 from orchestrator.data.tokenizers.encoding import LONGEST_SENTENCE
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
@@ -138,11 +138,10 @@ class TestTokenize:
         options = {"split_sentences": True, "txt_documents": "line", "shard_size": 1}
         whole = files_of(tokenize(tmp_path / "lines.txt", name="whole", **options))
 
-        commit = PartialOutput.commit
-        monkeypatch.setattr(PartialOutput, "commit", lambda output: (commit(output), 1 / 0))
-        with pytest.raises(ZeroDivisionError):
-            tokenize(tmp_path / "lines.txt", **options)
-        monkeypatch.setattr(PartialOutput, "commit", commit)
+        with monkeypatch.context() as patch:
+            after(patch, "orchestrator.data.index.output.PartialOutput.commit", lambda *committed: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                tokenize(tmp_path / "lines.txt", **options)
         assert 0 < (tmp_path / "data.partial" / "0.sentences").stat().st_size < 20_000
         assert files_of(tokenize(tmp_path / "lines.txt", **options)) == whole
         assert read_index(tmp_path / "data").documents == 5_000

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
 from support.datasets import files_of
+from support.refusals import refuse
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.index.header import bin_path, idx_path, read_index
@@ -333,10 +334,7 @@ class TestWrongInput:
 
 
 def test_file_system_without_locks(tokenize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", unsupported)
+    refuse(monkeypatch, "fcntl.flock", errno.ENOSYS)
     assert texts_of(tokenize(write_lines(tmp_path / "a.jsonl", ["x"]))) == ["x"]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.limits import set_limits
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers
 
@@ -180,7 +181,7 @@ class TestWords:
         assert tokenizer._words is None  # type: ignore[attr-defined]
 
     def test_table_stays_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("orchestrator.data.tokenizers.token_cache._MOST_WORDS", 3)
+        set_limits(monkeypatch, words_kept=3)
         table = WordTable(str.encode)
         for number in range(10):
             assert table[f"word{number}"] == f"word{number}".encode()

@@ -11,8 +11,8 @@ from support.training import four_layer_job, layout
 from orchestrator.cli.models import megatron
 from orchestrator.errors import UserError
 from orchestrator.exchange.megatron.arguments import (
-    _network,
     differences,
+    network_of,
     require_representable,
     scheduler_state,
     to_arguments,
@@ -142,7 +142,7 @@ def test_the_decay_of_a_run_whose_sequences_became_longer_ends_where_its_tokens_
 def test_folders_of_other_kinds(tmp_path: Path) -> None:
     def refusal(folder: Path, iteration: int | None = None) -> str:
         with pytest.raises(UserError) as caught:
-            megatron._checkpoint_in(folder, iteration)
+            megatron.checkpoint_in(folder, iteration)
         return str(caught.value)
 
     tracker, checkpoint = tmp_path / MEGATRON_TRACKER, tmp_path / "iter_0000500"
@@ -151,13 +151,13 @@ def test_folders_of_other_kinds(tmp_path: Path) -> None:
     tracker.write_text("500\n")
     assert refusal(tmp_path) == f"{checkpoint} does not exist"
     (checkpoint / "mp_rank_00").mkdir(parents=True)
-    assert megatron._checkpoint_in(tmp_path, None) == checkpoint, "the older format, a pickle per rank"
+    assert megatron.checkpoint_in(tmp_path, None) == checkpoint, "the older format, a pickle per rank"
     assert megatron.is_megatron(checkpoint.rename(tmp_path / "alone"))
     checkpoint.mkdir()
     assert "it has neither .metadata nor mp_rank_" in refusal(tmp_path)
     (checkpoint / ".metadata").touch()
-    assert megatron._checkpoint_in(tmp_path, None) == checkpoint
-    assert megatron._checkpoint_in(checkpoint, None) == checkpoint
+    assert megatron.checkpoint_in(tmp_path, None) == checkpoint
+    assert megatron.checkpoint_in(checkpoint, None) == checkpoint
     assert "iter_0000300 does not exist" in refusal(tmp_path, 300)
     assert "goes with a folder of several" in refusal(checkpoint, 500)
     assert megatron.is_megatron(tmp_path)
@@ -176,7 +176,7 @@ def test_an_optimizer_that_is_bound_to_its_ranks_stays_behind(
     kind: str | None, taken: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = found_with(kind)
-    assert megatron._takes_optimizer(Path("there"), found, four_layer_job("job")) is taken
+    assert megatron.takes_optimizer(Path("there"), found, four_layer_job("job")) is taken
     said = capsys.readouterr().err
     assert ("stays behind" in said) is not taken
     assert ("--dist-ckpt-optim-fully-reshardable" in said) is (kind == "dp_reshardable")
@@ -186,7 +186,7 @@ def test_an_optimizer_that_only_the_job_refuses_is_not_to_be_saved_once_more(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     job = four_layer_job("job", parallelism={"use_distributed_optimizer": False})
-    assert not megatron._takes_optimizer(Path("there"), found_with("fully_reshardable"), job)
+    assert not megatron.takes_optimizer(Path("there"), found_with("fully_reshardable"), job)
     said = capsys.readouterr().err
     assert "parallelism.use_distributed_optimizer" in said
     assert "--dist-ckpt-optim-fully-reshardable" not in said
@@ -203,13 +203,13 @@ def test_an_optimizer_that_only_the_job_refuses_is_not_to_be_saved_once_more(
 )
 def test_the_older_formats_optimizer_is_adams_in_one_precision(sections: dict[str, Any], taken: bool) -> None:
     job = four_layer_job("job", **sections)
-    assert megatron._takes_optimizer(Path("there"), {**found_with("whole"), "dtype": "fp32"}, job) is taken
+    assert megatron.takes_optimizer(Path("there"), {**found_with("whole"), "dtype": "fp32"}, job) is taken
 
 
 def test_the_state_of_another_optimizer_stays_behind(capsys: pytest.CaptureFixture[str]) -> None:
     """What SGD calls its momentum has the name of one of Adam's."""
     job = four_layer_job("job", optimizer={"name": "sgd", "sgd_momentum": 0.9})
-    assert not megatron._takes_optimizer(Path("there"), found_with("fully_reshardable"), job)
+    assert not megatron.takes_optimizer(Path("there"), found_with("fully_reshardable"), job)
     assert "optimizer is sgd" in capsys.readouterr().err
 
 
@@ -237,4 +237,4 @@ def found_with(kind: str | None) -> dict[str, Any]:
 def test_equal_networks_that_are_written_otherwise(this: dict[str, Any], that: dict[str, Any]) -> None:
     tiny = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64}
     one, other = (ModelSpec.model_validate({**tiny, **each}) for each in (this, that))
-    assert _network(one) == _network(other)
+    assert network_of(one) == network_of(other)

@@ -58,8 +58,8 @@ def test_weights_and_optimizer_are_all_there(kind: str, tmp_path: Path, capsys: 
     family = family_of(found["kinds"])
     assert family is job.model.family
     assert differences(job, found["arguments"], family) == []
-    megatron._check_weights(source, found, job)
-    assert megatron._takes_optimizer(source, found, job), capsys.readouterr().err
+    megatron.check_weights(source, found, job)
+    assert megatron.takes_optimizer(source, found, job), capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_each_token_of_the_job_has_a_row(size: int, multiple: int, fits: bool, t
     job = job.model_copy(update={"model": job.model.model_copy(update=sizes)})
     checkpoint = source / f"iter_{SAVED:07d}"
     if fits:
-        megatron._check_weights(checkpoint, found_in(checkpoint), job)
+        megatron.check_weights(checkpoint, found_in(checkpoint), job)
         return
     with pytest.raises(UserError, match=rf"\b{ROWS}\b.*\b{size}\b"):
-        megatron._check_weights(checkpoint, found_in(checkpoint), job)
+        megatron.check_weights(checkpoint, found_in(checkpoint), job)
     (tmp_path / "job.yaml").write_text(job.model_dump_json())
     words = ["checkpoint", "import", str(source), "--job", str(tmp_path / "job.yaml")]
     assert main([*words, "--runs-dir", str(tmp_path / "runs")]) == 2
@@ -87,8 +87,8 @@ def test_each_token_of_the_job_has_a_row(size: int, multiple: int, fits: bool, t
 def test_the_network_is_that_of_the_script_without_it_too(kind: str, tmp_path: Path) -> None:
     source = write_checkpoint(kind, tmp_path) / f"iter_{SAVED:07d}"
     found = found_in(source)
-    loaded = megatron._job(source, found, None, None)
-    megatron._check_weights(source, found, loaded.job)
+    loaded = megatron.job_of(source, found, None, None)
+    megatron.check_weights(source, found, loaded.job)
     assert loaded.job.model.vocab_size == ROWS, "a NullTokenizer has an end of document more than it says"
     assert differences(job_of(kind), found["arguments"]) == []
     assert loaded.job.model.sliding_window == job_of(kind).model.sliding_window
@@ -181,17 +181,17 @@ def test_what_a_resume_would_lack_is_told_before(tmp_path: Path, capsys: pytest.
         return {**found, "tensors": {key: shape for key, shape in found["tensors"].items() if key not in keys}}
 
     state = "optimizer.state.exp_avg.output_layer.weight"
-    assert not megatron._takes_optimizer(source, without(state), job)
+    assert not megatron.takes_optimizer(source, without(state), job)
     assert f"the job's adam wants {state}, which it lacks" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"it lacks output_layer\.weight"):
-        megatron._check_weights(source, without("output_layer.weight"), job)
+        megatron.check_weights(source, without("output_layer.weight"), job)
     wide = {**found, "tensors": {**found["tensors"], "decoder.layers.mlp.router.bias": [4, 4]}}
     with pytest.raises(UserError, match=r"it has decoder\.layers\.mlp\.router\.bias of shape \[4, 4\]"):
-        megatron._check_weights(source, wide, job)
-    assert not megatron._takes_optimizer(source, {**found, "is_resumable": False}, job)
+        megatron.check_weights(source, wide, job)
+    assert not megatron.takes_optimizer(source, {**found, "is_resumable": False}, job)
     assert "does not say how many steps it has taken" in capsys.readouterr().err
     plain = job.parallelism.model_copy(update={"use_distributed_optimizer": False})
-    assert not megatron._takes_optimizer(source, found, job.model_copy(update={"parallelism": plain}))
+    assert not megatron.takes_optimizer(source, found, job.model_copy(update={"parallelism": plain}))
     assert "use_distributed_optimizer: false" in capsys.readouterr().err
 
 
@@ -206,7 +206,7 @@ def test_a_state_that_is_not_that_of_its_weights_stays_behind(
         )
 
     source = write_checkpoint("gpt", tmp_path, shifted) / f"iter_{SAVED:07d}"
-    assert not megatron._takes_optimizer(source, found_in(source), job_of("gpt"))
+    assert not megatron.takes_optimizer(source, found_in(source), job_of("gpt"))
     assert "its copy of decoder.final_layernorm.bias is not that weight" in capsys.readouterr().err
 
 

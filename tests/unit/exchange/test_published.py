@@ -17,7 +17,7 @@ from orchestrator.errors import UserError
 from orchestrator.exchange.hugging_face.families.bert import BERT
 from orchestrator.exchange.hugging_face.families.llama import LLAMA
 from orchestrator.exchange.hugging_face.families.t5 import T5
-from orchestrator.exchange.hugging_face.hf_import import _check_copies
+from orchestrator.exchange.hugging_face.hf_import import check_copies
 from orchestrator.exchange.tensors.names import SINGLE
 from orchestrator.exchange.tensors.safetensors_reader import PublishedWeights
 from orchestrator.spec.model import ModelSpec
@@ -68,7 +68,7 @@ def test_what_published_t5_files_hold_beside_their_weights(tmp_path: Path) -> No
     save_file({"shared.weight": ONES, unused: ZEROS, **{name: ONES.clone() for name in again}}, tmp_path / SINGLE)
     published = PublishedWeights(tmp_path, T5)
     published.check({"shared.weight": (2, 4)}, ignored=tuple(again))
-    _check_copies(published, [])
+    check_copies(published, [])
     assert unused not in published
 
 
@@ -77,10 +77,10 @@ def test_an_output_layer_that_is_said_to_be_the_embedding(output: torch.Tensor, 
     save_file({TABLE: ONES, OUTPUT: output.clone()}, tmp_path / "model.safetensors")
     published = PublishedWeights(tmp_path, LLAMA)
     if not refused:
-        _check_copies(published, list(LLAMA.weights(MODEL)))
+        check_copies(published, list(LLAMA.weights(MODEL)))
         return
     with pytest.raises(UserError, match=f"tie_word_embeddings: true, and {OUTPUT} is not {TABLE}: write false"):
-        _check_copies(published, list(LLAMA.weights(MODEL)))
+        check_copies(published, list(LLAMA.weights(MODEL)))
 
 
 def refusal(folder: Path) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from support.refusals import leave_room
 
 from orchestrator.errors import JobError, UserError
 from orchestrator.exchange.staging import drafted, require_room
@@ -74,6 +73,6 @@ def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         require_room(tmp_path / "model", 10**18)
     with pytest.raises(JobError, match=r"of which 1,000,000 TB are to be left"):
         require_room(tmp_path / "model", 1, 10**18)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=900_000))
+    leave_room(monkeypatch, 900_000)
     with pytest.raises(JobError, match=r"it takes 2\.1 MB, .* has 900 kB$"):
         require_room(tmp_path / "model", 2_100_000)

@@ -191,7 +191,7 @@ def fewer_layers(content: dict[str, Any]) -> None:
 
 
 def set_argument(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda content: setattr(content["args"], name, value)
+    return lambda content: vars(content["args"]).update({name: value})
 
 
 FOREIGN = [

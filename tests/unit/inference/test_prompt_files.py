@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.audit import files_opened
+from support.limits import set_limits
 
 from orchestrator.errors import UserError
 from orchestrator.inference import __main__ as program
-from orchestrator.inference import images
 from orchestrator.inference.model import Model
 from orchestrator.inference.texts import Continuation
 from orchestrator.spec.model import ModelSpec
@@ -60,13 +61,11 @@ def asked(file: Path) -> Namespace:
 def test_images_are_read_once_as_far_as_they_can_be_kept(
     file: Path, held: int, reads: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found: list[Path] = []
-    read = images.pixels
-    monkeypatch.setattr(images, "pixels", lambda path, size: (found.append(path), read(path, size))[1])
-    monkeypatch.setattr(program, "_HELD", held)
+    set_limits(monkeypatch, images_kept=held)
     model = Writer()
-    program._file(model, asked(file))
-    assert (len(found), model.shown) == (reads, [10, 20])
+    with files_opened() as opened:
+        program.continue_prompts(model, asked(file))
+    assert (len([path for path in opened if path.suffix == ".png"]), model.shown) == (reads, [10, 20])
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
@@ -78,7 +77,7 @@ def test_every_damaged_image_is_told_before_the_first_line_is_written(file: Path
     (file.parent / "10.png").write_text("no picture")
     model = Writer()
     with pytest.raises(UserError) as said:
-        program._file(model, asked(file))
+        program.continue_prompts(model, asked(file))
     first, second = str(said.value).split("\n")
     assert first.startswith(f"{file}:1: image {file.parent / '10.png'} is none that is read")
     assert second.startswith(f"{file}:3: image {file.parent / '20.png'} cannot be read")

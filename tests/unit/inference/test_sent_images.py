@@ -15,7 +15,7 @@ from orchestrator.errors import UserError
 from orchestrator.inference.images import Images
 from orchestrator.inference.requests import Request
 from orchestrator.inference.serving import images
-from orchestrator.inference.serving.app import _requests
+from orchestrator.inference.serving.app import requests_of
 from orchestrator.inference.serving.engine import Engine
 from orchestrator.inference.serving.protocol import RequestError
 from orchestrator.spec.generation import Generation
@@ -69,7 +69,7 @@ def served(max_waiting: int) -> Any:
 
 
 async def call(server: Any, *sent: bytes, choices: int = 1) -> list[Request]:
-    return await _requests(server, 1, lambda: ["<image>"], [Generation()] * choices, [sent])
+    return await requests_of(server, 1, lambda: ["<image>"], [Generation()] * choices, [sent])
 
 
 async def until(decoder: Decoder, at_work: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import subprocess
 import sys
 import time
@@ -14,13 +13,16 @@ import pytest
 from support.event_log import append_event, lines_of
 from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
+from support.programs import run_instead
+from support.this_machine import gpus, libraries
 
 from orchestrator.cli import run_start
 from orchestrator.cli.main import main
-from orchestrator.launch.local.restarts import launch_with_restarts
 from orchestrator.launch.processes.launch_processes import end_processes
 from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
+
+__all__ = ["gpus", "libraries"]
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def orchestrator(
     """orchestrator(*arguments) -> (exit code, standard output, standard error)."""
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(runs_dir))
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(run_start, "launch_with_restarts", functools.partial(launch_with_restarts, module=fake_runtime))
+    run_instead(monkeypatch, fake_runtime, "training")
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         code = main([str(argument) for argument in arguments])
@@ -152,6 +154,11 @@ def orchestrator(
         return code, said.out, said.err
 
     return run
+
+
+def start_nothing(monkeypatch: pytest.MonkeyPatch, launch_id: str) -> None:
+    """Have a start in the background be one that has this id already."""
+    monkeypatch.setattr(run_start, "start_in_background", lambda *run, **how: launch_id)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The commands around a run, as a person types them; the training program is the fake one."""
 
-import functools
-import importlib.util
 import json
 import re
 import signal
@@ -9,17 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.event_log import append_event, lines_of
 from support.gate import Gate
+from support.limits import set_limits
+from support.programs import run_instead
+from support.stopping import stopped_once_launched
+from support.this_machine import Gpus, Libraries
 
 from orchestrator.cli import run_start
-from orchestrator.cli.models import generate
-from orchestrator.cli.runs import cancel
 from orchestrator.errors import UserError
-from orchestrator.launch import start_checks
 from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.start_checks import refuse_missing
@@ -162,13 +160,8 @@ def test_stopped_run_says_where_and_how_to_go_on(
     orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_HOLD", "0:nothing-that-comes")
-    launch_fake = run_start.launch_with_restarts
-
-    def stop_at_once(run: RunDir, job: JobSpec, **options: Any) -> Any:
-        return launch_fake(run, job, on_launched=lambda _: run.stop_file.write_text("{}"), **options)
-
-    monkeypatch.setattr(run_start, "launch_with_restarts", stop_at_once)
-    code, out, err = orchestrator("run", job_file)
+    with stopped_once_launched(runs_dir):
+        code, out, err = orchestrator("run", job_file)
     run = only_run(runs_dir)
     assert code == 1
     assert f"run tiny/{run.run_id} stopped at iteration 0 of 20, saved" in err
@@ -265,9 +258,9 @@ def test_one_damaged_run_does_not_block_the_job(
 
 
 def test_missing_dependency_is_one_line(
-    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, libraries: Libraries
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    libraries.missing("torch", "megatron.core")
     code, _, err = orchestrator("run", job_file)
     assert code == 2
     assert err == (
@@ -319,9 +312,8 @@ def test_what_this_machine_lacks_is_told_before_a_run_is_made(
 
 
 def test_cuda_without_a_gpu_is_told_before_a_run_is_made(
-    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, gpus: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_checks, "gpus_counted", lambda: 0)
     monkeypatch.delenv("SLURM_GPUS_ON_NODE", raising=False)
     code, _, err = orchestrator("run", job_file, "--set", "runtime.device=cuda")
     assert code == 2
@@ -377,7 +369,7 @@ def test_cancel_says_the_end_of_a_run_whose_launcher_cannot(
     until: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cancel, "_SECONDS_FOR_THE_LAUNCHER", 0.5)
+    set_limits(monkeypatch, for_the_launcher_to_stop=0.5)
     run = make_run(make_job(launch__env={"FAKE_STEP_SECONDS": "600"}))
     launcher = start_launcher(run)
     until(lambda: any(event["event"] == "started" for event in lines_of(run)))
@@ -395,8 +387,7 @@ def test_generate_runs_one_replica_and_passes_everything_literally(
     runs_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake = functools.partial(generate.run_inference, module="fake_inference")
-    monkeypatch.setattr(generate, "run_inference", fake)
+    run_instead(monkeypatch, "fake_inference", "inference")
     orchestrator("run", job_file)
     run = find_run("tiny", runs_dir)
     code, out, err = orchestrator("generate", "tiny", "--prompt", "--it's $HOME", "--top-k", "5", "--iteration", "10")

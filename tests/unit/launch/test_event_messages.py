@@ -121,4 +121,4 @@ def test_sentences(event: dict[str, object], text: str) -> None:
 
 
 def test_every_event_has_a_sentence() -> None:
-    assert set(Event.kinds.values()) == set(event_messages._SENTENCES)
+    assert set(Event.kinds.values()) == set(event_messages.SENTENCES)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from support.fake_slurm import FakeSlurm
+from support.limits import set_limits
+from support.refusals import before, fail_at
 
-from orchestrator.cli import run_start
 from orchestrator.launch.runs import all_runs, create_run, find_run
 from orchestrator.run.checkpoints import write_commit
-from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]
@@ -68,10 +68,7 @@ def test_a_run_that_is_stopped_before_it_is_launched(
     if not is_new:
         create_run(make_job(), "", runs_dir)
 
-    def interrupted(*arguments: object, **named: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(moment, interrupted)
+    fail_at(monkeypatch, moment, KeyboardInterrupt())
     code, out, err = orchestrator("run", job_file)
     assert (code, out.startswith("new run tiny/") is is_new) == (130, True)
     assert ("stopped before it started; run tiny/" in err) is is_new
@@ -186,7 +183,7 @@ def test_a_launcher_in_the_background_that_never_launches(
     launcher = f"import os, sys, time\nPIDS = {str(pids)!r}\nif 'orchestrator.launch' in sys.orig_argv: {fault}\n"
     (tmp_path / "sitecustomize.py").write_text(launcher)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(run_start, "_SECONDS_TO_START", seconds)
+    set_limits(monkeypatch, to_start_in_the_background=seconds)
     code, _, err = orchestrator("run", job_file, "--detach")
     assert (code, f"could not be started in the background: {said}" in err) == (1, True)
     assert not list(runs_dir.iterdir())
@@ -216,12 +213,11 @@ def test_a_start_in_the_background_that_is_stopped_ends_its_launcher(
     (tmp_path / "sitecustomize.py").write_text(launcher)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def interrupted(run: RunDir) -> str | None:
+    def interrupt(*looked: object) -> None:
         if pids.exists() and pids.read_text():
             signal.raise_signal(number)
-        return None
 
-    monkeypatch.setattr(run_start, "_launch_id", interrupted)
+    before(monkeypatch, "orchestrator.cli.run_start.launch_id_of", interrupt)
     code, _, err = orchestrator(*words, "--detach")
     assert (code, "stopped before it started" in err) == (130, is_new)
     assert len(all_runs(runs_dir)) == int(not is_new)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.event_log import lines_of
+from support.refusals import fail_at, leave_room
 
 from orchestrator.errors import SpecError
 from orchestrator.exchange.exportability import NOT_EXPORTABLE
@@ -38,20 +38,7 @@ def checkpoint_bytes(job: JobSpec) -> int:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[Path]]:
     """disk(bytes): every disk has so much free; returns the folders that were asked for."""
-    asked: list[Path] = []
-
-    def usage(folder: Path) -> SimpleNamespace:
-        asked.append(Path(folder))
-        return SimpleNamespace(free=free[0], total=1 << 40, used=0)
-
-    free = [0]
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-
-    def set_free(count: int) -> list[Path]:
-        free[0] = count
-        return asked
-
-    return set_free
+    return functools.partial(leave_room, monkeypatch)
 
 
 @pytest.fixture
@@ -160,9 +147,6 @@ def test_a_start_says_what_validate_warns_of(
     runs_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def started(*arguments: Any, **named: Any) -> None:
-        raise KeyboardInterrupt
-
     for place in (
         "cli.runs.run.start",
         "cli.runs.resume.start",
@@ -172,7 +156,7 @@ def test_a_start_says_what_validate_warns_of(
         "cli.jobs.bench.measure",
         "cli.jobs.tune._measure",
     ):
-        monkeypatch.setattr(f"orchestrator.{place}", started)
+        fail_at(monkeypatch, f"orchestrator.{place}", KeyboardInterrupt())
     job = make_job(runtime={}, launch={"env": {"TOKEN": "${env:HF_TOKEN}"}, "template": "own.sh.j2"})
     (project / "own.sh.j2").write_text("true\n")
     path = project / "job.yaml"

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.event_log import append_event, lines_of
+from support.fake_slurm import FakeSlurm
 
 from orchestrator.cluster.slurm import JobState
 from orchestrator.data.preparation import Source
 from orchestrator.errors import UserError
-from orchestrator.launch.cluster import preparation
 from orchestrator.launch.cluster.preparation import (
     DataJob,
     data_job,
@@ -142,6 +142,16 @@ def run(make_run: Callable[[JobSpec], RunDir], job: JobSpec) -> RunDir:
     return make_run(job)
 
 
+SQUEUE = "{id}|{state}|0|0|1000|1000|2000|n1|None|\n"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", str(fake.bin), prepend=":")
+    return fake
+
+
 def submitted(run: RunDir) -> DataJob:
     append_event(run, "data_submitted", job_id="11", cluster="lab")
     append_event(run, "submitted", job_id="12", cluster="lab", data_job_id="11")
@@ -218,7 +228,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_data_is_made_here_and_found_from_a_copy_of_the_code(
-    project: Path, make_job: MakeJob, run: RunDir, monkeypatch: pytest.MonkeyPatch
+    project: Path, make_job: MakeJob, run: RunDir, slurm: FakeSlurm
 ) -> None:
     """What git ignores is linked into the copy; `kept` is such a folder, and `new` was not there when it was made."""
     paths = ("new/a", "kept/b", str(project / "absolute" / "c"))
@@ -227,12 +237,12 @@ def test_data_is_made_here_and_found_from_a_copy_of_the_code(
     (project / "kept").mkdir()
     copy.mkdir()
     (copy / "kept").symlink_to(project / "kept")
-    scripts: list[str] = []
-    monkeypatch.setattr(preparation, "submit", lambda script, warn: scripts.append(script.read_text()) or "11")
+    slurm.says("sbatch", "11\n", delay=f'cat "$2" > {project}/submitted.sh')
     place = Place(run, copy, "python", "/code")
     assert submit_preparation(run, job, ClusterSpec(name="lab"), place, to_be_made(job)) == "11"
-    assert f"cd {project}\n" in scripts[0]
-    assert "export PYTHONPATH=/code\n" in scripts[0]
+    script = (project / "submitted.sh").read_text()
+    assert f"cd {project}\n" in script
+    assert "export PYTHONPATH=/code\n" in script
     for path in ("new/a", "kept/b"):
         (project / path).parent.mkdir(exist_ok=True)
         (project / f"{path}.idx").write_text(path)
@@ -241,13 +251,13 @@ def test_data_is_made_here_and_found_from_a_copy_of_the_code(
 
 
 def test_what_lies_beside_conversations_is_found_too(
-    project: Path, make_job: MakeJob, run: RunDir, monkeypatch: pytest.MonkeyPatch
+    project: Path, make_job: MakeJob, run: RunDir, slurm: FakeSlurm
 ) -> None:
     """The mask of what counts, and the images."""
     data = {"blend": [{"path": "new/a", "text": "raw/a.txt"}], "chat": {"packing": False}}
     vision = {"image_size": 4, "patch_size": 2, "num_attention_heads": 2, "hidden_size": 8}
     job = make_job(data=data, model__vocab_size=None, model__vision=vision)
-    monkeypatch.setattr(preparation, "submit", lambda script, warn: "11")
+    slurm.says("sbatch", "11\n")
     submit_preparation(run, job, ClusterSpec(name="lab"), Place(run, project / "copy", "python"), to_be_made(job))
     (project / "new").mkdir()
     for beside in ("", ".loss_mask", ".images"):
@@ -257,19 +267,18 @@ def test_what_lies_beside_conversations_is_found_too(
 
 
 def test_a_data_job_that_is_under_way_is_not_submitted_again(
-    project: Path, make_job: MakeJob, run: RunDir, monkeypatch: pytest.MonkeyPatch
+    project: Path, make_job: MakeJob, run: RunDir, slurm: FakeSlurm
 ) -> None:
     job = make_job(data={"blend": [{"path": "a", "text": "raw/a.txt"}]}, model__vocab_size=None)
     place, cluster = Place(run, project, "python"), ClusterSpec(name="lab")
-    states = {"11": state("RUNNING")}
-    monkeypatch.setattr(preparation, "job_states", lambda ids: {each: states[each] for each in ids})
-    monkeypatch.setattr(preparation, "submit", lambda script, warn: "22")
+    slurm.says("squeue", SQUEUE.format(id=11, state="RUNNING"))
+    slurm.says("sbatch", "22\n")
     submitted(run)
     assert submit_preparation(run, job, cluster, place, to_be_made(job)) == "11"
     append_event(run, "data_failed", job_id="11", message="raw/a.txt:2 is no JSON")
     assert submit_preparation(run, job, cluster, place, to_be_made(job)) == "22", "that one only has to end"
-    states["22"] = state("CANCELLED")
-    monkeypatch.setattr(preparation, "submit", lambda script, warn: "33")
+    slurm.says("squeue", SQUEUE.format(id=22, state="CANCELLED"))
+    slurm.says("sbatch", "33\n")
     assert submit_preparation(run, job, cluster, place, to_be_made(job)) == "33"
 
 

@@ -25,6 +25,7 @@ from orchestrator.run.rundir import default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.ledger import Entry, SweepPlan, find_sweep, sweep_dir
 from orchestrator.sweeps.states import cell_statuses
+from tests.unit.launch.conftest import start_nothing
 
 MakeJob = Callable[..., JobSpec]
 Orchestrator = Callable[..., tuple[int, str, str]]
@@ -70,7 +71,7 @@ def test_commands_name_the_folder_of_a_run_that_is_elsewhere(
     describe_active(status_of(run), as_json=False)
     texts.append(capfd.readouterr().out)
     with monkeypatch.context() as patched:
-        patched.setattr(run_start, "start_in_background", lambda *_, **__: launch_id)
+        start_nothing(patched, launch_id)
         texts.append(orchestrator("resume", "tiny", "--detach", *there)[1])
     lease = Lease.acquire(run, launch_id="x")
     texts.append(orchestrator("resume", "tiny", *there)[2])

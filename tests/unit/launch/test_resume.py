@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event, lines_of
 from support.gate import Gate
+from support.refusals import before
 
-from orchestrator.cli import run_start
 from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.process import Process
-from orchestrator.run.lease import Holder, Lease, read_holder
+from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
@@ -193,15 +193,14 @@ def test_resume_with_changes_waits_for_the_ranks_of_a_killed_launcher(
     launcher.wait()
     looks = 0
 
-    def look(run: RunDir) -> Holder | None:
+    def look(run: RunDir) -> None:
         nonlocal looks
         looks += 1
         if looks == 2:
             gate.open()
             os.kill(rank, signal.SIGCONT)
-        return read_holder(run)
 
-    monkeypatch.setattr(run_start, "read_holder", look)
+    before(monkeypatch, "orchestrator.cli.run_start.read_holder", look)
     code, out, err = orchestrator("resume", run.path, "--set=schedule.train_iters=10", "--allow-changes")
     assert (code, err) == (0, "")
     assert "the processes of the last start are still saving and stopping: waiting for them" in out

@@ -1,13 +1,10 @@
 """Creating runs and finding them again."""
 
-import errno
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.event_log import lines_of
+from support.refusals import after, before, fill_the_disk
 
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.code import code_state
@@ -28,12 +26,11 @@ from orchestrator.launch.runs import (
     find_same,
     next_run_dir,
     remove_new_run,
-    run_to_continue,
     taken_back,
 )
 from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.run.checkpoints import write_commit
-from orchestrator.run.rundir import RunDir, default_runs_dir
+from orchestrator.run.rundir import default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -70,14 +67,12 @@ def test_a_run_that_is_taken_back_leaves_nothing(make_job: MakeJob, runs_dir: Pa
 def test_a_second_signal_leaves_no_half_of_a_run_that_is_taken_back(
     make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(path: Path, *, ignore_errors: bool) -> None:
+    def interrupted(*arguments: Any, **named: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.raise_signal(number)
-        removed(path, ignore_errors=ignore_errors)
 
-    removed = shutil.rmtree
     run = create_run(make_job(), "", runs_dir)
-    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    before(monkeypatch, "shutil.rmtree", interrupted)
     with pytest.raises(Terminated), sigterm_as_ctrl_c(), taken_back(run, is_new=True, by_ctrl_c=True):
         signal.raise_signal(signal.SIGTERM)
     assert os.listdir(runs_dir) == []
@@ -98,14 +93,14 @@ def test_signals_are_left_to_the_main_thread() -> None:
 def test_a_folder_that_goes_while_a_run_is_made_in_it_is_made_again(
     make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tempfile.mkdtemp
+    gone: list[Path] = []
 
-    def goes_at_first(prefix: str, dir: Path) -> str:
-        monkeypatch.setattr(tempfile, "mkdtemp", made)
-        dir.rmdir()
-        return made(prefix=prefix, dir=dir)
+    def goes_at_first(*others: Any, dir: Path | None = None, **named: Any) -> None:
+        if dir is not None and not gone:
+            gone.append(dir)
+            dir.rmdir()
 
-    monkeypatch.setattr(tempfile, "mkdtemp", goes_at_first)
+    before(monkeypatch, "tempfile.mkdtemp", goes_at_first)
     assert create_run(make_job(), "", runs_dir).path.is_dir()
 
 
@@ -236,10 +231,7 @@ def test_folder_that_cannot_be_written(make_job: MakeJob, tmp_path: Path) -> Non
 
 
 def test_disk_that_is_full(make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, content: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    monkeypatch.setattr("orchestrator.launch.runs.write_atomically", full)
+    fill_the_disk(monkeypatch)
     with pytest.raises(UserError, match=f"no run can be created in {runs_dir}/tiny: No space left on device"):
         create_run(make_job(), "", runs_dir)
     assert not runs_dir.exists()
@@ -274,13 +266,11 @@ def test_a_run_that_begins_meanwhile_is_the_one(
     """Between the look at what is there and the creation."""
     job, meanwhile = make_job(), []
 
-    def look(*arguments: Any) -> RunDir | None:
-        found = run_to_continue(*arguments)
+    def begin(*looked: Any) -> None:
         if not meanwhile:
             meanwhile.append(create_run(job, "", runs_dir))
-        return found
 
-    monkeypatch.setattr("orchestrator.launch.runs.run_to_continue", look)
+    after(monkeypatch, "orchestrator.launch.runs.run_to_continue", begin)
     assert attach_or_create(job, "", runs_dir) == (meanwhile[0], False)
     assert len(all_runs(runs_dir)) == 1
 

@@ -8,21 +8,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.event_log import lines_of
 from support.ranks import free_port
+from support.stopping import stopped_once_launched
 
-from orchestrator.cli import run_start
 from orchestrator.errors import UserError
 from orchestrator.launch.local.launcher import Severity, Watcher, launch
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
-from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.scripts.render import render
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from tests.unit.launch.conftest import start_nothing
 
 Run = Callable[[JobSpec], RunDir]
 MakeJob = Callable[..., JobSpec]
@@ -57,7 +56,7 @@ def command_on_the_second(runs_dir: Path, launch_id: str) -> str:
 def test_a_start_in_the_background_says_what_to_start_on_the_others(
     orchestrator: Orchestrator, first_of_two: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
 ) -> None:
-    monkeypatch.setattr(run_start, "start_in_background", lambda run, job, *, from_scratch: "launched-now")
+    start_nothing(monkeypatch, "launched-now")
     code, out, err = orchestrator("run", first_of_two, "--detach", *(["--json"] if as_json else []))
     assert code == 0
     assert "tensor-parallel groups of 2 span machines of 1 GPU" in err
@@ -67,16 +66,11 @@ def test_a_start_in_the_background_says_what_to_start_on_the_others(
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_start_in_the_foreground_says_what_to_start_on_the_others(
-    orchestrator: Orchestrator, first_of_two: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+    orchestrator: Orchestrator, first_of_two: Path, runs_dir: Path, as_json: bool
 ) -> None:
     """With --json on standard error, where it can be read before the object at the end."""
-    launch_fake = run_start.launch_with_restarts
-
-    def ended_at_once(run: RunDir, job: JobSpec, **options: Any) -> Any:
-        return launch_fake(run, job, on_launched=lambda _: request_stop(run, "the test", at_once=True), **options)
-
-    monkeypatch.setattr(run_start, "launch_with_restarts", ended_at_once)
-    code, out, err = orchestrator("run", first_of_two, *(["--json"] if as_json else []))
+    with stopped_once_launched(runs_dir, at_once=True):
+        code, out, err = orchestrator("run", first_of_two, *(["--json"] if as_json else []))
     assert code == 1
     (run,) = all_runs(runs_dir)
     (launch_id,) = (event["launch_id"] for event in lines_of(run) if event["event"] == "launched")

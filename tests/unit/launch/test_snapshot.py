@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.limits import set_limits
 
 from orchestrator.errors import UserError
-from orchestrator.launch.cluster import snapshot
 from orchestrator.launch.cluster.snapshot import Snapshot, take_snapshot
 from orchestrator.launch.code import code_state
 from orchestrator.run.rundir import RunDir
@@ -98,7 +98,8 @@ def test_what_is_in_it(repository: Path, run: RunDir) -> None:
 def test_a_run_from_it_does_not_see_later_edits(repository: Path, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = run.path.parent / "elsewhere"
     monkeypatch.setenv("PYTHONPATH", f"{repository / 'src'}{os.pathsep}{elsewhere}")
-    monkeypatch.setattr(sys, "path", [str(repository / "src"), str(elsewhere), *sys.path])
+    for folder in (elsewhere, repository / "src"):
+        monkeypatch.syspath_prepend(folder)
     taken = take_snapshot(run, repository)
     assert str(elsewhere) in taken.python_path.split(os.pathsep)
     assert run_from(taken, "-m", "mine") == "1 2 tokens"
@@ -196,14 +197,14 @@ def test_outside_a_repository(run: RunDir, tmp_path: Path) -> None:
     assert not (run.path / "code").exists()
 
 
-@pytest.mark.parametrize(("limit", "most"), [("MAX_BYTES", 100_000), ("MAX_FILES", 10)])
+@pytest.mark.parametrize(("limit", "most"), [("bytes_of_code", 100_000), ("files_of_code", 10)])
 def test_what_is_too_large_to_be_code(
     repository: Path, run: RunDir, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     (repository / "corpus").mkdir()
     for number in range(10):
         (repository / "corpus" / f"{number}.bin").write_bytes(b"x" * 20_000)
-    monkeypatch.setattr(snapshot, limit, most)
+    set_limits(monkeypatch, **{limit: most})
     with pytest.raises(
         UserError, match=r"The largest: corpus \(200 kB, 10 files\), .* Name what is not code in .gitignore"
     ):

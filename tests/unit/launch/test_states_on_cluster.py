@@ -13,7 +13,7 @@ from orchestrator.launch.states import run_states
 from orchestrator.launch.states.cluster_states import SchedulerReport
 from orchestrator.run.rundir import RunDir
 
-Ask = Callable[[Iterable[str]], SchedulerReport]
+StatusWhile = Callable[..., run_states.RunStatus]
 
 
 @pytest.fixture
@@ -24,36 +24,38 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def asked(meanwhile: Callable[[], None]) -> Ask:
-    """A scheduler that says that job 7 has failed, and takes its time over it."""
-
-    def ask(job_ids: Iterable[str]) -> SchedulerReport:
-        assert list(job_ids) == ["7"]
-        meanwhile()
-        return SchedulerReport({"7": JobState("7", "FAILED", "NonZeroExitCode", ("n1",), 1, 0, 0.0, 1.0, 2.0)})
-
-    return ask
+FAILED = JobState("7", "FAILED", "NonZeroExitCode", ("n1",), 1, 0, 0.0, 1.0, 2.0)
 
 
-def test_a_job_that_ends_while_the_scheduler_is_asked_has_the_last_word(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def status_while(monkeypatch: pytest.MonkeyPatch) -> StatusWhile:
+    """status_while(run, state, meanwhile): with a scheduler that says this of job 7, and takes its time over it."""
+
+    def status(run: RunDir, state: JobState, meanwhile: Callable[[], object] = lambda: None) -> run_states.RunStatus:
+        def ask(job_ids: Iterable[str]) -> SchedulerReport:
+            assert list(job_ids) == ["7"]
+            meanwhile()
+            return SchedulerReport({"7": state})
+
+        monkeypatch.setattr(run_states, "ask_the_scheduler", ask)
+        return run_states.status_of(run)
+
+    return status
+
+
+def test_a_job_that_ends_while_the_scheduler_is_asked_has_the_last_word(run: RunDir, status_while: StatusWhile) -> None:
     def end() -> None:
         append_event(run, "exited", launch_id="lab-7.0", code=1, cause="bug", message="ValueError: 3", iteration=3)
 
-    monkeypatch.setattr(run_states, "ask_the_scheduler", asked(end))
-    status = run_states.status_of(run)
+    status = status_while(run, FAILED, end)
     assert (status.state, status.cause, status.message) == ("failed", "bug", "ValueError: 3")
 
 
-def test_of_a_job_submitted_meanwhile_the_scheduler_has_said_nothing(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_job_submitted_meanwhile_the_scheduler_has_said_nothing(run: RunDir, status_while: StatusWhile) -> None:
     def submit_again() -> None:
         append_event(run, "submitted", job_id="8", cluster="lab")
 
-    monkeypatch.setattr(run_states, "ask_the_scheduler", asked(submit_again))
-    status = run_states.status_of(run)
+    status = status_while(run, FAILED, submit_again)
     assert status.job is not None
     assert (status.job.job_id, status.cause) == ("7", "lost")
     assert "exit code 1" in str(status.message)
@@ -67,10 +69,9 @@ def test_of_a_job_submitted_meanwhile_the_scheduler_has_said_nothing(
     ],
 )
 def test_a_job_that_waited_for_another_run_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, said: str
+    tmp_path: Path, status_while: StatusWhile, reason: str, said: str
 ) -> None:
     run = RunDir(tmp_path)
     append_event(run, "submitted", job_id="7", cluster="lab")
     never = JobState("7", "CANCELLED", reason, (), 0, 0, 0.0, None, None)
-    monkeypatch.setattr(run_states, "ask_the_scheduler", lambda job_ids: SchedulerReport({"7": never}))
-    assert run_states.status_of(run).describe() == f"cancelled ({said}: SLURM says CANCELLED ({reason}))"
+    assert status_while(run, never).describe() == f"cancelled ({said}: SLURM says CANCELLED ({reason}))"

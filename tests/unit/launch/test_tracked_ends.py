@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.event_log import append_event, lines_of
+from support.limits import set_limits
+from support.refusals import before
 
-from orchestrator.cli.runs import cancel
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.review.overview import overview_of
 from orchestrator.review.summary import summarize
@@ -35,7 +36,7 @@ def test_a_run_that_is_ended_at_once_ends_in_mlflow_too(
     empty_store: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cancel, "_SECONDS_FOR_THE_LAUNCHER", 120.0 if launcher_reacts else 0.5)
+    set_limits(monkeypatch, for_the_launcher_to_stop=120.0 if launcher_reacts else 0.5)
     run = make_run(make_job(launch__env=ENDLESS_STEP, tracking={"mlflow": True}))
     store = run.path.parent.parent / "mlflow.db"
     store.write_bytes(empty_store.read_bytes())
@@ -77,7 +78,7 @@ def test_status_reads_the_event_log_once(
     run = create_run(make_job(), "", runs_dir)
     append_event(run, "launched", launch_id="one", pid=1, host="elsewhere")
     append_event(run, "exited", launch_id="one", code=1, cause="nan", message="", iteration=3)
-    events, reads = RunDir.events, []
-    monkeypatch.setattr(RunDir, "events", lambda run: reads.append(run) or events(run))
+    reads: list[RunDir] = []
+    before(monkeypatch, "orchestrator.run.rundir.RunDir.events", reads.append)
     assert orchestrator("status", run.path)[0] == 0
     assert len(reads) == 1

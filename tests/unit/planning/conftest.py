@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.this_machine import gpus, libraries
 
 from orchestrator.spec.job import STORED, JobSpec
+
+__all__ = ["gpus", "libraries"]
 
 BASE: dict[str, dict[str, Any]] = {
     "model": {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32, "vocab_size": 300},

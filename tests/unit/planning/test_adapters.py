@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import pytest
+from support.this_machine import Libraries
 
 from orchestrator.backends.layers import layers_there
 from orchestrator.errors import SpecError
@@ -111,11 +111,11 @@ def test_time_under_tensor_parallelism(make_job: Any, sequence_parallel: bool) -
     assert sum(adapted.parts.values()) == pytest.approx(adapted.step_seconds)
 
 
-def test_it_is_planned_with_the_layers_that_take_adapters(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_planned_with_the_layers_that_take_adapters(make_job: Any, libraries: Libraries) -> None:
     """Torch's, wherever Transformer Engine is installed."""
     device = shipped("H100")
     assert device is not None
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.util)
+    libraries.there("transformer_engine")
     assert layers_there(make_job(), machine_of(device))[0] == "transformer_engine"
     assert layers_there(make_job(model={"lora": {"rank": 8}}), machine_of(device))[0] == "torch"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.refusals import leave_room
 
 from orchestrator.errors import Problem
 from orchestrator.planning.checkpoint_room import room_for_checkpoints
@@ -32,7 +32,7 @@ class Disk:
     def warnings(self, job: JobSpec, room: float) -> list[Problem]:
         plan = make_plan(job)
         taken = forecast(plan)
-        self._patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=int(room * taken.checkpoint_bytes)))
+        leave_room(self._patched, int(room * taken.checkpoint_bytes))
         return list(room_for_checkpoints(plan, taken, None))
 
     def said(self, saving: dict[str, Any], room: float = 0) -> tuple[str, str]:

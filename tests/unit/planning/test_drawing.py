@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from support.refusals import fill_the_disk
 
 from orchestrator.errors import UserError
 from orchestrator.planning.drawing import (
@@ -187,11 +187,7 @@ def test_on_a_full_disk_the_page_before_stays(
     page, step = tmp_path / "plan.html", unit_timeline(layout, 4)
     write_page(page, "before", PageText(), layout, step, in_seconds=False)
     before = page.read_text()
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
+    fill_the_disk(monkeypatch)
     with pytest.raises(UserError, match=r"cannot write .*plan.html: No space left on device"):
         write_page(page, "after", PageText(), layout, step, in_seconds=False)
     assert page.read_text() == before

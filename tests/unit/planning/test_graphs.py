@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.this_machine import Libraries
 
 from orchestrator.backends import cuda_graphs, effective_job
 from orchestrator.backends.cuda_graphs import with_graphs
-from orchestrator.planning import estimates
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.forecast import forecast, planned_timeline
 from orchestrator.planning.hardware.devices import Device, shipped
@@ -113,13 +113,14 @@ def test_what_only_gpus_have_is_not_planned_of_the_cpu(make_job: Any) -> None:
 )
 def test_attention_is_planned_as_the_runtime_takes_it(
     make_job: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    libraries: Libraries,
     name: str,
     is_there: bool,
     sections: dict[str, Any],
     backend: str,
 ) -> None:
-    monkeypatch.setattr(estimates, "has_flash", lambda: is_there)
+    if is_there:
+        libraries.distribution("flash-attn-4", "4.0.0b36")
     job = make_job(**{"model": SMALL, "precision": {"dtype": "bf16"}, **sections})
     found = settled(job, "transformer_engine", gpu(name))
     assert found.runtime.attention_backend == backend
@@ -135,10 +136,10 @@ def test_attention_is_planned_as_the_runtime_takes_it(
     ids=["graphs", "flash"],
 )
 def test_a_step_is_drawn_as_it_is_forecast(
-    make_job: Any, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], is_captured: bool
+    make_job: Any, libraries: Libraries, model: dict[str, Any], is_captured: bool
 ) -> None:
     """With the graphs and the attention that a job leaves open, in as many seconds."""
-    monkeypatch.setattr(estimates, "has_flash", lambda: True)
+    libraries.distribution("flash-attn-4", "4.0.0b36")
     runtime = {"layers": "transformer_engine", "device": "cuda"}
     job = make_job(model=model, precision={"dtype": "bf16"}, runtime=runtime, launch={"gpu": "H200"})
     plan = make_plan(job)

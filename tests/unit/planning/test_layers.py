@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 from pathlib import Path
 
 import pytest
 from support.shipped import SHIPPED
+from support.this_machine import Gpus, Libraries
 
 from orchestrator.backends import layers
 from orchestrator.backends.layers import WORTH
@@ -34,10 +33,9 @@ def layers_of(job: JobSpec, device: Device) -> tuple[str, str]:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def engine(libraries: Libraries) -> None:
     """Transformer Engine is there, as far as a plan looks."""
-    found = importlib.machinery.ModuleSpec("transformer_engine", None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    libraries.there("transformer_engine")
 
 
 @pytest.mark.usefixtures("engine")
@@ -104,10 +102,11 @@ def test_a_machine_that_is_named_has_its_own_layers(
     profile: str | None,
     here: list[str],
     expected: str | None,
+    gpus: Gpus,
 ) -> None:
     """`layers` of the device that is planned for: None where those count that are installed here."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(choice, "gpus_here", lambda: here)
+    gpus.are(here)
     if profile is not None:
         Path("gpus").mkdir()
         Path("gpus/H200.yaml").write_text(f"base: H200\n{profile}\n")

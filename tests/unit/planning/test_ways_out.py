@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 from collections.abc import Sequence
 
 import pytest
+from support.this_machine import Libraries
 
-from orchestrator.planning import estimates
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.suggestions.remedies import Remedy
@@ -40,11 +38,10 @@ def offered(job: JobSpec) -> list[Remedy]:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def engine(libraries: Libraries) -> None:
     """Transformer Engine and FlashAttention 4 are there, as far as a plan looks."""
-    found = importlib.machinery.ModuleSpec("transformer_engine", None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
-    monkeypatch.setattr(estimates, "has_flash", lambda: True)
+    libraries.there("transformer_engine")
+    libraries.distribution("flash-attn-4", "4.0.0b36")
 
 
 @pytest.mark.usefixtures("engine")

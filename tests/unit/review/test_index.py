@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.event_log import append_event
+from support.limits import set_limits
+from support.refusals import before, refuse
 from support.training import tiny_job
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.review import index as looking
 from orchestrator.review.cache import Cache
 from orchestrator.review.charts.curves import CHARTS
-from orchestrator.review.charts.series import Series
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
 from orchestrator.run.rundir import RunDir
@@ -48,14 +45,12 @@ def until(holds: Callable[[], bool]) -> None:
 
 def refusing(monkeypatch: pytest.MonkeyPatch, function: str, at: Path, number: int) -> None:
     """From now on the system answers this error to what is asked about a path, and all that is in it."""
-    plain = getattr(os, function)
-
-    def refuse(path: Any = ".", *rest: Any, **named: Any) -> Any:
-        if isinstance(path, str | Path) and Path(path).is_relative_to(at):
-            raise OSError(number, os.strerror(number), str(path))
-        return plain(path, *rest, **named)
-
-    monkeypatch.setattr(os, function, refuse)
+    refuse(
+        monkeypatch,
+        f"os.{function}",
+        number,
+        lambda path=".", *rest, **named: isinstance(path, str | Path) and Path(path).is_relative_to(at),
+    )
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
@@ -81,7 +76,7 @@ def test_a_folder_that_goes_while_it_is_listed_hides_no_other(tmp_path: Path, mo
 def test_looks_go_on_after_one_that_failed_and_say_since_when_nothing_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    set_limits(monkeypatch, between_looks_at_runs=0.01)
     made(tmp_path, "first")
     index = RunIndex(tmp_path)
     begun = time.time()
@@ -125,8 +120,7 @@ def test_runs_at_rest_are_not_read_again_at_every_look(tmp_path: Path, monkeypat
     run = made(tmp_path)
     index = RunIndex(tmp_path)
     read: list[RunDir] = []
-    plain = looking.summarize_each
-    monkeypatch.setattr(looking, "summarize_each", lambda runs: (read.extend(runs), plain(runs))[1])
+    before(monkeypatch, "orchestrator.review.index.summarize_each", read.extend)
     for _ in range(3):
         index.look()
     assert index.runs[0].state == "created"
@@ -134,25 +128,17 @@ def test_runs_at_rest_are_not_read_again_at_every_look(tmp_path: Path, monkeypat
     append_event(run, "launched", launch_id="a", host="elsewhere", pid=1, started=0.0, boot="b")
     index.look()
     assert len(read) == 2, "a change of its files is seen at once"
-    monkeypatch.setattr(looking, "_SECONDS_BETWEEN_SECOND_LOOKS", 0.0)
+    set_limits(monkeypatch, between_looks_at_runs_at_rest=0.0)
     index.look()
     assert len(read) == 3
 
 
 def test_charts_of_many_runs_read_each_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "_SERIES_BYTES", 0)
+    set_limits(monkeypatch, bytes_of_series=0)
     runs = [made(tmp_path, f"run{number}", steps=4) for number in range(5)]
     index = RunIndex(tmp_path)
     read: list[RunDir] = []
-    plain = index.reading
-
-    @contextmanager
-    def counted(run: RunDir) -> Iterator[Series]:
-        read.append(run)
-        with plain(run) as series:
-            yield series
-
-    monkeypatch.setattr(index, "reading", counted)
+    before(monkeypatch, "orchestrator.review.index.RunIndex.reading", lambda index, run: read.append(run))
     beside = SeriesCache(index)
     charts = [CHARTS["loss"], CHARTS["lr"]]
     for chart in charts * 2:

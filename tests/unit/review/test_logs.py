@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.limits import set_limits
 
 from orchestrator.errors import UserError
 from orchestrator.review.logs import pages as reading
@@ -186,7 +187,7 @@ def test_an_expression_that_is_none_is_refused_and_one_that_never_ends_is_ended(
     log = log_of(tmp_path / "a.log", b"a" * 60 + b"\n")
     with pytest.raises(UserError, match="no regular expression"):
         search([log], SearchPattern("(", is_regex=True))
-    monkeypatch.setattr("orchestrator.review.logs.log_search._SECONDS_OF_GRACE", -5.0)
+    set_limits(monkeypatch, to_end_a_search=-5.0)
     found = search([log], SearchPattern("(a+)+$b", is_regex=True))
     assert found.problem is not None
     assert "too long" in found.problem
@@ -212,7 +213,7 @@ def test_the_end_of_a_log_that_is_too_long_to_count_has_no_numbers(
     (run.logs / "launcher.log").write_text("a line of sixteen\n" * 600 + "no luck\n")
     [*_, last] = reading.closing_lines(run, "no luck")
     assert last == "logs/launcher.log:601  no luck"
-    monkeypatch.setattr("orchestrator.review.logs.pages._MOST_EVIDENCE_BYTES", 1000)
+    set_limits(monkeypatch, bytes_of_evidence=1000)
     [*_, last] = reading.closing_lines(run, "no luck")
     assert last == "logs/launcher.log  no luck"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.event_log import append_event
+from support.refusals import before
 from support.training import four_layer_job
 
 from orchestrator.errors import UserError
@@ -98,8 +99,7 @@ def test_the_events_of_other_runs_are_not_read_for_the_head_of_one(
     append_event(child, "pretrained", from_run=f"parent/{parent.run_id}", from_iteration=4, checkpoint="x")
     summaries = summarize([parent, child])
     read: list[RunDir] = []
-    plain = RunDir.events
-    monkeypatch.setattr(RunDir, "events", lambda run: (read.append(run), plain(run))[1])
+    before(monkeypatch, "orchestrator.run.rundir.RunDir.events", read.append)
     [found] = overview_of(summaries[0], summaries).children
     assert found.text == f"child/{child.run_id}, from iteration 4"
     assert {run.path for run in read} == {parent.path}

@@ -10,18 +10,36 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 
 # isort: split
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.faults import Ranks
 from support.fixtures import inject, ranks
+from support.this_machine import Libraries, libraries
 
-__all__ = ["inject", "ranks"]
+from orchestrator.runtime.kernels.loading import kernels
+
+__all__ = ["inject", "libraries", "ranks"]
 
 HERE = Path(__file__).parent
 RunRanks = Callable[[str, int], list[Any]]
+PutKernels = Callable[[str, object], None]
+
+
+@pytest.fixture
+def put_kernels(libraries: Libraries, monkeypatch: pytest.MonkeyPatch) -> Iterator[PutKernels]:
+    """put_kernels(module, operations): what computes in place of a module of kernels, which are compiled for a GPU."""
+    libraries.there("triton")
+
+    def put(module: str, operations: object) -> None:
+        monkeypatch.setitem(sys.modules, f"orchestrator.runtime.kernels.{module}", operations)  # type: ignore[arg-type]
+        kernels.cache_clear()
+
+    yield put
+    kernels.cache_clear()
 
 
 @pytest.fixture(scope="session")

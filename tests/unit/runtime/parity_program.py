@@ -21,7 +21,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
 from orchestrator.inference.generation.decoder import DecoderRunner
-from orchestrator.inference.loading import _without_training
+from orchestrator.inference.loading import without_training
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.planning.vocabulary import Vocabulary
@@ -318,7 +318,7 @@ def capped(device: Any) -> dict[str, float]:
 def with_capacity(device: Any) -> float:
     """The largest difference that padding and another row of the batch make, of experts whose training drops tokens."""
     experts = {"num_experts": 4, "moe_router_topk": 2, "moe_aux_loss_coeff": 0.01, "moe_expert_capacity_factor": 0.5}
-    job = _without_training(tiny_job("experts", model={**OURS, **experts, "init_method_std": 0.1}))
+    job = without_training(tiny_job("experts", model={**OURS, **experts, "init_method_std": 0.1}))
     module, ids = built(job, device), torch.randint(0, VOCAB, (2, LENGTH))
     with torch.no_grad():
         whole = torch.cat([uncached(module, row[None]) for row in ids])

@@ -180,13 +180,13 @@ def verification(out: Path) -> Any:
         (run.checkpoint(20) / "file4").write_bytes(b"x" * 5000)
     exchange.barrier()
     read: list[str] = []
-    original = checkpoints._verify_file
+    original = checkpoints.verify_file
 
     def counted(path: Path, *arguments: Any) -> str | None:
         read.append(f"{path.parent.name}/{path.name}")
         return original(path, *arguments)
 
-    checkpoints._verify_file = counted
+    checkpoints.verify_file = counted
     skipped: list[list[str]] = []
     ranks = Ranks(rank, size, 0, 1, 0, 1, rank, size, 1)
     commit = newest_whole(run, exchange, ranks, lambda path, message: skipped.append([path.name, message]))

@@ -84,11 +84,11 @@ def test_the_split_of_transformer_engine_is_found(has: bool, monkeypatch: pytest
         module.SplitAlongDim = SimpleNamespace(apply="its split")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(attention, "SplitAlongDim", None)
-    megatron_compat._split_as_transformer_engine()
+    megatron_compat.split_as_transformer_engine()
     assert attention.SplitAlongDim == ("its split" if has else None)
 
 
 def test_what_megatron_core_found_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "SplitAlongDim", "found")
-    megatron_compat._split_as_transformer_engine()
+    megatron_compat.split_as_transformer_engine()
     assert attention.SplitAlongDim == "found"

@@ -7,6 +7,7 @@ from math import prod
 
 import pytest
 import torch
+from support.clock import own_clock
 
 from orchestrator.planning.hardware import Device, shipped
 from orchestrator.planning.time.attention import attention_seconds
@@ -73,7 +74,7 @@ def test_bursts_are_undisturbed_and_loops_at_the_power_limit(monkeypatch: pytest
     device = torch.device("cpu")
     for (m, n, k), rates in H200_RATES.items():
         gpu = LimitedGpu(2.0 * m * n * k, rates, busy=1.0)
-        monkeypatch.setattr("orchestrator.runtime.calibration.kernels.time", gpu)
+        own_clock(monkeypatch, "orchestrator.runtime.calibration.kernels", gpu)
         assert burst_seconds(gpu.multiply, device) == pytest.approx(gpu.flops / rates[-1][1])
         assert 1.5 < gpu.now < 1.6, "half a second of rest and 15 ms, three times"
         gpu.now, gpu.busy = 0.0, 0.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import pytest
 import torch
+from support.this_machine import Libraries
 from torch.nn import functional
 
 from orchestrator.errors import MissingDependency
@@ -89,7 +89,7 @@ def test_logits_that_are_gone_are_not_used_again() -> None:
         losses.backward()
 
 
-def test_a_gpu_without_triton_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_a_gpu_without_triton_is_told_what_to_install(libraries: Libraries) -> None:
+    libraries.missing("triton")
     with pytest.raises(MissingDependency, match="install triton"):
         rows.rows_on(torch.device("cuda"))

@@ -163,7 +163,7 @@ def test_what_is_installed_comes_first_but_for_the_module_that_is_named(
         (tmp_path / f"{name}.py").write_text("PLACE = 'mine'\n")
     imports = "import both_have_it, colorsys, mine_alone\nPLACES = [both_have_it.PLACE, mine_alone.PLACE]\n"
     (tmp_path / "my_package" / "steps.py").write_text(imports + STEPS)
-    monkeypatch.setattr(sys, "path", [str(installed), *sys.path])
+    monkeypatch.syspath_prepend(installed)
     for name in ("both_have_it", "mine_alone", "colorsys"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     custom_train_step(job_with("my_package.steps:Doubled", {"factor": 2}))

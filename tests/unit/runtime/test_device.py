@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.cuda import show_gpus
+from support.refusals import refuse
 
 from orchestrator.errors import UserError
 from orchestrator.runtime.processes.device import Device, GpuMissingError, grow_in_place, select_device
@@ -16,13 +18,11 @@ from orchestrator.runtime.processes.exits import outcome_of
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """machine(seen, given, rank): GPUs that torch sees, GPUs that SLURM gave, and this process's place."""
     chosen: list[int] = []
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
+    show_gpus(monkeypatch, set_device=chosen.append, get_device_name="H100")
     monkeypatch.setattr("orchestrator.runtime.processes.cpu_shim.install", lambda: None)
 
     def set_up(seen: int, given: str | None, rank: int = 0, *, built: bool = True) -> None:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+        show_gpus(monkeypatch, device_count=seen)
         monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
         monkeypatch.setenv("LOCAL_RANK", str(rank))
         if given is None:
@@ -47,18 +47,19 @@ VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC
 
 
 @pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has told the allocator anything."""
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the allocator, of which the user has said nothing, is told."""
+    settings: list[str] = []
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append, raising=False)
+    return settings
 
 
 @pytest.mark.parametrize("name", [None, *VARIABLES])
 def test_the_allocator_grows_in_place_unless_it_is_told_something(
-    name: str | None, quiet: None, monkeypatch: pytest.MonkeyPatch
+    name: str | None, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
     if name is not None:
         monkeypatch.setenv(name, "max_split_size_mb:512")
     grow_in_place(GPU)
@@ -67,36 +68,27 @@ def test_the_allocator_grows_in_place_unless_it_is_told_something(
     assert len(told) == (name is None)
 
 
-def test_so_does_that_of_older_torch(quiet: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.delattr(torch._C, "_accelerator_setAllocatorSettings", raising=False)
+def test_so_does_that_of_older_torch(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_accelerator_setAllocatorSettings")
     monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", told.append)
     grow_in_place(GPU)
     assert told == ["expandable_segments:True"]
 
 
 def test_a_driver_that_extends_nothing_is_asked_for_blocks(
-    quiet: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What torch says in WSL; where there is no memory at all, nothing is to be changed."""
-    told: list[str] = []
-    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
-
-    def refuse(error: RuntimeError) -> None:
-        told.clear()
-
-        def fail(*arguments: object, **options: object) -> None:
-            raise error
-
-        monkeypatch.setattr(torch, "empty", fail)
-
-    refuse(RuntimeError("CUDA driver error: unknown error\nException raised from map_handles"))
+    refuse(
+        monkeypatch, "torch.empty", RuntimeError("CUDA driver error: unknown error\nException raised from map_handles")
+    )
     grow_in_place(GPU)
     assert told == ["expandable_segments:True", "expandable_segments:False"]
     assert capsys.readouterr().out == (
         "GPU memory is taken in blocks of fixed sizes: this driver extends none (CUDA driver error: unknown error)\n"
     )
-    refuse(torch.OutOfMemoryError("CUDA out of memory"))
+    told.clear()
+    refuse(monkeypatch, "torch.empty", torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(torch.OutOfMemoryError):
         grow_in_place(GPU)
     assert told == ["expandable_segments:True"]

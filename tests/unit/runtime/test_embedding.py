@@ -26,8 +26,7 @@ def weight_with_buffer(**attributes: Any) -> Any:
     weight.main_grad = torch.ones(11, 6)
     weight.grad_added_to_main_grad = False
     mark_only_looked_up(weight)
-    for name, value in attributes.items():
-        setattr(weight, name, value)
+    vars(weight).update(attributes)
     return weight
 
 
@@ -120,7 +119,7 @@ def test_a_gpt_marks_what_its_output_layer_does_not_share(
 
 def test_megatron_core_looks_up_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(layers), "F", layers.F)  # put back afterwards
-    megatron_compat._add_rows_to_their_buffer()
+    megatron_compat.add_rows_to_their_buffer()
     assert layers.F.embedding is embedding
     assert layers.F.linear is functional.linear
     assert functional.embedding is not embedding

@@ -15,7 +15,7 @@ from support.training import four_layer_job, make_run, values
 
 from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
-from orchestrator.runtime.callbacks.evaluation import _evaluations_before, evaluating
+from orchestrator.runtime.callbacks.evaluation import evaluating, evaluations_before
 from orchestrator.spec.sections.evaluation import EvaluationSpec
 
 
@@ -54,8 +54,8 @@ def test_what_a_graph_holds_is_left_alone(fails: bool) -> None:
 def test_evaluations_go_on_through_the_set(interval: int | None, at: int, before: int) -> None:
     """As Megatron-LM's: at 8, 16 and, behind the last step, 20 or 24."""
     spec = EvaluationSpec(eval_interval=interval, same_samples=False)
-    assert _evaluations_before(spec, at) == before
-    assert _evaluations_before(spec.model_copy(update={"same_samples": True}), at) == 0
+    assert evaluations_before(spec, at) == before
+    assert evaluations_before(spec.model_copy(update={"same_samples": True}), at) == 0
 
 
 def test_as_many_samples_are_held_out_as_megatron_lm_asks_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import types
 from typing import Any
 
@@ -27,7 +28,7 @@ def mixture(sections: dict[str, Any] | None = None, **model: Any) -> JobSpec:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Transformer Engine that has all of them, by megatron-core's names."""
-    for name in (*experts._PERMUTING, *experts._ROUTING):
+    for name in (*experts.PERMUTING, *experts.ROUTING):
         monkeypatch.setattr(moe_utils, name, object(), raising=False)
 
 
@@ -45,11 +46,11 @@ def test_none_with_torchs_layers() -> None:
     assert on(mixture(), "torch") == set()
 
 
-@pytest.mark.parametrize("missing", [*experts._PERMUTING, *experts._ROUTING])
+@pytest.mark.parametrize("missing", [*experts.PERMUTING, *experts.ROUTING])
 @pytest.mark.usefixtures("engine")
 def test_an_older_engine_is_not_asked_for_more_than_it_has(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moe_utils, missing, None)
-    assert on(mixture()) == {GROUPED, PERMUTES, ROUTES} - {PERMUTES if missing in experts._PERMUTING else ROUTES}
+    assert on(mixture()) == {GROUPED, PERMUTES, ROUTES} - {PERMUTES if missing in experts.PERMUTING else ROUTES}
 
 
 def test_none_where_no_engine_is_installed() -> None:
@@ -86,6 +87,9 @@ def test_rows_have_whole_vectors(width: int, possible: bool) -> None:
     assert multiplies_in_one_kernel(mixture(moe_ffn_hidden_size=width), ENGINES) is possible
 
 
+GROUPED_LINEAR = "transformer_engine.pytorch.module.grouped_linear"
+
+
 def engine_of(asked: list[tuple[list[int], str | None]]) -> types.SimpleNamespace:
     """Transformer Engine's module of grouped products, which notes what it is asked to do, and how."""
 
@@ -103,7 +107,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], str | None]]:
     monkeypatch.delenv(GROUPED_PRODUCTS)
     asked: list[tuple[list[int], str | None]] = []
     module = engine_of(asked)
-    monkeypatch.setattr(experts.importlib, "import_module", lambda name: module)
+    monkeypatch.setitem(sys.modules, GROUPED_LINEAR, module)
     for _ in range(2):  # a second session of a process changes nothing
         experts.multiply_in_one_kernel(mixture(), ENGINES)  # type: ignore[arg-type]
     assert module.general_grouped_gemm("of tokens", m_splits=[0, 3, 5]) == "of tokens"
@@ -120,7 +124,7 @@ def test_a_person_may_say_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GROUPED_PRODUCTS, "0")
     asked: list[tuple[list[int], str | None]] = []
     module = engine_of(asked)
-    monkeypatch.setattr(experts.importlib, "import_module", lambda name: module)
+    monkeypatch.setitem(sys.modules, GROUPED_LINEAR, module)
     experts.multiply_in_one_kernel(mixture(), ENGINES)
     module.general_grouped_gemm("of tokens", m_splits=[3])
     assert asked == [([3], "0")]

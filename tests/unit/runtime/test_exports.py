@@ -16,7 +16,7 @@ from orchestrator.run.checkpoints import write_commit
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.records.records import Records
-from orchestrator.runtime.saving.exports import Exports, _Export, missed
+from orchestrator.runtime.saving.exports import Export, Exports, missed
 from orchestrator.spec.sections.checkpoint import CheckpointExportSpec
 
 
@@ -51,7 +51,7 @@ def test_what_is_kept_does_not_depend_on_later_exports(run: RunDir, lease: Lease
     draft = run.exports("hf") / ".draft"
     draft.mkdir()
     process = subprocess.Popen([sys.executable, "-c", "print('{\"bytes\": 1}')"], stdout=subprocess.PIPE)
-    exports._running = _Export(40, draft, time.time(), process)
+    exports._running = Export(40, draft, time.time(), process)
     assert not exports.poll(60)
     assert [number for number, _ in run.export_dirs("hf")] == [*[10, 20, 30, 40][-keep_last:], 80, 90]
     assert [event["iteration"] for event in lines_of(run) if event["event"] == "exported"] == [40]

@@ -4,6 +4,12 @@ layers have it, and who decides. That its kernels compute this is for GPUs to sh
 
 from __future__ import annotations
 
+import errno
+
+from support.cuda import show_gpus
+from support.engine_layers import have_layers
+from support.refusals import refuse
+
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
@@ -105,8 +111,8 @@ def test_values_and_gradients_without_a_copy(groups: int, kind: type[FlashAttent
 
 def test_recomputation(flash: FakeFlash, monkeypatch: pytest.MonkeyPatch) -> None:
     """As megatron-core's selective recomputation runs it, from inputs that are detached."""
-    monkeypatch.setattr("megatron.core.tensor_parallel.random._get_all_rng_states", lambda: ())
-    monkeypatch.setattr("megatron.core.tensor_parallel.random._set_all_rng_states", lambda *states: None)
+    for name in ("_get_all_rng_states", "_set_all_rng_states"):
+        monkeypatch.setattr(f"megatron.core.tensor_parallel.random.{name}", lambda *states: ())
     attention = core()
     given = [each.requires_grad_() for each in inputs(HEADS)]
     out = tensor_parallel.checkpoint(lambda *three: attention(*three, None), False, *given)
@@ -131,7 +137,7 @@ def test_layers_have_it_where_the_configuration_says_so(
     layers: str, rotates: bool, wanted: type[FlashAttention], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module: Any = transformer_engine_layers(monkeypatch) if layers == "transformer_engine" else torch_layers
-    monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: [False])
+    have_layers(monkeypatch, module, [False])
     config = transformer_config(job(runtime={"attention_backend": "flash"}), CPU, "torch")
     assert not config.flash_attention, "as generation builds a model, with a cache of keys and values"
     config.rotates_projection = rotates
@@ -162,7 +168,7 @@ def installed(flash: FakeFlash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.4\nName: flash-attn-4\nVersion: 4.0.0b36\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    show_gpus(monkeypatch, get_device_capability=(9, 0))
     for name in ("ENABLED", "DIR"):
         monkeypatch.delenv(f"FLASH_ATTENTION_CUTE_DSL_CACHE_{name}", raising=False)
     return folder
@@ -232,7 +238,7 @@ def test_a_machine_that_has_no_way(
     """Who demands it is told; any other job trains without, and its log says why."""
     module: Any = sys.modules["flash_attn.cute.interface"]
     if why == "an older GPU":
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+        show_gpus(monkeypatch, get_device_capability=(8, 0))
     if why == "broken":
 
         def fails() -> Any:
@@ -287,9 +293,6 @@ def test_what_it_compiles_is_kept_where_it_can_be(installed: Path, monkeypatch: 
 
 
 def test_where_nothing_can_be_locked_nothing_is_kept(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(file: Any, operation: int) -> None:
-        raise OSError("no locks available")
-
-    monkeypatch.setattr("fcntl.flock", refused)
+    refuse(monkeypatch, "fcntl.flock", errno.ENOLCK)
     assert choose(demanding("auto"))
     assert "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED" not in os.environ

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from tests.unit.runtime.conftest import PutKernels
 
 # isort: split
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ def test_on_a_cpu_it_is_torchs() -> None:
     assert torch.equal(gelu(x), functional.gelu(x))
 
 
-def test_the_kernels_get_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_get_what_they_take(put_kernels: PutKernels) -> None:
     """Both passes, contiguous, by torch's operations in place of the kernels."""
 
     def gradient(x: torch.Tensor, upstream: torch.Tensor) -> torch.Tensor:
@@ -39,9 +40,9 @@ def test_the_kernels_get_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None
         return torch.ops.aten.gelu_backward(upstream, x)
 
     operations = SimpleNamespace(gelu=functional.gelu, gelu_gradient=gradient)
-    monkeypatch.setattr(module, "_kernels", lambda: operations)
+    put_kernels("gelu", operations)
     results = []
-    for function in (functional.gelu, lambda x: module._Gelu.apply(x.contiguous())):
+    for function in (functional.gelu, lambda x: module.Gelu.apply(x.contiguous())):
         x = torch.linspace(-4, 4, 24).view(4, 6).t().requires_grad_()
         out = function(x)
         out.backward(torch.linspace(1, 2, 24).view(4, 6).t())

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.refusals import refuse
 
 from orchestrator.runtime.processes.gloo import wait_for_a_free_core
 
@@ -69,8 +70,5 @@ def test_only_a_policy_that_nobody_has_chosen_is_changed() -> None:
 @pytest.mark.parametrize("name", ["sched_getscheduler", "sched_setscheduler"])
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOSYS])
 def test_who_may_not_choose_has_what_the_system_gives(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, name, refuse)
+    refuse(monkeypatch, f"os.{name}", number)
     wait_for_a_free_core()

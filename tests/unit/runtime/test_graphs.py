@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from megatron.core import tensor_parallel
+from support.cuda import show_gpus
 from support.reference_times import job_of
 from support.training import tiny_job
 
@@ -34,6 +35,12 @@ SMALL, LARGE = tiny_job("small"), tiny_job("large", model={"hidden_size": 4096, 
 
 
 RANK_0 = Ranks(rank=0, world_size=2, tp=0, tp_size=1, pp=0, pp_size=1, dp=0, dp_size=2, num_chunks=1)
+
+
+@pytest.fixture(autouse=True)
+def streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What captures opens a stream."""
+    show_gpus(monkeypatch, Stream=object)
 
 
 WAITS, ALIKE = "the other one's does not wait", "as this one"
@@ -87,10 +94,8 @@ def test_who_is_captured(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = object()
-    monkeypatch.setattr(graphs, "CUDAGraphs", lambda: made)
     control: Any = WithAnother(another)
-    assert (choose_graphs(job, device, 384, "torch", RANK_0, control, QUICK, None) is made) == is_captured
+    assert (choose_graphs(job, device, 384, "torch", RANK_0, control, QUICK, None) is not None) == is_captured
     told = capsys.readouterr().out
     assert told.count("\n") == bool(said)
     assert said in told
@@ -125,7 +130,6 @@ def test_a_slow_host_has_replicas_captured_from_the_beginning(
     """1.7B, micro-batches of one, two replicas: 1,134 ms and captured 649 on such a host. What they add up, and in
     which order, a run keeps.
     """
-    monkeypatch.setattr(graphs, "CUDAGraphs", object)
     control: Any = WithAnother(ALIKE)
     captured = choose_graphs(REPLICAS, H200, 131_072, "transformer_engine", RANK_0, control, seconds, before)
     assert (captured is not None) == is_captured
@@ -135,7 +139,6 @@ def test_a_slow_host_has_replicas_captured_from_the_beginning(
 def test_what_now_stands_in_the_way_is_said_of_replicas_that_were_captured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(graphs, "CUDAGraphs", object)
     control: Any = WithAnother(ALIKE)
     job = job_of("gpt-7.1b", dp=2, micro=4, batch=16)
     assert choose_graphs(job, H200, 131_072, "transformer_engine", RANK_0, control, AS_PLANNED, True) is None
@@ -151,7 +154,6 @@ def test_replicas_that_began_without_what_is_planned_say_so(capsys: pytest.Captu
 
 def test_one_replica_follows_its_host_whatever_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the same to the bit."""
-    monkeypatch.setattr(graphs, "CUDAGraphs", object)
     control: Any = WithAnother(ALIKE)
     assert choose_graphs(SMALL, H200, 384, "torch", RANK_0, control, AS_PLANNED, False) is not None
 
@@ -201,7 +203,7 @@ def test_each_job_of_a_process_has_generators_of_its_own_kind(monkeypatch: pytes
     for kept in ("_CUDA_RNG_STATE_TRACKER", "_CUDA_RNG_STATE_TRACKER_INITIALIZED"):
         monkeypatch.setattr(tensor_parallel.random, kept, getattr(tensor_parallel.random, kept))
     monkeypatch.setattr(tensor_parallel.random, "CudaRNGStatesTracker", Kind)
-    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: None)
+    show_gpus(monkeypatch, manual_seed=None)
     ranks = Ranks(rank=0, world_size=1, tp=0, tp_size=1, pp=0, pp_size=1, dp=0, dp_size=1, num_chunks=1)
     state = torch.get_rng_state()
     for for_graphs in (False, True, False):
@@ -253,17 +255,10 @@ def test_what_dropout_draws_goes_on_with_graphs_and_without(
         assert torch.equal(torch.rand(4, generator=drawn), wanted)
 
 
-class Streams:
-    """CUDA's capturing, as far as it can fail here."""
+class CUDAGraph:
+    """One that captures nothing."""
 
-    Stream = object
-
-    class CUDAGraph:
-        replay = staticmethod(lambda: None)
-
-    @staticmethod
-    def graph(graph: Any, **options: Any) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    replay = staticmethod(lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +276,7 @@ class Streams:
 def test_what_cannot_be_captured_is_said_with_the_way_out(
     raised: RuntimeError, is_known: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "_CUDA", Streams)
+    show_gpus(monkeypatch, CUDAGraph=CUDAGraph, graph=lambda graph, **options: contextlib.nullcontext())
     monkeypatch.setattr(graphs, "rng_generators", list)
 
     def work() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.clock import own_clock
+from support.cuda import show_gpus
 
 from orchestrator.runtime.processes import host
 from orchestrator.runtime.processes.device import Device
@@ -57,8 +59,8 @@ def test_where_nothing_is_chosen_by_it_nothing_is_measured(device: Device, monke
 
 
 def test_an_undisturbed_round_counts_and_no_random_number_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(host, "time", Clock([9.0, 9.0, *(1.0 for _ in range(6)), 0.00605, 0.00605, 0.00605]))
+    show_gpus(monkeypatch, synchronize=None)
+    own_clock(monkeypatch, host.__name__, Clock([9.0, 9.0, *(1.0 for _ in range(6)), 0.00605, 0.00605, 0.00605]))
     before = torch.get_rng_state()
     assert start_seconds(torch.device("cpu")) == pytest.approx(1e-5)
     assert torch.equal(torch.get_rng_state(), before)

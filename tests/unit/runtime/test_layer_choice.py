@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from support.this_machine import Libraries
+
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
-import importlib.machinery
-import importlib.util
 import re
 from typing import Any
 
@@ -53,10 +53,10 @@ class WithAnother:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def engine(libraries: Libraries, request: pytest.FixtureRequest) -> None:
     """Whether Transformer Engine is there, as far as a rank looks."""
-    found = importlib.machinery.ModuleSpec("transformer_engine", None) if request.param else None
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    found = libraries.there if request.param else libraries.missing
+    found("transformer_engine")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ told, and when its buffers are given back. That it trains the same is for GPUs t
 
 from __future__ import annotations
 
+from support.cuda import show_gpus
+
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
@@ -89,9 +91,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     for name in ("UB_SKIPMC", "UB_TIMEOUT"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: (device.index, peer) == (1, 0))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: engine.said.append("computed"))
+    show_gpus(
+        monkeypatch,
+        device_count=2,
+        can_device_access_peer=lambda device, peer: (device.index, peer) == (1, 0),
+        synchronize=lambda: engine.said.append("computed"),
+    )
     return engine
 
 
@@ -170,9 +175,9 @@ def test_a_machine_that_has_no_way(
 ) -> None:
     """Who demands it is told; any other job trains without, and its log says why."""
     if why == "closed":
-        monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: False)
+        show_gpus(monkeypatch, can_device_access_peer=False)
     if why == "no such GPU":
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        show_gpus(monkeypatch, device_count=1)
     if why == "old":
         del engine.UserBufferQuantizationMode
     if why == "refused":

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.event_log import lines_of
+from support.refusals import fill_the_disk
 
-from orchestrator.run import rundir
 from orchestrator.run.events.types import Finished, StepSkipped
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.runtime.records.records import Records
-from orchestrator.tracking.measurements import metrics
 
 
 @pytest.fixture
@@ -27,21 +25,13 @@ def records(run: RunDir) -> Records:
     return Records(run, Lease.acquire(run, launch_id="test"))
 
 
-def fill_the_disk(patch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, record: dict[str, Any]) -> None:
-        raise OSError(errno.EDQUOT, "Disk quota exceeded", str(path))
-
-    patch.setattr(rundir, "append_line", refuse)
-    patch.setattr(metrics, "append_line", refuse)
-
-
 def test_what_waited_keeps_its_time_and_order(run: RunDir, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        fill_the_disk(patch)
+        fill_the_disk(patch, errno.EDQUOT)
         for number in (1, 2):
             records.metrics(number, 8 * number, 64, {"train/loss": 1.0}, measured=100.0 * number - 1)
             records.event(StepSkipped(iteration=number, reason=None, time=100.0 * number))
-        assert not run.metrics_file.exists()
+        assert not list(read_lines(run.metrics_file))
     records.close()
     assert [(line["iteration"], line["time"]) for line in read_lines(run.metrics_file)] == [(1, 99.0), (2, 199.0)]
     assert [(event["iteration"], event["time"]) for event in lines_of(run)] == [(1, 100.0), (2, 200.0)]
@@ -50,7 +40,7 @@ def test_what_waited_keeps_its_time_and_order(run: RunDir, records: Records, mon
 def test_what_is_lost_at_the_end_is_counted(
     records: Records, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fill_the_disk(monkeypatch)
+    fill_the_disk(monkeypatch, errno.EDQUOT)
     records.metrics(1, 8, 64, {"train/loss": 1.0}, measured=100.0)
     records.event(Finished(iteration=1))
     records.close()

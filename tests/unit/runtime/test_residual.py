@@ -8,14 +8,16 @@ import pytest
 import torch
 from megatron.core.fusions import fused_bias_dropout
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from support.engine_layers import have_layers
 from support.training import tiny_job
 
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.layers import residual as module
+from orchestrator.runtime.layers import torch_layers
 from orchestrator.runtime.layers.residual import add_all, add_residual, drop_and_add
 from orchestrator.runtime.layers.torch_layers import block_spec
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
+from tests.unit.runtime.conftest import PutKernels
 
 CPU = Device("cpu", torch.device("cpu"), "gloo", "cpu")
 
@@ -34,7 +36,7 @@ def test_layers_have_it_where_it_is_all_there_is_to_do(
     model: dict[str, Any], is_plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = transformer_config(tiny_job("residual", model=model), CPU, "torch")
-    monkeypatch.setattr("orchestrator.runtime.layers.torch_layers.layers_of_chunk", lambda config, stage: [False, True])
+    have_layers(monkeypatch, torch_layers, [False, True])
     for layer in block_spec(config, None).layer_specs:
         found = {layer.submodules.self_attn_bda, layer.submodules.mlp_bda}
         assert found == {add_residual if is_plain else get_bias_dropout_add}
@@ -57,7 +59,7 @@ def test_on_a_gpu_every_familys_layers_have_the_kernel(monkeypatch: pytest.Monke
     names = vars(fused_bias_dropout)
     for name in ("bias_dropout_add_fused_train", "bias_dropout_add_fused_inference"):
         monkeypatch.setitem(names, name, names[name])
-    megatron_compat._drop_in_one_kernel()
+    megatron_compat.drop_in_one_kernel()
     assert get_bias_dropout_add(training=True, fused=True) is drop_and_add
     assert get_bias_dropout_add(training=False, fused=True) is add_all
     assert get_bias_dropout_add(training=True, fused=False) not in (drop_and_add, add_all)
@@ -93,9 +95,9 @@ def scaled(x: torch.Tensor, kept: torch.Tensor | None, probability: float) -> to
 
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
 @pytest.mark.parametrize("bias", ["none", "frozen", "trained"])
-def test_the_kernels_get_what_they_take(bias: str, dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_get_what_they_take(bias: str, dropout: float, put_kernels: PutKernels) -> None:
     operations = Operations()
-    monkeypatch.setattr(module, "_kernels", lambda: operations)
+    put_kernels("residual", operations)
     generator = torch.Generator().manual_seed(1)
     results = []
     for add in (drop_and_add, by_operations):
@@ -123,7 +125,7 @@ def by_operations(
     return residual + scaled(x if bias is None else x + bias, kept, dropout)
 
 
-def test_evaluation_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_kernels", Operations)
+def test_evaluation_drops_nothing(put_kernels: PutKernels) -> None:
+    put_kernels("residual", Operations())
     x, bias, residual = (torch.full((2, 3, 4), value) for value in (1.0, 2.0, 3.0))
     assert torch.equal(add_all((x, bias[0, 0]), residual, 0.5), torch.full((2, 3, 4), 6.0))

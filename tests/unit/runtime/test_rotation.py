@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from support.engine_layers import have_layers
+
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from tests.unit.runtime.conftest import PutKernels
 
 # isort: split
 import pytest
@@ -15,7 +18,7 @@ from support.engine_layers import transformer_engine_layers
 from support.rotated import rotated_by_operations
 from support.training import tiny_job
 
-from orchestrator.runtime.layers import rotation, torch_layers
+from orchestrator.runtime.layers import torch_layers
 from orchestrator.runtime.layers.rotation import RotatedAttention, rotated, thirds_of_one
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
@@ -52,9 +55,9 @@ class Operations:
 
 
 @pytest.fixture
-def operations(monkeypatch: pytest.MonkeyPatch) -> Operations:
+def operations(put_kernels: PutKernels) -> Operations:
     found = Operations()
-    monkeypatch.setattr(rotation, "_kernels", lambda: found)
+    put_kernels("rotation", found)
     return found
 
 
@@ -177,7 +180,7 @@ def test_with_a_cache_megatron_core_rotates(
 @pytest.mark.parametrize(("model", "rotates"), [({}, True), ({"qk_layernorm": True}, False)])
 def test_layers_have_it(model: dict[str, Any], rotates: bool, layers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = transformer_engine_layers(monkeypatch) if layers == "transformer_engine" else torch_layers
-    monkeypatch.setattr(module, "layers_of_chunk", lambda config, stage: [False])
+    have_layers(monkeypatch, module, [False])
     job = tiny_job("rotated", model={"position_embedding_type": "rope", **model}, runtime={"device": "auto"})
     plain = transformer_config(job, Device("cpu", torch.device("cpu"), "gloo", "cpu"), "torch")
     assert not plain.rotates_projection, "the CPU has no such kernel"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 from support.training import layout, tiny_job
 
-from orchestrator.inference.loading import _without_training
+from orchestrator.inference.loading import without_training
 from orchestrator.spec.layout.stage_letters import chunks_of, evenly, layers_in_letters
 from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.rules import check
@@ -70,6 +70,6 @@ def test_generation_has_one_chunk_per_stage() -> None:
     letters = {"pipeline_model_parallel_layout": "Et|t|t*3|L"}
     job = tiny_job("job", model={"num_layers": 5}, parallelism=layout(pp=2, vp=2, **letters))
     assert layers_of_chunks(5, job.parallelism) == ((1, 3), (1, 0))
-    alone = _without_training(job)
+    alone = without_training(job)
     assert check(alone) == []
     assert layers_of_chunks(5, alone.parallelism) == ((3,), (2,))

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
+from support.refusals import refuse
 
 from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.runtime.callbacks.base import Callback
@@ -46,10 +46,7 @@ def test_a_follower_that_cannot_be_started(session: Any, capsys: pytest.CaptureF
 def test_a_machine_that_cannot_be_measured(
     session: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**options: object) -> None:
-        raise RuntimeError("couldn't find /proc/net/dev")
-
-    monkeypatch.setattr(psutil, "net_io_counters", refuse)
+    refuse(monkeypatch, "psutil.net_io_counters", RuntimeError("couldn't find /proc/net/dev"))
     measuring = SystemMetrics()
     measuring.on_start(session)
     measuring.on_end(session)

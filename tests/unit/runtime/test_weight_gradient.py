@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -64,30 +66,39 @@ def test_frozen_matrices_have_no_gradients_to_add() -> None:
     assert not fuses_accumulation(adapted, GPU, torch.bfloat16)
 
 
+Install = Callable[[Callable[..., None]], None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """install(accumulate): a torch whose product that adds is this."""
+    return functools.partial(monkeypatch.setattr, weight_gradient, "accumulate")
+
+
 @pytest.mark.parametrize(
     "trouble", [RuntimeError("self and mat2 must have the same dtype"), TypeError("out_dtype"), None]
 )
-def test_an_older_torch(trouble: Exception | None, monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
+def test_an_older_torch(trouble: Exception | None, install: Install, tiny: Any) -> None:
     """`auto` does without; what was asked for by name is refused, also where the product is wrong."""
 
     def older(*matrices: torch.Tensor) -> None:
         if trouble is not None:
             raise trouble
 
-    monkeypatch.setattr(weight_gradient, "accumulate", older)
+    install(older)
     assert not fuses_accumulation(tiny("auto", "bf16", True), GPU, torch.bfloat16)
     with pytest.raises(MissingDependency, match=r"gradient_accumulation_fusion is true, but torch .* bf16 matrices"):
         fuses_accumulation(tiny(True, "bf16", True), GPU, torch.bfloat16)
 
 
 @pytest.mark.parametrize(("joined", "fused"), [(False, True), (True, False)])
-def test_a_torch_that_adds_only_to_its_own_dtype(joined: bool, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_adds_only_to_its_own_dtype(joined: bool, fused: bool, install: Install) -> None:
     """Products add gradients in 16 bits there, but not where the joined loss sums its table's in fp32."""
 
     def older(inputs: torch.Tensor, of_output: torch.Tensor, buffer: torch.Tensor) -> None:
         buffer.addmm_(of_output.t(), inputs)  # refuses other dtypes
 
-    monkeypatch.setattr(weight_gradient, "accumulate", older)
+    install(older)
     precision, runtime = {"dtype": "bf16", "grad_reduce_in_fp32": False}, {"fused_linear_cross_entropy": joined}
     assert fuses_accumulation(tiny_job("job", precision=precision, runtime=runtime), GPU, torch.bfloat16) is fused
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import textwrap
 import time
 from collections.abc import Callable
@@ -11,11 +10,10 @@ from pathlib import Path
 import pytest
 from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
+from support.programs import run_instead
 
 from orchestrator.cli.main import main
-from orchestrator.cli.runs.sweeps import start
 from orchestrator.sweeps.loading import LoadedSweep, load_sweep
-from orchestrator.sweeps.submission import cluster_request, local_request
 
 HERE = Path(__file__).parent
 JOB = """\
@@ -65,9 +63,7 @@ def orchestrator(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
     monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parent / 'launch'}:{QUICK_TORCHRUN}")
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", str(folder / "runs"))
     monkeypatch.setenv("COLUMNS", "160")
-    for function in (local_request, cluster_request):
-        patched = functools.partial(function, module="sweep_runtime")
-        monkeypatch.setattr(start, function.__name__, patched)
+    run_instead(monkeypatch, "sweep_runtime", "sweeps", "sweeps on clusters")
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         code = main([str(argument) for argument in arguments])

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from support.event_log import append_event, append_to_ledger
+from support.refusals import before
 
 from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.start import cancel_cells
 from orchestrator.errors import JobError
 from orchestrator.process import Process
-from orchestrator.run.events.ledger import LedgerEvent
 from orchestrator.run.rundir import RunDir
 from orchestrator.sweeps.executor import CellTask
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
@@ -77,13 +77,10 @@ def test_a_cell_that_was_cancelled_is_not_started(
 def test_a_cell_that_is_launched_while_it_is_cancelled_is_asked_to_stop(
     sweep: SweepDir, run: RunDir, now: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = SweepDir.append
-
-    def launched_meanwhile(self: SweepDir, event: LedgerEvent) -> None:
+    def launched_meanwhile(*event: object) -> None:
         append_event(run, "launched", launch_id="a", **HERE)
-        append(self, event)
 
-    monkeypatch.setattr(SweepDir, "append", launched_meanwhile)
+    before(monkeypatch, "orchestrator.sweeps.ledger.SweepDir.append", launched_meanwhile)
     pending, running = cancel_cells(sweep, now=now)
     assert (len(pending), len(running)) == (0, 1)
     assert run.stop_file.exists()

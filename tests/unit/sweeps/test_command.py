@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.event_log import append_event, append_to_ledger
+from support.limits import set_limits
 
 from orchestrator.cli.runs.sweeps import tables
 from orchestrator.cli.runs.sweeps.tables import describe_cells
@@ -197,9 +198,8 @@ def test_in_a_pipe_running_cells_say_how_far_they_are(
         return planned, [replace(cell, state=state, status=replace(cell.status, iteration=iteration, values=values))]
 
     looks = [at("pending", None), at("running", None), at("running", 2), at("running", 2), at("completed", 4)]
-    monkeypatch.setattr(tables, "_look", lambda sweep: looks.pop(0))
-    monkeypatch.setattr(tables, "_SECONDS_BETWEEN_LOOKS", 0.0)
-    monkeypatch.setattr(tables, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(tables, "look", lambda sweep: looks.pop(0))
+    set_limits(monkeypatch, between_looks_at_a_sweep=0.0, between_lines_about_a_sweep=0.0)
     tables.follow(sweep)
     said = [line.removeprefix(f"{cell.entry.name}: ") for line in capsys.readouterr().out.splitlines()]
     assert said == ["running", "running, iteration 2, train/loss 4", "completed, iteration 4, train/loss 2"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 import time
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.audit import watched
 
 from orchestrator.sweeps.conditions import Condition, ConditionError, read_condition
 
@@ -111,7 +111,6 @@ PIECES = st.sampled_from([*VALUES, *re.split(r"\s+", WORDS), "\n"])
 @example("tp.__class__.__bases__[0].__subclasses__() == 1")
 def test_no_text_gives_a_traceback_runs_code_or_takes_long(text: str) -> None:
     called: list[str] = []
-    patched = {name: getattr(builtins, name) for name in ("__import__", "open", "exec", "eval", "compile")}
     condition: Condition | None = None
     started = time.process_time()
     try:
@@ -119,14 +118,10 @@ def test_no_text_gives_a_traceback_runs_code_or_takes_long(text: str) -> None:
     except ConditionError:
         return
     try:
-        for name in ("open", "exec", "eval"):
-            setattr(builtins, name, lambda *arguments, name=name: called.append(name))
-        assert condition.holds(lambda name: VALUES.get(name, 1)) in (True, False)
+        with watched(("open", "exec", "compile", "import"), lambda event, arguments: called.append(event)):
+            assert condition.holds(lambda name: VALUES.get(name, 1)) in (True, False)
     except ConditionError:
         pass
-    finally:
-        for name, original in patched.items():
-            setattr(builtins, name, original)
     assert called == []
     assert time.process_time() - started < 5
 

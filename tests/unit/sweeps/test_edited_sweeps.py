@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from support.event_log import append_event
+from support.refusals import fail_at
 
+from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs
 from orchestrator.run.checkpoints import write_commit
 from orchestrator.run.lease import Lease
@@ -56,11 +58,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Start]:
 def edit(folder: Path, write: Callable[[str], Path], orchestrator: Run) -> Callable[..., tuple[int, str, str]]:
     """edit(line, *options): run the sweep with another line in its job, or instead of one that begins the same."""
 
-    def edit(line: str, *options: str) -> tuple[int, str, str]:
+    def edit(line: str, *options: str, grid: str = GRID) -> tuple[int, str, str]:
         key = line.partition(":")[0]
         kept = [each for each in JOB.splitlines() if not each.startswith(f"{key}:")]
         (folder / "job.yaml").write_text("\n".join([*kept, line]) + "\n")
-        return orchestrator("sweep", "run", write(GRID), "--local", *options)
+        return orchestrator("sweep", "run", write(grid), "--local", *options)
 
     return edit
 
@@ -83,11 +85,8 @@ def test_cells_go_on_with_a_safe_key(edit: Any, sweep: SweepDir, started: list[S
     assert load_resolved(sweep.run(cells[0]).resolved()).checkpoint.keep_last == 3, "it is done, and stays as it was"
 
 
-def test_another_value_is_another_cell_beside_edited_ones(
-    edit: Any, sweep: SweepDir, started: list[Start], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.unit.sweeps.test_edited_sweeps.GRID", "grid: {lr: [2, 3]}")
-    assert edit(KEEP)[0] == 0
+def test_another_value_is_another_cell_beside_edited_ones(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+    assert edit(KEEP, grid="grid: {lr: [2, 3]}")[0] == 0
     assert [start.name for start in started] == ["lr=2", "lr=3"]
     assert started[0].run == sweep.run(sweep.planned().cells[0])
     assert len(all_runs(sweep.runs_dir)) == 3
@@ -130,12 +129,7 @@ def test_both_ways_out(edit: Any, sweep: SweepDir, started: list[Start]) -> None
 def test_a_refused_start_leaves_the_specs_as_they_were(
     edit: Any, sweep: SweepDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.errors import UserError
-
-    def refused(*arguments: Any, **named: Any) -> None:
-        raise UserError("SLURM refuses the job")
-
-    monkeypatch.setattr("orchestrator.cli.runs.sweep.begin", refused)
+    fail_at(monkeypatch, "orchestrator.cli.runs.sweep.begin", UserError("SLURM refuses the job"))
     cells = sweep.planned().cells
     assert edit(KEEP)[0] == 2
     assert [len(sweep.run(cell).resolved_generations()) for cell in cells] == [1, 1]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.event_log import append_to_ledger, lines_of
 from support.fake_slurm import FakeSlurm
+from support.refusals import fail_at
 
 from orchestrator.run.rundir import RunDir
 from orchestrator.sweeps.executor import CellTask, submit_arrays
@@ -39,13 +39,10 @@ def tasks(sweep: SweepDir, *cells: str) -> list[Task]:
 def test_cells_whose_runs_know_their_job_are_not_missing(
     sweep: SweepDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(self: SweepDir, kind: str, **fields: Any) -> None:
-        raise Killed
-
     slurm = FakeSlurm(tmp_path / "slurm")
     slurm.says("sbatch", "Submitted batch job 12\n")
     monkeypatch.setenv("PATH", str(slurm.bin), prepend=":")
-    monkeypatch.setattr(SweepDir, "append", killed)
+    fail_at(monkeypatch, "orchestrator.sweeps.ledger.SweepDir.append", Killed())
     request = Request(str(sweep.path), "slurm", [Array({"time": 60}, tasks(sweep, "a", "b"))], cluster="alps")
     with pytest.raises(Killed):
         submit_arrays(request, lambda answer: None)

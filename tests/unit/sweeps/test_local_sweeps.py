@@ -16,13 +16,11 @@ from typing import Any
 import pytest
 from support.event_log import lines_of
 from support.gate import Gate
+from support.refusals import after
 
-from orchestrator.cli.runs.sweeps import start
 from orchestrator.launch.runs import all_runs
 from orchestrator.run.rundir import RunDir
-from orchestrator.sweeps.ledger import SweepDir, find_sweep
-from orchestrator.sweeps.request import Request
-from orchestrator.sweeps.submission import start_driver
+from orchestrator.sweeps.ledger import find_sweep
 from tests.unit.sweeps.conftest import JOB, Run, wait_until
 
 pytestmark = pytest.mark.slow(reason="each cell is a launch of torchrun")
@@ -206,11 +204,10 @@ def test_ctrl_c_lets_the_cells_save_and_stop(
 def test_ctrl_c_before_the_cells_are_followed_stops_them_too(
     orchestrator: Run, write: Callable[[str], Path], folder: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start_and_interrupt(sweep: SweepDir, request: Request) -> None:
-        start_driver(sweep, request)
+    def interrupt(*started: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(start, "start_driver", start_and_interrupt)
+    after(monkeypatch, "orchestrator.cli.runs.sweeps.start.start_driver", interrupt)
     for way in ("--local", "--detach"):
         code, out, err = orchestrator("sweep", "run", write("grid: {lr: [1e-3, 2e-3]}"), "--local", way)
         assert code == 1

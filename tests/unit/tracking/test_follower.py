@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.event_log import append_event
+from support.limits import set_limits
 
 from orchestrator.process import Process
 from orchestrator.run.lease import Lease
@@ -152,7 +153,7 @@ class _Down:
 def test_a_server_that_is_away_is_asked_ever_less_often_and_seconds_after_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(follower_loop, "_LAST_ATTEMPTS", 0)
+    set_limits(monkeypatch, attempts_at_the_end=0)
     waits: list[float] = []
 
     class Outage(threading.Event):
@@ -164,7 +165,7 @@ def test_a_server_that_is_away_is_asked_ever_less_often_and_seconds_after_it_is_
             return self.is_set()
 
     said: list[str] = []
-    follower_loop._Line(_Down(), said.append).follow(Outage())
+    follower_loop.Line(_Down(), said.append).follow(Outage())
     assert waits[0] < waits[1] < waits[2]
     assert max(waits) <= 10
     assert said == ["not sent: refused; trying again"]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.faults import QUICK_TORCHRUN
+from support.limits import set_limits
+from support.refusals import fail_at
 
 from orchestrator.errors import UserError
 from orchestrator.launch.local.launcher import Watcher
@@ -131,10 +133,7 @@ def _interrupt_when_started(runs_dir: Path, over: threading.Event) -> None:
 def test_an_interrupt_before_the_start_leaves_nothing(
     trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*arguments: object, **named: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("orchestrator.tuning.trial.launch", interrupted)
+    fail_at(monkeypatch, "orchestrator.tuning.trial.launch", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         trials.run(make_job())
     assert not list(trials.runs_dir.glob("job-tune/*"))
@@ -163,7 +162,7 @@ def test_an_interrupt_while_a_trial_ends_keeps_it_and_is_heard(
 
 def test_slow_steps_need_not_be_many(trials: Trials, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_HOLD", "10:nothing-that-comes")
-    monkeypatch.setattr("orchestrator.tuning.trial._ENOUGH_SECONDS", 0.05)
+    set_limits(monkeypatch, enough_to_measure=0.05)
     trial = Trials(trials.runs_dir, 300, steps=100, module="fake_runtime").run(make_job())
     assert trial.outcome == "measured"
     assert 3 <= trial.steps <= 10 - WARM_UP

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.cli.common import aligned
+from orchestrator.fields.formatting import shorten
 from orchestrator.review.sweeps.analysis import Point, importance
 from orchestrator.run.rundir import named_in_command
 from orchestrator.spec.documents.field_names import short_name
@@ -25,8 +26,8 @@ from orchestrator.sweeps.ledger import SweepDir, SweepPlan
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.states import STARTED_BY_RETRY, UNDER_WAY, CellStatus, cell_statuses, counts, metric_of
 
-_SECONDS_BETWEEN_LOOKS = 2.0
-_SECONDS_BETWEEN_LINES = 30.0
+SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_BETWEEN_LINES = 30.0
 """Of how far a cell is, where lines are printed."""
 _MOST_SHOWN = 20
 
@@ -177,7 +178,7 @@ def follow(sweep: SweepDir, *, quiet: bool = False) -> None:
         _follow_lines(sweep, quiet=quiet)
 
 
-def _look(sweep: SweepDir) -> tuple[SweepPlan, list[CellStatus]]:
+def look(sweep: SweepDir) -> tuple[SweepPlan, list[CellStatus]]:
     planned = sweep.planned()
     return planned, cell_statuses(sweep, planned)
 
@@ -185,12 +186,12 @@ def _look(sweep: SweepDir) -> tuple[SweepPlan, list[CellStatus]]:
 def _follow_live(sweep: SweepDir) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
-            planned, statuses = _look(sweep)
+            planned, statuses = look(sweep)
             table = status_table(statuses, metric_of(planned, statuses))
             live.update(Text(f"{table}\n{summary(sweep, planned, statuses)}"), refresh=True)
             if not any(status.state in UNDER_WAY for status in statuses):
                 return
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def _follow_lines(sweep: SweepDir, *, quiet: bool) -> None:
@@ -199,9 +200,9 @@ def _follow_lines(sweep: SweepDir, *, quiet: bool) -> None:
     told: dict[str, int | None] = {}
     last = time.monotonic()
     while True:
-        planned, statuses = _look(sweep)
+        planned, statuses = look(sweep)
         metric = metric_of(planned, statuses)
-        due = time.monotonic() - last >= _SECONDS_BETWEEN_LINES
+        due = time.monotonic() - last >= SECONDS_BETWEEN_LINES
         last = time.monotonic() if due else last
         for status in statuses:
             cell, iteration = status.entry.id, status.status.iteration
@@ -213,7 +214,7 @@ def _follow_lines(sweep: SweepDir, *, quiet: bool) -> None:
             known[cell] = status.state
         if not any(status.state in UNDER_WAY for status in statuses):
             return
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def _line(status: CellStatus, metric: str) -> str:

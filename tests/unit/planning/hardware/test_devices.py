@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.this_machine import Gpus
 
 from orchestrator.errors import SpecError, UserError
-from orchestrator.planning.hardware import device_named, device_of, here, shipped, shipped_names
+from orchestrator.planning.hardware import device_named, device_of, shipped, shipped_names
 from orchestrator.planning.hardware.devices import calibrated
 from orchestrator.planning.hardware.profile_text import profile_text
 from orchestrator.planning.hardware.profiles import GPU_PROFILE, GpuProfile, MeasuredEfficiency
@@ -28,13 +29,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "config" / "orchestrator" / "gpus"
     folder.mkdir(parents=True)
     return folder
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the NVIDIA driver shows of this machine: nothing yet."""
-    monkeypatch.setattr(here, "_DRIVER", tmp_path / "driver")
-    return tmp_path / "driver"
 
 
 @pytest.mark.parametrize("name", shipped_names())
@@ -211,7 +205,7 @@ def cluster(**fields: Any) -> ClusterSpec:
 
 
 @pytest.mark.usefixtures("own")
-def test_the_job_names_its_gpu(make_job: Any, driver: Path) -> None:
+def test_the_job_names_its_gpu(make_job: Any, gpus: Gpus) -> None:
     chosen = device_of(make_job(launch={"gpu": "a100"}), cluster(gpu="H200"))
     assert (chosen.device.name, chosen.how, chosen.is_assumed) == ("A100", "launch.gpu", False)
     with pytest.raises(SpecError) as error:
@@ -220,13 +214,13 @@ def test_the_job_names_its_gpu(make_job: Any, driver: Path) -> None:
 
 
 @pytest.mark.usefixtures("own")
-def test_the_cpu_is_planned_for_where_the_job_says_so(make_job: Any, driver: Path) -> None:
+def test_the_cpu_is_planned_for_where_the_job_says_so(make_job: Any, gpus: Gpus) -> None:
     assert device_of(make_job(runtime={"device": "cpu"}), cluster(gpu="H200")).device.name == "cpu"
 
 
 @pytest.mark.usefixtures("own")
-def test_the_cluster_names_its_gpus(make_job: Any, driver: Path) -> None:
-    has_gpu(driver, "NVIDIA L4")  # of the login node, where the job does not run
+def test_the_cluster_names_its_gpus(make_job: Any, gpus: Gpus) -> None:
+    gpus.are(["NVIDIA L4"])  # of the login node, where the job does not run
     assert device_of(make_job(), cluster(gpu="H200", gpu_type="a100")).device.name == "H200"
     assert device_of(make_job(), cluster(gpu_type="nvidia_a100_80gb")).device.name == "A100"
     assumed = device_of(make_job(), cluster(gpu_type="big"))
@@ -236,18 +230,12 @@ def test_the_cluster_names_its_gpus(make_job: Any, driver: Path) -> None:
         device_of(make_job(), cluster(gpu="H2OO"))
 
 
-def has_gpu(driver: Path, model: str) -> None:
-    folder = driver / "0000:18:00.0"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 42\n")
-
-
 @pytest.mark.usefixtures("own")
-def test_else_this_machines_gpu_and_else_an_h100(make_job: Any, driver: Path) -> None:
+def test_else_this_machines_gpu_and_else_an_h100(make_job: Any, gpus: Gpus) -> None:
     assumed = device_of(make_job(), None)
     assert (assumed.device.name, assumed.is_assumed) == ("H100", True)
-    has_gpu(driver, "NVIDIA RTX A4000")
+    gpus.are(["NVIDIA RTX A4000"])
     assert device_of(make_job(), None).is_assumed, "a GPU without a datasheet here"
-    has_gpu(driver, "NVIDIA H200")
+    gpus.are(["NVIDIA H200"])
     found = device_of(make_job(), None)
     assert (found.device.name, found.how, found.is_assumed) == ("H200", "this machine's GPU", False)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.limits import set_limits
 
 from orchestrator.planning.memory import stages
 from orchestrator.planning.memory.experts import saved_by_experts
@@ -209,7 +210,7 @@ def test_a_layer_with_experts_keeps_what_is_counted(name: str, make_job: MakeJob
 @pytest.mark.parametrize("name", STEPS)
 def test_the_peak_of_a_step(name: str, make_job: MakeJob, counted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within 0.2 % of what moves (all but weights, gradients and optimizer state); 1 % where stages send."""
-    monkeypatch.setattr(stages, "_CUBLAS_WORKSPACE", 0)
+    set_limits(monkeypatch, cublas_workspace=0)
     job = job_of(make_job, STEPS[name])
     assert job.model.vocab_size is not None
     memory = stages.estimate_memory(job, job.model.vocab_size, "torch")

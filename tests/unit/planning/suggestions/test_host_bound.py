@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 
 import pytest
+from support.this_machine import Libraries
 
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
@@ -76,9 +76,9 @@ def test_machines_are_given_up_before_a_part_of_each(two: tuple[str, ...], asked
     assert seconds(*two, *fewer) <= 1.05 * seconds(*two)
 
 
-def test_what_is_tried_has_the_layers_that_its_own_plan_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_tried_has_the_layers_that_its_own_plan_has(libraries: Libraries) -> None:
     """The host holds Transformer Engine's up for the job as it is, and not with larger micro-batches."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: importlib.util)
+    libraries.there("transformer_engine")
     degrees = "{pipeline_model_parallel_size: 4, tensor_model_parallel_size: 2, sequence_parallel: true}"
     model = "{preset: gpt-1.7b, seq_length: 2048, vocab_size: 151936}"
     own = (f"model={model}", "runtime={layers: auto}", f"parallelism={degrees}")

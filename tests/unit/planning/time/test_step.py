@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.limits import set_limits
 from support.pace import at_the_promised_pace
 from support.reference_times import PADDED_VOCAB, job_of, published_rows
 from support.timed_jobs import LARGE, LAYOUTS, device, job, seconds
 
-from orchestrator.backends import chunked_loss
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import Device, shipped_names
 from orchestrator.planning.time import PARTS, StepTime, estimate_time, faster_with_graphs
@@ -148,7 +148,7 @@ def test_a_joined_loss_costs_the_logits_again_and_its_table_for_each_chunk(
     """
     plain = job_of("gpt-1.7b", micro=4, batch=4)
     joined = plain.model_copy(update={"runtime": plain.runtime.model_copy(update={"fused_linear_cross_entropy": True})})
-    monkeypatch.setattr(chunked_loss, "_CHUNKS", chunks)
+    set_limits(monkeypatch, chunks_of_a_loss=chunks)
     one, other = (
         estimate_time(each, PADDED_VOCAB, "transformer_engine", device("H200")).step_seconds for each in (plain, joined)
     )
