@@ -164,16 +164,13 @@ def _on(job: JobSpec, device: str, layers: str) -> tuple[JobSpec, str | None]:
     """A job on the device and with the layers that it started with, where these are known."""
     runtime: dict[str, Any] = {"layers": layers} if layers in ("torch", "transformer_engine") else {}
     if device.casefold() == CPU.casefold():
-        job = job.model_copy(update={"launch": job.launch.model_copy(update={"gpu": None})})
-        return job.model_copy(
-            update={"runtime": job.runtime.model_copy(update={**runtime, "device": "cpu"})}
-        ), "it trained there"
-    job = job.model_copy(update={"runtime": job.runtime.model_copy(update=runtime)})
+        return job.changed(launch={"gpu": None}, runtime={**runtime, "device": "cpu"}), "it trained there"
+    job = job.changed(runtime=runtime)
     try:
         name = device_named(device).name
     except UserError:
         return job, None
-    return job.model_copy(update={"launch": job.launch.model_copy(update={"gpu": name})}), "it trained there"
+    return job.changed(launch={"gpu": name}), "it trained there"
 
 
 def _median(series: Series, key: str) -> float | None:
