@@ -68,13 +68,7 @@ from orchestrator.spec.job import JobSpec
 
 
 def open_session(
-    run: RunDir,
-    job: JobSpec,
-    device: Device,
-    launch_id: str,
-    from_scratch: bool,
-    closing: ExitStack,
-    clock: StartClock,
+    run: RunDir, job: JobSpec, device: Device, launch_id: str, from_scratch: bool, closing: ExitStack, clock: StartClock
 ) -> Session:
     """Join the job's processes, take the lease, build the network and restore the newest checkpoint.
 

@@ -53,11 +53,7 @@ Trace = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output",
-        "-o",
-        metavar="PAGE.md",
-        help="Also write it all as a page in Markdown.",
-        callback=refuse_printed,
+        "--output", "-o", metavar="PAGE.md", help="Also write it all as a page in Markdown.", callback=refuse_printed
     ),
 ]
 
