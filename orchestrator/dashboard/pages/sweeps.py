@@ -18,7 +18,7 @@ from orchestrator.dashboard.pages.run_page import asked_sweep_dir
 from orchestrator.dashboard.settings import Shared, shared
 from orchestrator.errors import UserError
 from orchestrator.review.charts.axes import XAxis, plain
-from orchestrator.review.charts.curves import Chart, figure_of_curves
+from orchestrator.review.charts.curves import Chart, View, figure_of_curves
 from orchestrator.review.compare import told_apart
 from orchestrator.review.damage import readable
 from orchestrator.review.logs.page_size import fitting, html_bytes
@@ -197,14 +197,14 @@ def _curves(view: SweepView, its: Shared, axis: XAxis) -> Mapping[str, object]:
     """The loss of the best cells over each other; cells that have no value yet come last."""
     cells = [cell for cell in view.cells if cell.run is not None][:_MOST_CURVES]
     names = told_apart(shorten(cell.entry.name, _LONGEST_NAME) for cell in cells)
-    curves = partial(its.beside.curves, chart=_LOSS, x=axis)
+    curves = partial(its.beside.curves, chart=_LOSS, view=View(axis))
     drawn = {
         name: readable(partial(curves, cell.run.run))[0] or ()
         for name, cell in zip(names, cells, strict=True)
         if cell.run is not None
     }
     beside = sum(2 * html_bytes(name) + _BYTES_OF_A_CURVE for name in names)
-    made = figure_of_curves(_LOSS, drawn, x=axis, beside=beside)
+    made = figure_of_curves(_LOSS, drawn, View(axis), beside=beside)
     if len(drawn) == 1:
         return made
     return loss_curves(view, made, {plain(name): cell for name, cell in zip(names, cells, strict=True)})
