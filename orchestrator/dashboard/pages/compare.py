@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.parts import AskedView
 from orchestrator.dashboard.pages.run_page import Text, tag_of, unchanged
-from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.review.charts.curves import CHARTS, Chart, Curve, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels
 from orchestrator.review.damage import readable
@@ -48,9 +48,7 @@ class ComparedRuns:
     """Runs beyond the most that are compared."""
 
 
-def asked_runs(
-    its: Annotated[Shared, Depends(shared)], run: Annotated[list[Text] | None, Query(max_length=1000)] = None
-) -> ComparedRuns:
+def asked_runs(its: Its, run: Annotated[list[Text] | None, Query(max_length=1000)] = None) -> ComparedRuns:
     """The runs of an address: `?run=NAME/ID&run=…`."""
     keys = list(dict.fromkeys(run or []))
     known = {each.key: each for each in its.index.runs}
@@ -64,7 +62,7 @@ def asked_runs(
 def beside_each_other(
     request: Request,
     asked: Annotated[ComparedRuns, Depends(asked_runs)],
-    its: Annotated[Shared, Depends(shared)],
+    its: Its,
     view: AskedView,
     q: Annotated[str, Query(max_length=_LONGEST_SEARCH)] = "",
     whole: bool = False,
@@ -99,11 +97,7 @@ def beside_each_other(
 
 @router.get("/figure/{chart}")
 def figure(
-    request: Request,
-    chart: str,
-    asked: Annotated[ComparedRuns, Depends(asked_runs)],
-    its: Annotated[Shared, Depends(shared)],
-    view: AskedView,
+    request: Request, chart: str, asked: Annotated[ComparedRuns, Depends(asked_runs)], its: Its, view: AskedView
 ) -> Response:
     """The curves of all runs in one chart, each by its short name."""
     if chart not in _CHARTS:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.pages.parts import AskedView
@@ -19,7 +17,7 @@ from orchestrator.dashboard.pages.run_page import (
     tag_of,
     unchanged,
 )
-from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.dashboard.settings import Its
 from orchestrator.review.charts.curves import CHARTS, Figure, chart_of, charts_with, figure_of
 from orchestrator.review.charts.marks import MEANT, SIGNS
 from orchestrator.review.charts.plan_vs_actual import references_of
@@ -34,7 +32,7 @@ router = APIRouter(prefix=PREFIX)
 
 
 @router.get("")
-def overview(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)], view: AskedView) -> Response:
+def overview(request: Request, run: Asked, its: Its, view: AskedView) -> Response:
     """One run: how it does, and its curves. The parameters are those of the curves, for the controls to show."""
     found, problem = readable(lambda: overview_of(run, its.index.runs))
     device = found.device if found is not None else None
@@ -44,7 +42,7 @@ def overview(request: Request, run: Asked, its: Annotated[Shared, Depends(shared
 
 
 @router.get("/head")
-def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)], tab: Text = "") -> Response:
+def head(request: Request, run: Asked, its: Its, tab: Text = "") -> Response:
     """What changes above the section `tab` while one looks at it, and above the curves its facts, too."""
     if tab not in SECTIONS:
         raise HTTPException(404, f"a run has no section {tab}")
@@ -55,7 +53,7 @@ def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)], 
 
 
 @router.get("/time")
-def spent(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)]) -> Response:
+def spent(request: Request, run: Asked, its: Its) -> Response:
     """Where its time went: all of its measurements are read for that, so it is a part that comes later."""
     found, problem = readable(lambda: its.beside.time_spent(run))
     parts = parts_of_time(found) if found is not None else []
@@ -63,9 +61,7 @@ def spent(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)])
 
 
 @router.get("/figure/{chart}")
-def figure(
-    request: Request, chart: str, run: AskedFolder, its: Annotated[Shared, Depends(shared)], view: AskedView
-) -> Response:
+def figure(request: Request, chart: str, run: AskedFolder, its: Its, view: AskedView) -> Response:
     """A curve for plotly."""
     if chart not in CHARTS:
         raise HTTPException(404, f"there is no chart {chart}")

@@ -15,7 +15,7 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.compare import address
 from orchestrator.dashboard.pages.parts import Begin, head_of, part_of
 from orchestrator.dashboard.pages.run_page import asked_sweep_dir
-from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.errors import UserError
 from orchestrator.review.charts.axes import XAxis, plain
 from orchestrator.review.charts.curves import Chart, View, figure_of_curves
@@ -63,9 +63,7 @@ class LoadedSweep:
     is_read: bool
 
 
-def asked_sweep(
-    found: Annotated[SweepDir, Depends(asked_sweep_dir)], its: Annotated[Shared, Depends(shared)], metric: Metric = None
-) -> LoadedSweep:
+def asked_sweep(found: Annotated[SweepDir, Depends(asked_sweep_dir)], its: Its, metric: Metric = None) -> LoadedSweep:
     """The sweep that an address names, with its cells compared by a metric. Raises UserError where it cannot be read,
     HTTPException (404) where there is none, and for a metric that none of its cells has measured.
     """
@@ -79,7 +77,7 @@ def asked_sweep(
 
 
 @router.get("")
-def sweeps(request: Request, its: Annotated[Shared, Depends(shared)], begin: Begin = 0) -> Response:
+def sweeps(request: Request, its: Its, begin: Begin = 0) -> Response:
     """The sweeps of the folder, the last one that changed first."""
     runs = _runs(its)
     folders = sweep_folders(its.settings.runs_dir)
@@ -174,7 +172,7 @@ def _why_pruned(reason: Reason) -> str:
 def figure(
     kind: Kind,
     asked: Annotated[LoadedSweep, Depends(asked_sweep)],
-    its: Annotated[Shared, Depends(shared)],
+    its: Its,
     x: Metric = None,
     y: Metric = None,
     how: How = "best",
