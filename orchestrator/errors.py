@@ -21,7 +21,10 @@ OrchestratorError            anything a person should read as one message, witho
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 class OrchestratorError(Exception):
@@ -86,6 +89,15 @@ _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def is_full_disk(error: OSError) -> bool:
     """Whether there was no room: on the disk, in a quota, or below a limit of the size of files."""
     return error.errno in _FULL_DISK
+
+
+@contextmanager
+def file_refusal(path: object, what: Literal["read", "written"] = "read") -> Iterator[None]:
+    """Where the system refuses a file, raises UserError with its name and why."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be {what}: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True)

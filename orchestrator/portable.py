@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.data.tokenizers.copies import carried, files_to_copy
 from orchestrator.errors import UserError
@@ -126,17 +125,12 @@ def run_of(path: Path) -> RunDir | None:
 
 def without_programs(job: JobSpec) -> JobSpec:
     """A job of unknown origin without what would be run, imported or written for it, and without its machine."""
-    replicas = {"data_parallel_size": job.data_parallel_size}
-    runtime: dict[str, Any] = {"train_step": None, "train_step_arguments": {}, "device": "auto"}
-    return job.model_copy(
-        update={
-            "parallelism": job.parallelism.model_copy(update=replicas),  # the launch section may have said it
-            "launch": LaunchSpec(),
-            "tracking": TrackingSpec(mlflow=False),
-            "runtime": job.runtime.model_copy(update=runtime),
-            "checkpoint": job.checkpoint.model_copy(update={"pretrained": None}),
-        }
+    own = job.changed(
+        parallelism={"data_parallel_size": job.data_parallel_size},  # the launch section may have said it
+        runtime={"train_step": None, "train_step_arguments": {}, "device": "auto"},
+        checkpoint={"pretrained": None},
     )
+    return own.model_copy(update={"launch": LaunchSpec(), "tracking": TrackingSpec(mlflow=False)})
 
 
 def left_behind(weights: Weights, job: JobSpec) -> list[Change]:
@@ -159,4 +153,4 @@ def _with_tokenizer_of(commit: Commit, job: JobSpec) -> JobSpec:
         with contextlib.suppress(FileNotFoundError):
             open_stored(commit.path / TOKENIZER_FOLDER / name, commit.path).close()
     tokenizer = carried(job.data.tokenizer, commit.path / TOKENIZER_FOLDER, names)
-    return job.model_copy(update={"data": job.data.model_copy(update={"tokenizer": tokenizer})})
+    return job.changed(data={"tokenizer": tokenizer})

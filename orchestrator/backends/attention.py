@@ -23,4 +23,4 @@ def with_attention(job: JobSpec, backend: str | None) -> JobSpec:
     """A job that says what computes its attention: `flash` or `fused`, as a start says it. Other words leave it."""
     if backend not in ("flash", "fused"):
         return job
-    return job.model_copy(update={"runtime": job.runtime.model_copy(update={"attention_backend": backend})})
+    return job.changed(runtime={"attention_backend": backend})

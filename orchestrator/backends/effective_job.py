@@ -21,7 +21,7 @@ def settled(job: JobSpec, layers: Layers, machine: Machine, estimates: Estimates
 
 def on_cpu(job: JobSpec) -> JobSpec:
     """A job that says that it is trained on the CPU, which has no kernels of ours."""
-    return job.model_copy(update={"runtime": job.runtime.model_copy(update={"device": "cpu"})})
+    return job.changed(runtime={"device": "cpu"})
 
 
 def depends_on_host(job: JobSpec) -> bool:
@@ -37,6 +37,5 @@ def as_started(job: JobSpec, choices: Mapping[str, Any]) -> JobSpec:
     if isinstance(captured, bool):
         job = with_graphs(job, captured)
     if overlaps is False:  # where it does, the job has it so
-        parallelism = job.parallelism.model_copy(update={"tp_comm_overlap": False})
-        job = job.model_copy(update={"parallelism": parallelism})
+        job = job.changed(parallelism={"tp_comm_overlap": False})
     return with_attention(job, choices.get("attention_backend"))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, file_refusal
 from orchestrator.run.rundir import write_atomically
 
 PRINTED = Path("-")
@@ -48,7 +48,5 @@ def write_output(output: Path, text: str) -> None:
     if output == PRINTED:
         typer.echo(text, nl=False)
         return
-    try:
+    with file_refusal(output, "written"):
         write_atomically(output, text)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written: {error.strerror}") from error

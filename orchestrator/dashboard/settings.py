@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Annotated, cast
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
@@ -40,3 +40,6 @@ class Shared:
 def shared(request: Request) -> Shared:
     """What the application was made with; a dependency of the pages."""
     return cast(Shared, request.app.state.shared)
+
+
+Its = Annotated[Shared, Depends(shared)]

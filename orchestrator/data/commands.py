@@ -91,8 +91,7 @@ PathOption = Annotated[
     ),
 ]
 MergesOption = Annotated[
-    str | None,
-    typer.Option("--tokenizer-merges", metavar="PATH", help="gpt2_bpe: merges.txt.", show_default=False),
+    str | None, typer.Option("--tokenizer-merges", metavar="PATH", help="gpt2_bpe: merges.txt.", show_default=False)
 ]
 CaseOption = Annotated[
     bool | None,
@@ -152,10 +151,7 @@ PatchSize = Annotated[
 ShardSize = Annotated[
     int,
     typer.Option(
-        "--shard-size",
-        metavar="MB",
-        min=1,
-        help="MB of text, and of pixels, after which work is kept for good.",
+        "--shard-size", metavar="MB", min=1, help="MB of text, and of pixels, after which work is kept for good."
     ),
 ]
 
@@ -416,11 +412,7 @@ def _prefix(path: Path) -> Path:
 def describe(prefix: Path) -> dict[str, object]:
     """What a data set holds: its header, and its manifest where there is one."""
     header, manifest = read_index(prefix), read_manifest(prefix)
-    return {
-        **asdict(header),
-        "prefix": str(prefix),
-        "manifest": manifest.model_dump(mode="json") if manifest else None,
-    }
+    return {**asdict(header), "prefix": str(prefix), "manifest": manifest.model_dump(mode="json") if manifest else None}
 
 
 def print_description(prefix: Path, as_json: bool) -> None:

@@ -30,41 +30,34 @@ from orchestrator.portable import job_of
 from orchestrator.spec.loading import load_resolved
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_PLACES = {
+    "export": ("checkpoint", "target"),
+    "import": ("source", "resolved", "target"),
+    "inspect": ("checkpoint",),
+    "reshape": ("checkpoint", "resolved", "target"),
+    "to-megatron": ("checkpoint", "target"),
+    "describe-megatron": ("checkpoint",),
+    "from-megatron": ("checkpoint", "resolved", "target"),
+}
+"""What each way is given."""
 
 
 def main() -> int:
     """Convert one checkpoint; 0, or the exit code of what went wrong."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.exchange", description=__doc__)
     ways = parser.add_subparsers(dest="way", required=True)
-    out = ways.add_parser("export")
-    out.add_argument("checkpoint", type=Path)
-    out.add_argument("target", type=Path)
+    programs = {name: ways.add_parser(name) for name in _PLACES}
+    for name, places in _PLACES.items():
+        for place in places:
+            programs[name].add_argument(place, type=Path)
+    out, into = programs["export"], programs["import"]
     out.add_argument("--most-bytes", type=int, required=True)
     out.add_argument("--dtype", choices=_DTYPES)
     out.add_argument("--tokenizer", choices=("yes", "no", "if-possible"), default="yes")
     out.add_argument("--adapter", metavar="BASE", help="the adapters alone, over this model")
     out.add_argument("--leave-free", type=int, default=0, help="bytes of room on the disk that are not to be used up")
     out.add_argument("--beside", type=int, metavar="PID", help="a training, which comes first and ends this with it")
-    into = ways.add_parser("import")
-    into.add_argument("source", type=Path)
-    into.add_argument("resolved", type=Path)
-    into.add_argument("target", type=Path)
-    inspected = ways.add_parser("inspect")
-    inspected.add_argument("checkpoint", type=Path)
-    reshaped = ways.add_parser("reshape")
-    reshaped.add_argument("checkpoint", type=Path)
-    reshaped.add_argument("resolved", type=Path)
-    reshaped.add_argument("target", type=Path)
-    for way in ("to-megatron", "describe-megatron"):
-        program = ways.add_parser(way)
-        program.add_argument("checkpoint", type=Path)
-        if way == "to-megatron":
-            program.add_argument("target", type=Path)
-    taken = ways.add_parser("from-megatron")
-    taken.add_argument("checkpoint", type=Path)
-    taken.add_argument("resolved", type=Path)
-    taken.add_argument("target", type=Path)
-    taken.add_argument("--optimizer", action="store_true")
+    programs["from-megatron"].add_argument("--optimizer", action="store_true")
     for program in (out, into):
         program.add_argument("--threads", type=int, default=default_threads())
     arguments = parser.parse_args()

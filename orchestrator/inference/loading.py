@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
@@ -72,15 +73,14 @@ def without_training(job: JobSpec) -> JobSpec:
     sequences that are shared out, and a capacity of experts: which tokens that drops, megatron-core's router would
     decide by padding and by the other texts of a batch.
     """
-    alone = {"data_parallel_size": 1, "context_parallel_size": 1, "expert_model_parallel_size": 1}
-    parallelism = job.parallelism.model_copy(
-        update={**alone, "sequence_parallel": False, "virtual_pipeline_model_parallel_size": None}
-    )
-    if parallelism.pipeline_model_parallel_layout is not None:  # of virtual stages, which there are none of now
-        letters = evenly(job.model.num_layers, parallelism.pipeline_model_parallel_size)
-        parallelism = parallelism.model_copy(update={"pipeline_model_parallel_layout": letters})
+    parallelism: dict[str, Any] = {
+        **{"data_parallel_size": 1, "context_parallel_size": 1, "expert_model_parallel_size": 1},
+        **{"sequence_parallel": False, "virtual_pipeline_model_parallel_size": None},
+    }
+    if job.parallelism.pipeline_model_parallel_layout is not None:  # of virtual stages, which there are none of now
+        letters = evenly(job.model.num_layers, job.parallelism.pipeline_model_parallel_size)
+        parallelism["pipeline_model_parallel_layout"] = letters
     # What has no logits for a loss has none to draw from; what is kept for a backward pass is not kept.
     unused = {"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None}
-    runtime = job.runtime.model_copy(update={**unused, "gradient_accumulation_fusion": False})
-    model = job.model.model_copy(update={"moe_expert_capacity_factor": None})
-    return job.model_copy(update={"parallelism": parallelism, "runtime": runtime, "model": model})
+    runtime = {**unused, "gradient_accumulation_fusion": False}
+    return job.changed(parallelism=parallelism, runtime=runtime, model={"moe_expert_capacity_factor": None})

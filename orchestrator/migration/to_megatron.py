@@ -111,11 +111,11 @@ def _with_halves(job: JobSpec) -> JobSpec:
     own = {"num_layers": layers["encoder"], "encoder_num_layers": None}
     if layers["decoder"] != layers["encoder"]:
         own["decoder_num_layers"] = layers["decoder"]
-    degrees = job.parallelism
-    if degrees.pipeline_model_parallel_size > 1:
-        split = stages_of("encoder", degrees).stop
-        degrees = degrees.model_copy(update={"pipeline_model_parallel_split_rank": split})
-    return job.model_copy(update={"model": job.model.model_copy(update=own), "parallelism": degrees})
+    if job.parallelism.pipeline_model_parallel_size > 1:
+        job = job.changed(
+            parallelism={"pipeline_model_parallel_split_rank": stages_of("encoder", job.parallelism).stop}
+        )
+    return job.changed(model=own)
 
 
 def _write_row(writer: FlagWriter, row: Row) -> None:

@@ -44,7 +44,7 @@ class LayerSplit(NamedTuple):
     def of(self, job: JobSpec) -> JobSpec:
         """The job with this split."""
         fields = {"num_layers_in_last_pipeline_stage": self.last, "pipeline_model_parallel_layout": self.letters}
-        return job.model_copy(update={"parallelism": job.parallelism.model_copy(update=fields)})
+        return job.changed(parallelism=fields)
 
 
 @dataclass(frozen=True)

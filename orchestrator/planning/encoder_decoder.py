@@ -16,7 +16,7 @@ def half_job(job: JobSpec, half: Half) -> JobSpec:
         "num_layers": layers_of(half, model),
         "decoder_seq_length": None,
     }
-    return job.model_copy(update={"model": model.model_copy(update=changes)})
+    return job.changed(model=changes)
 
 
 def halves_of_stage(job: JobSpec, stage: int) -> dict[Half, int]:

@@ -72,4 +72,4 @@ def _split(job: JobSpec, tp: int, pp: int) -> JobSpec:
         "account_for_loss_in_pipeline_split": False,
         **dict.fromkeys(unset),
     }
-    return job.model_copy(update={"parallelism": job.parallelism.model_copy(update=changes)})
+    return job.changed(parallelism=changes)

@@ -10,11 +10,10 @@ from itertools import count
 from typing import Literal
 
 from orchestrator.fields.formatting import shorten
-from orchestrator.review.charts.series import Column, Series
+from orchestrator.review.charts.series import Column, Series, usual_of
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.summary import RunSummary
 from orchestrator.spec.documents.field_names import short_name
-from orchestrator.tracking.measurements.latest import usual
 
 MOST_RUNS = 20
 """Beside each other: more can neither be told apart nor read."""
@@ -219,9 +218,9 @@ def facts_of(series: Series) -> Facts:
         "best_validation": _finite(series, "validation/loss", min),
         "tokens": series.tokens[series.last],
         "seconds": series.times[series.last] - series.times[0],
-        "tokens_per_second": _speed(series, "throughput/tokens_per_second"),
-        "mfu": _speed(series, "throughput/mfu"),
-        "step_seconds": _speed(series, "throughput/step_seconds"),
+        "tokens_per_second": usual_of(series, "throughput/tokens_per_second"),
+        "mfu": usual_of(series, "throughput/mfu"),
+        "step_seconds": usual_of(series, "throughput/step_seconds"),
         "peak_bytes": _finite(series, "memory/peak_bytes", max),
     }
     return Facts(values, Column(loss.iterations[:], loss.values[:]) if loss is not None else None)
@@ -251,11 +250,6 @@ def _value_at(column: Column | None, step: int | None) -> float | None:
         return None
     place = bisect_right(column.iterations, step) - 1
     return column.values[place] if place >= 0 else None
-
-
-def _speed(series: Series, key: str) -> float | None:
-    column = series.measured(key)
-    return None if column is None else usual(column.values)
 
 
 def _finite(series: Series, key: str, of: Callable[[Sequence[float]], float]) -> float | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from orchestrator.review.cache import Cache
-from orchestrator.review.charts.axes import XAxis
-from orchestrator.review.charts.curves import Chart, Curve, Range, curves_of
+from orchestrator.review.charts.curves import Chart, Curve, View, curves_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
@@ -34,21 +34,12 @@ class SeriesCache:
         self._spent: Cache[Goodput] = Cache(_MOST_TIMES)
         self._finding = threading.Lock()
 
-    def curves(
-        self,
-        run: RunDir,
-        chart: Chart,
-        among: Iterable[Chart] = (),
-        *,
-        x: XAxis = "steps",
-        smoothing: float = 0.0,
-        within: Range = (None, None),
-    ) -> tuple[Curve, ...]:
+    def curves(self, run: RunDir, chart: Chart, view: View, among: Iterable[Chart] = ()) -> tuple[Curve, ...]:
         """The curves of a run in a chart. Those in `among`, the charts that will be asked for with it, are made while
         its measurements are at hand. Raises OSError where these cannot be read.
         """
         version = _version(run)  # before it is read: what comes meanwhile is read again
-        key = (run.path, version, x, smoothing, within)
+        key = (run.path, version, replace(view, log=False))  # which changes no point
         kept = self._curves.get(key) or {}
         if chart.name in kept:
             return kept[chart.name]
@@ -56,11 +47,8 @@ class SeriesCache:
             self._note(run, version, series)  # the page that shows curves of several runs asks for their facts, too
             kept = self._curves.get(key) or {}  # whoever waited finds what another one made
             if chart.name not in kept:
-                made = {
-                    each.name: curves_of(each, series, x=x, smoothing=smoothing, within=within)
-                    for each in (chart, *among)
-                    if each.name not in kept
-                }
+                left = (each for each in (chart, *among) if each.name not in kept)
+                made = {each.name: curves_of(each, series, view) for each in left}
                 kept = {**kept, **made}
                 self._curves.put(key, kept, sum(1 + curve.size for curves in kept.values() for curve in curves))
         return kept[chart.name]

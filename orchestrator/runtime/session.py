@@ -13,47 +13,17 @@ from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.run.events.types import Event
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
 from orchestrator.runtime.graphs import CapturedPasses
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses
 from orchestrator.runtime.processes.context_parallel import slice_batch
-from orchestrator.runtime.processes.control import Control, Losses, StopRequest
-from orchestrator.runtime.processes.device import Device
-from orchestrator.runtime.processes.process_groups import Groups, Ranks
-from orchestrator.runtime.processes.watchdog import Watchdog
-from orchestrator.runtime.records.records import Records
-from orchestrator.runtime.records.start_clock import StartClock
+from orchestrator.runtime.processes.control import Losses
+from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.state import StepRecord, TrainState
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One start of a run, as a rank writes it down."""
-
-    id: str
-    run: RunDir
-    lease: Lease
-    records: Records
-    stop: StopRequest
-    watchdog: Watchdog
-    clock: StartClock
-    """Of this start, until its first step is done."""
-
-
-@dataclass(frozen=True)
-class Processes:
-    """Who takes part: this rank, the others, and the ways between them."""
-
-    device: Device
-    ranks: Ranks
-    groups: Groups
-    control: Control
 
 
 @dataclass(frozen=True)

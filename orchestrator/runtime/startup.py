@@ -52,6 +52,7 @@ from orchestrator.runtime.processes.process_groups import (
     start_process_groups,
 )
 from orchestrator.runtime.processes.watchdog import Watchdog
+from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.records.environment import record_environment
 from orchestrator.runtime.records.last_start import LastStart
 from orchestrator.runtime.records.records import Records
@@ -60,7 +61,7 @@ from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.saving.layouts import layout
 from orchestrator.runtime.saving.restoration import Restored, restore
-from orchestrator.runtime.session import Launch, Network, Processes, Session, TrainingData
+from orchestrator.runtime.session import Network, Session, TrainingData
 from orchestrator.runtime.state import TrainState
 from orchestrator.runtime.steps.base import TrainStep, metrics_of
 from orchestrator.runtime.steps.custom import custom_train_step
@@ -68,13 +69,7 @@ from orchestrator.spec.job import JobSpec
 
 
 def open_session(
-    run: RunDir,
-    job: JobSpec,
-    device: Device,
-    launch_id: str,
-    from_scratch: bool,
-    closing: ExitStack,
-    clock: StartClock,
+    run: RunDir, job: JobSpec, device: Device, launch_id: str, from_scratch: bool, closing: ExitStack, clock: StartClock
 ) -> Session:
     """Join the job's processes, take the lease, build the network and restore the newest checkpoint.
 
@@ -83,21 +78,17 @@ def open_session(
     """
     processes, step = _join(job, device)
     launch = _take_run(run, job, processes, launch_id, clock, closing)
-    ranks, control = processes.ranks, processes.control
-    words = vocabulary(job)
+    ranks, words = processes.ranks, vocabulary(job)
     network, host = _build_network(job, launch, processes, step, words, from_scratch, closing)
     code = {"megatron_core": megatron.core.__version__, "torch": torch.__version__}
     carried = files_to_carry(job) if ranks.is_first else {}
-    records, modules, optimizer = launch.records, network.modules, network.optimizer
-    groups, beat = processes.groups, launch.watchdog.beat
-    checkpointer = Checkpointer(
-        run, job, ranks, control, launch.lease, records, modules, optimizer, groups.data_parallel, code, beat, carried
-    )
+    modules, optimizer = network.modules, network.optimizer
+    checkpointer = Checkpointer(job, launch, processes, modules, optimizer, code, carried)
     closing.callback(checkpointer.close)
     state = TrainState()
-    restored = restore(run, job, words, ranks, control, records, checkpointer, modules, optimizer, state, from_scratch)
+    restored = restore(job, words, launch, processes, checkpointer, modules, optimizer, state, from_scratch)
     clock.ends("checkpoint")
-    schedule, datasets = open_data_at(job, run, words, state, restored.position, groups.control)
+    schedule, datasets = open_data_at(job, run, words, state, restored.position, processes.groups.control)
     assert datasets.train is not None, "the schedule has at least one step"
     if ranks.is_first:
         record_sources(run, launch.lease, job)

@@ -1,6 +1,7 @@
 """Every section of a job together, and what follows from them."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict
 
@@ -61,6 +62,12 @@ class JobSections(Section):
         NoMegatronFlag("it is about the orchestrator's way to start a run"),
     ] = LaunchSpec()
     runtime: RuntimeSpec = RuntimeSpec()
+
+    def changed(self, **sections: Mapping[str, Any]) -> Self:
+        """The job with other values of some fields, by section. They are not checked."""
+        return self.model_copy(
+            update={name: getattr(self, name).model_copy(update=values) for name, values in sections.items()}
+        )
 
     @property
     def world_size(self) -> int:

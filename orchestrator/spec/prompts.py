@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, file_refusal
 from orchestrator.spec.generation import Generation, options_of
 from orchestrator.spec.vision import MARK, marks_problem
 
@@ -44,10 +44,8 @@ def read_prompts(path: Path, defaults: Mapping[str, Any], *, sees: bool = False)
 
     Empty lines are passed over. Raises UserError that names every line that is wrong, with what is.
     """
-    try:
+    with file_refusal(path):
         lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     found, wrong = [], []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -173,24 +173,14 @@ def settings_of(layout: Layout) -> dict[str, dict[str, Any]]:
 
 def with_layout(job: JobSpec, layout: Layout) -> JobSpec:
     """The job with another layout. Nothing is checked: the search asks the rules itself, once per candidate."""
-    return job.model_copy(
-        update={
-            section: getattr(job, section).model_copy(update=values) for section, values in settings_of(layout).items()
-        }
-    )
+    return job.changed(**settings_of(layout))
 
 
 def on_machines(job: JobSpec, nodes: int, gpus_per_node: int) -> JobSpec:
     """The job on that many machines, with the global batch written down, so that it stays what it is. Unchecked."""
     batch = {"global_batch_size": job.global_batch_size, "num_micro_batches": None}
     launch = {"nodes": nodes, "gpus_per_node": gpus_per_node}
-    return job.model_copy(
-        update={
-            "batch": job.batch.model_copy(update=batch),
-            "launch": job.launch.model_copy(update=launch),
-            "parallelism": job.parallelism.model_copy(update={"data_parallel_size": None}),
-        }
-    )
+    return job.changed(batch=batch, launch=launch, parallelism={"data_parallel_size": None})
 
 
 def fields_kept(keys: Iterable[str]) -> frozenset[str]:

@@ -28,7 +28,7 @@ from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.run_start import check_installed
-from orchestrator.errors import JobError, OrchestratorError, UserError
+from orchestrator.errors import JobError, OrchestratorError, UserError, file_refusal
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.hardware import device_of
@@ -53,11 +53,7 @@ Trace = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output",
-        "-o",
-        metavar="PAGE.md",
-        help="Also write it all as a page in Markdown.",
-        callback=refuse_printed,
+        "--output", "-o", metavar="PAGE.md", help="Also write it all as a page in Markdown.", callback=refuse_printed
     ),
 ]
 
@@ -172,13 +168,11 @@ def _write_all(
 
 
 def _write(path: Path, content: Path | str) -> None:
-    try:
+    with file_refusal(path, "written"):
         if isinstance(content, Path):
             shutil.move(content, path)
         else:
             write_atomically(path, content)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _typed(jobs: list[Path], overrides: list[str] | None, steps: int, warm_up: int, own_data: bool) -> str:

@@ -21,7 +21,7 @@ from orchestrator.cluster.profiles import (
     read_profile,
     user_folder,
 )
-from orchestrator.errors import SpecError, UserError
+from orchestrator.errors import SpecError, UserError, file_refusal
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.quantities import spec_duration
 from orchestrator.run.rundir import write_atomically
@@ -208,11 +208,9 @@ def _summary(profile: ClusterSpec) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with file_refusal(path, "written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _shown(field: str, value: Any) -> str:

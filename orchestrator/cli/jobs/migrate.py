@@ -49,8 +49,7 @@ Preset = Annotated[
     str | None, typer.Option("--preset", metavar="NAME", help="Model preset, for a file that holds no model.")
 ]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A value of the job spec; may be repeated."),
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A value of the job spec; may be repeated.")
 ]
 Without = Annotated[
     list[str] | None,
@@ -178,11 +177,7 @@ def _checked(text: str, output: Path) -> tuple[dict[str, Any] | None, list[Probl
 
 
 def _show(
-    migration: Migration,
-    output: Path | None,
-    problems: list[Problem],
-    as_json: bool,
-    job: dict[str, Any] | None = None,
+    migration: Migration, output: Path | None, problems: list[Problem], as_json: bool, job: dict[str, Any] | None = None
 ) -> None:
     if as_json:
         print_json(

@@ -157,11 +157,7 @@ def _task(
     typed = {overridden(word) for word in overrides}
     kept = fields_kept(keep) | {KEYS[key] for key in typed & KEYS.keys()}
     layers, why = layers_there(job, machine_of(choice.device))
-    estimates = PlanEstimates(
-        device=choice.device,
-        layers=layers,
-        vocab_size=vocabulary_size_of(loaded),
-    )
+    estimates = PlanEstimates(device=choice.device, layers=layers, vocab_size=vocabulary_size_of(loaded))
     return _Task(Space(job, frozenset(kept), choice.device.linked_machines), estimates, choice, why, per_node)
 
 

@@ -86,11 +86,7 @@ BatchSize = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output",
-        "-o",
-        metavar="DIR",
-        help="Folder of the results; the run's by default.",
-        callback=refuse_printed,
+        "--output", "-o", metavar="DIR", help="Folder of the results; the run's by default.", callback=refuse_printed
     ),
 ]
 

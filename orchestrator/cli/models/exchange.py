@@ -45,8 +45,7 @@ Output = Annotated[
     ),
 ]
 MaxShardSize = Annotated[
-    str | None,
-    typer.Option("--max-shard-size", metavar="SIZE", help="hf: largest file, like 200MB; 5GB by default."),
+    str | None, typer.Option("--max-shard-size", metavar="SIZE", help="hf: largest file, like 200MB; 5GB by default.")
 ]
 Dtype = Annotated[
     Literal["bf16", "fp16", "fp32"] | None,
@@ -159,8 +158,7 @@ JobFile = Annotated[
     typer.Option("--job", metavar="JOB.yaml", help="megatron-lm: the job that goes on from it, with its optimizer."),
 ]
 IterationOption = Annotated[
-    int | None,
-    typer.Option("--iteration", min=0, help="megatron-lm: which checkpoint; the latest by default."),
+    int | None, typer.Option("--iteration", min=0, help="megatron-lm: which checkpoint; the latest by default.")
 ]
 
 

@@ -232,6 +232,5 @@ def write_run(checkpoint: Path, new: LoadedJob, runs: Path) -> RunDir:
     if path is not None and not Path(path).exists() and (target / TOKENIZER_FOLDER).is_dir():
         own = Path(shutil.copytree(target / TOKENIZER_FOLDER, run.path / TOKENIZER_FOLDER))
         tokenizer = carried(job.data.tokenizer, own, [file.name for file in own.iterdir()])
-        data = job.data.model_copy(update={"tokenizer": tokenizer})
-        add_generation(run, job.model_copy(update={"data": data}), new.text)
+        add_generation(run, job.changed(data={"tokenizer": tokenizer}), new.text)
     return run

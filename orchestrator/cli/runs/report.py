@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson, RunsDir
-from orchestrator.errors import MissingDependency, RunNotFound, UserError
+from orchestrator.errors import MissingDependency, RunNotFound, UserError, file_refusal
 from orchestrator.launch.runs import find_run
 from orchestrator.run.rundir import RunDir, cell_of, default_runs_dir
 from orchestrator.safe_path import module_command
@@ -124,10 +124,8 @@ def _words(note: str | None, file: Path | None) -> str:
         raise UserError("--note and --note-file say the same: use one of them")
     if file is None:
         return note or ""
-    try:
+    with file_refusal(file):
         content = file.read_bytes()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from error
     if len(content) > _MOST_NOTE_BYTES:
         raise UserError(f"{file} has {len(content):,} bytes: a note has at most {_MOST_NOTE_BYTES:,}")
     return content.decode("utf-8", "replace").replace("\0", "")

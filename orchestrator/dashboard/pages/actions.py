@@ -13,7 +13,7 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.run_page import asked_run, asked_sweep_dir
 from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.security import checked_form, sealed
-from orchestrator.dashboard.settings import Settings, Shared, shared
+from orchestrator.dashboard.settings import Its, Settings
 from orchestrator.review.summary import RunSummary
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.states import STARTED_BY_RETRY, cell_statuses
@@ -40,13 +40,13 @@ def asked_sweep(found: Annotated[SweepDir, Depends(asked_sweep_dir)]) -> SweepDi
     return found
 
 
-def may_act(its: Annotated[Shared, Depends(shared)]) -> None:
+def may_act(its: Its) -> None:
     """Raises HTTPException (403) where this dashboard only shows."""
     if not its.settings.allows_actions:
         raise HTTPException(403, "this dashboard only shows: start it with --allow-actions to act")
 
 
-async def form_of_ours(request: Request, its: Annotated[Shared, Depends(shared)]) -> Settings:
+async def form_of_ours(request: Request, its: Its) -> Settings:
     """Raises HTTPException (403) for a form that is not of this dashboard."""
     await checked_form(its.settings, request)
     return its.settings
@@ -54,9 +54,7 @@ async def form_of_ours(request: Request, its: Annotated[Shared, Depends(shared)]
 
 @router.get("/runs/{name}/{run_id}/actions/{action}", dependencies=[Depends(may_act)])
 def ask(
-    request: Request,
-    run: Annotated[RunSummary, Depends(asked_run)],
-    action: Annotated[Action, Depends(asked_action)],
+    request: Request, run: Annotated[RunSummary, Depends(asked_run)], action: Annotated[Action, Depends(asked_action)]
 ) -> Response:
     """Whether that is really meant."""
     values = {"asks": action.asks, "subject": run.key, "now": run.description, "explains": action.explains}
@@ -90,8 +88,7 @@ def ask_to_retry(request: Request, sweep: Annotated[SweepDir, Depends(asked_swee
 
 @router.post("/sweeps/{name}/actions/retry")
 async def retry(
-    settings: Annotated[Settings, Depends(form_of_ours)],
-    sweep: Annotated[SweepDir, Depends(asked_sweep)],
+    settings: Annotated[Settings, Depends(form_of_ours)], sweep: Annotated[SweepDir, Depends(asked_sweep)]
 ) -> Response:
     """Start them, and show the sweep with what that came to."""
     outcome = await run_in_threadpool(retry_cells, sweep)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.parts import Begin, part_of
-from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.usage import RunUsage, Usage, days_figure, gpus_of, usage
 
@@ -23,9 +23,7 @@ router = APIRouter(prefix="/cluster")
 
 
 @router.get("")
-def cluster(
-    request: Request, its: Annotated[Shared, Depends(shared)], period: Period = "7d", begin: Begin = 0
-) -> Response:
+def cluster(request: Request, its: Its, period: Period = "7d", begin: Begin = 0) -> Response:
     """Jobs by state, what is at work or waits, and what was taken by whom."""
     runs = its.index.runs
     active = [(run, gpus_of(run), _since(run, took)) for run, took in its.usage.of(runs) if run.is_active]
@@ -47,7 +45,7 @@ def cluster(
 
 
 @router.get("/figure")
-def figure(its: Annotated[Shared, Depends(shared)], period: Period = "7d") -> Response:
+def figure(its: Its, period: Period = "7d") -> Response:
     """GPU-hours by day."""
     return JSONResponse(days_figure(_usage(its, period)))
 

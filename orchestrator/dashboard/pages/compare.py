@@ -13,9 +13,9 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
+from orchestrator.dashboard.pages.parts import AskedView
 from orchestrator.dashboard.pages.run_page import Text, tag_of, unchanged
-from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.charts.axes import XAxis
+from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.review.charts.curves import CHARTS, Chart, Curve, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels
 from orchestrator.review.damage import readable
@@ -48,9 +48,7 @@ class ComparedRuns:
     """Runs beyond the most that are compared."""
 
 
-def asked_runs(
-    its: Annotated[Shared, Depends(shared)], run: Annotated[list[Text] | None, Query(max_length=1000)] = None
-) -> ComparedRuns:
+def asked_runs(its: Its, run: Annotated[list[Text] | None, Query(max_length=1000)] = None) -> ComparedRuns:
     """The runs of an address: `?run=NAME/ID&run=…`."""
     keys = list(dict.fromkeys(run or []))
     known = {each.key: each for each in its.index.runs}
@@ -64,11 +62,9 @@ def asked_runs(
 def beside_each_other(
     request: Request,
     asked: Annotated[ComparedRuns, Depends(asked_runs)],
-    its: Annotated[Shared, Depends(shared)],
+    its: Its,
+    view: AskedView,
     q: Annotated[str, Query(max_length=_LONGEST_SEARCH)] = "",
-    x: XAxis = "steps",
-    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
-    log: bool = False,
     whole: bool = False,
 ) -> Response:
     """What differs between runs, their curves, and what they have come to. Their measurements are read when `whole`
@@ -94,40 +90,31 @@ def beside_each_other(
         "without": {key: address([other for other in keys if other != key]) for key in keys},
         "offered": [(run, address([*keys, run.key])) for run in more],
         "q": q,
-        "x": x,
-        "smoothing": smoothing,
-        "log": log,
+        "drawn": view,
     }
     return page(request, "compare.html", values)
 
 
 @router.get("/figure/{chart}")
 def figure(
-    request: Request,
-    chart: str,
-    asked: Annotated[ComparedRuns, Depends(asked_runs)],
-    its: Annotated[Shared, Depends(shared)],
-    x: XAxis = "steps",
-    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
-    log: bool = False,
-    begin: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
-    end: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
+    request: Request, chart: str, asked: Annotated[ComparedRuns, Depends(asked_runs)], its: Its, view: AskedView
 ) -> Response:
-    """The curves of all runs in one chart, each by its short name; `from` and `to` are numbers of the x axis."""
+    """The curves of all runs in one chart, each by its short name."""
     if chart not in _CHARTS:
         raise HTTPException(404, f"there is no chart {chart}")
     names = short_names(asked.runs)
-    tag = tag_of([signature(run.run)[:2] for run in asked.runs], names, chart, x, smoothing, log, begin, end)
+    tag = tag_of([signature(run.run)[:2] for run in asked.runs], names, chart, view)
     if (same := unchanged(request, tag)) is not None:
         return same
-    whole = begin is None and end is None
-    among = tuple(_CHARTS.values()) if whole else ()  # the page asks for all of them; a part of one for itself
+    among = (
+        tuple(_CHARTS.values()) if view.within == (None, None) else ()
+    )  # the page asks for all of them; a part of one for itself
 
     def curves(run: RunDir) -> tuple[Curve, ...]:
-        return its.beside.curves(run, _CHARTS[chart], among, x=x, smoothing=smoothing, within=(begin, end))
+        return its.beside.curves(run, _CHARTS[chart], view, among)
 
     drawn = {names[run.key]: readable(partial(curves, run.run))[0] or () for run in asked.runs}
-    made = figure_of_curves(_CHARTS[chart], drawn, x=x, log=log)
+    made = figure_of_curves(_CHARTS[chart], drawn, view)
     if len(drawn) > _MOST_IN_A_LEGEND:  # the table of the runs is one, too
         made["layout"]["showlegend"] = False
     return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})

@@ -7,11 +7,28 @@ from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 from urllib.parse import urlencode
 
-from fastapi import Query
+from fastapi import Depends, Query
 
+from orchestrator.review.charts.axes import XAxis
+from orchestrator.review.charts.curves import View
 from orchestrator.review.logs.page_size import fitting
 
 T = TypeVar("T")
+
+
+def asked_view(
+    x: XAxis = "steps",
+    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    log: bool = False,
+    perplexity: bool = False,
+    begin: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
+    end: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
+) -> View:
+    """How an address says that curves are looked at; `from` and `to` are numbers of the x axis."""
+    return View(x, smoothing, log, perplexity, (begin, end))
+
+
+AskedView = Annotated[View, Depends(asked_view)]
 
 Begin = Annotated[int, Query(alias="from", ge=0, le=1 << 30)]
 """The place of the first row that is asked for, from 0."""

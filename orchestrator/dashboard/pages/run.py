@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
+from orchestrator.dashboard.pages.parts import AskedView
 from orchestrator.dashboard.pages.run_page import (
     PREFIX,
     SECTIONS,
@@ -18,8 +17,7 @@ from orchestrator.dashboard.pages.run_page import (
     tag_of,
     unchanged,
 )
-from orchestrator.dashboard.settings import Shared, shared
-from orchestrator.review.charts.axes import XAxis
+from orchestrator.dashboard.settings import Its
 from orchestrator.review.charts.curves import CHARTS, Figure, chart_of, charts_with, figure_of
 from orchestrator.review.charts.marks import MEANT, SIGNS
 from orchestrator.review.charts.plan_vs_actual import references_of
@@ -34,26 +32,17 @@ router = APIRouter(prefix=PREFIX)
 
 
 @router.get("")
-def overview(
-    request: Request,
-    run: Asked,
-    its: Annotated[Shared, Depends(shared)],
-    x: XAxis = "steps",
-    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
-    log: bool = False,
-    perplexity: bool = False,
-) -> Response:
+def overview(request: Request, run: Asked, its: Its, view: AskedView) -> Response:
     """One run: how it does, and its curves. The parameters are those of the curves, for the controls to show."""
     found, problem = readable(lambda: overview_of(run, its.index.runs))
-    drawn = {"x": x, "smoothing": smoothing, "log": log, "perplexity": perplexity}
     device = found.device if found is not None else None
-    charts = {"charts": charts_with(run.values, device), "drawn": drawn, "signs": SIGNS, "meant": MEANT}
+    charts = {"charts": charts_with(run.values, device), "drawn": view, "signs": SIGNS, "meant": MEANT}
     values = {"overview": found, "problem": problem, **charts}
     return section(request, run, "", "run.html", values)
 
 
 @router.get("/head")
-def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)], tab: Text = "") -> Response:
+def head(request: Request, run: Asked, its: Its, tab: Text = "") -> Response:
     """What changes above the section `tab` while one looks at it, and above the curves its facts, too."""
     if tab not in SECTIONS:
         raise HTTPException(404, f"a run has no section {tab}")
@@ -64,7 +53,7 @@ def head(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)], 
 
 
 @router.get("/time")
-def spent(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)]) -> Response:
+def spent(request: Request, run: Asked, its: Its) -> Response:
     """Where its time went: all of its measurements are read for that, so it is a part that comes later."""
     found, problem = readable(lambda: its.beside.time_spent(run))
     parts = parts_of_time(found) if found is not None else []
@@ -72,22 +61,11 @@ def spent(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)])
 
 
 @router.get("/figure/{chart}")
-def figure(
-    request: Request,
-    chart: str,
-    run: AskedFolder,
-    its: Annotated[Shared, Depends(shared)],
-    x: XAxis = "steps",
-    smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
-    log: bool = False,
-    perplexity: bool = False,
-    begin: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
-    end: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
-) -> Response:
-    """A curve for plotly; `from` and `to` are numbers of the x axis."""
+def figure(request: Request, chart: str, run: AskedFolder, its: Its, view: AskedView) -> Response:
+    """A curve for plotly."""
     if chart not in CHARTS:
         raise HTTPException(404, f"there is no chart {chart}")
-    tag = tag_of(signature(run)[:2], chart, x, smoothing, log, perplexity, begin, end)
+    tag = tag_of(signature(run)[:2], chart, view)
     if (same := unchanged(request, tag)) is not None:
         return same
     events = readable(run.events)[0] or EventLog()
@@ -100,11 +78,7 @@ def figure(
             return figure_of(
                 chart_of(chart, started.device if started else None),
                 {run.run_id: series},
-                x=x,
-                smoothing=smoothing,
-                log=log,
-                perplexity=perplexity,
-                within=(begin, end),
+                view,
                 marks=marks or (),
                 references=references or (),
             )

@@ -12,7 +12,7 @@ from fastapi import Depends, HTTPException, Query, Request, Response
 from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.rendering import segment
-from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.dashboard.settings import Its
 from orchestrator.review.summary import RunSummary
 from orchestrator.run.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
@@ -36,7 +36,7 @@ SECTIONS = {
 """The sections of a run's page: the end of their address, and what they are called."""
 
 
-def asked_folder(name: str, run_id: str, its: Annotated[Shared, Depends(shared)]) -> RunDir:
+def asked_folder(name: str, run_id: str, its: Its) -> RunDir:
     """The run directory that an address names, unread. Raises HTTPException (404) where there is none."""
     found = its.index.folder(name, run_id)
     if found is None:
@@ -44,7 +44,7 @@ def asked_folder(name: str, run_id: str, its: Annotated[Shared, Depends(shared)]
     return found
 
 
-def asked_sweep_dir(name: str, its: Annotated[Shared, Depends(shared)]) -> SweepDir:
+def asked_sweep_dir(name: str, its: Its) -> SweepDir:
     """The sweep of that name in the folder of the runs. Raises HTTPException (404) where there is none."""
     found = sweep_dir(name, its.settings.runs_dir)
     if not os.path.lexists(found.ledger):
@@ -52,7 +52,7 @@ def asked_sweep_dir(name: str, its: Annotated[Shared, Depends(shared)]) -> Sweep
     return found
 
 
-def asked_run(name: str, run_id: str, its: Annotated[Shared, Depends(shared)]) -> RunSummary:
+def asked_run(name: str, run_id: str, its: Its) -> RunSummary:
     """The run that an address names. Raises HTTPException (404) where there is none."""
     found = its.index.find(name, run_id)
     if found is None:

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from markupsafe import Markup
 
 from orchestrator.dashboard.pages.parts import beginning
 from orchestrator.dashboard.pages.run_page import PREFIX, Asked, AskedFolder, section
-from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.fields.formatting import shorten
 from orchestrator.planning.drawing import timeline_svg
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, what_is_drawn
@@ -41,7 +41,7 @@ GenerationNumber = Annotated[int | None, Query(ge=1)]
 def spec(
     request: Request,
     run: Asked,
-    its: Annotated[Shared, Depends(shared)],
+    its: Its,
     generation: GenerationNumber = None,
     against: Annotated[str, Query(max_length=400)] = "",
     q: Annotated[str, Query(max_length=200)] = "",
@@ -93,7 +93,7 @@ def spec(
 
 
 @router.get("/plan")
-def plan(request: Request, run: Asked, its: Annotated[Shared, Depends(shared)]) -> Response:
+def plan(request: Request, run: Asked, its: Its) -> Response:
     """Its plan beside what it measured, where its ranks are, and the passes of a step."""
     planned, problem = readable(lambda: planned_of(run.run))
     values: dict[str, Any] = {"planned": planned, "problem": problem, "rows": [], "ranks": None, "timeline": None}

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.run_page import Text
-from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.fields.formatting import shorten
 from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.query import QueryError, quoted, select
@@ -90,7 +90,7 @@ def asked_view(
 def runs(
     request: Request,
     view: Annotated[View, Depends(asked_view)],
-    its: Annotated[Shared, Depends(shared)],
+    its: Its,
     run: Annotated[tuple[Text, ...], Query(max_length=1000)] = (),
     seen: Text = "",
 ) -> Response:

@@ -15,11 +15,11 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.compare import address
 from orchestrator.dashboard.pages.parts import Begin, head_of, part_of
 from orchestrator.dashboard.pages.run_page import asked_sweep_dir
-from orchestrator.dashboard.settings import Shared, shared
+from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.review.charts.axes import XAxis, plain
-from orchestrator.review.charts.curves import Chart, figure_of_curves
+from orchestrator.review.charts.curves import Chart, View, figure_of_curves
 from orchestrator.review.compare import told_apart
 from orchestrator.review.damage import readable
 from orchestrator.review.logs.page_size import fitting, html_bytes
@@ -63,9 +63,7 @@ class LoadedSweep:
     is_read: bool
 
 
-def asked_sweep(
-    found: Annotated[SweepDir, Depends(asked_sweep_dir)], its: Annotated[Shared, Depends(shared)], metric: Metric = None
-) -> LoadedSweep:
+def asked_sweep(found: Annotated[SweepDir, Depends(asked_sweep_dir)], its: Its, metric: Metric = None) -> LoadedSweep:
     """The sweep that an address names, with its cells compared by a metric. Raises UserError where it cannot be read,
     HTTPException (404) where there is none, and for a metric that none of its cells has measured.
     """
@@ -79,7 +77,7 @@ def asked_sweep(
 
 
 @router.get("")
-def sweeps(request: Request, its: Annotated[Shared, Depends(shared)], begin: Begin = 0) -> Response:
+def sweeps(request: Request, its: Its, begin: Begin = 0) -> Response:
     """The sweeps of the folder, the last one that changed first."""
     runs = _runs(its)
     folders = sweep_folders(its.settings.runs_dir)
@@ -174,7 +172,7 @@ def _why_pruned(reason: Reason) -> str:
 def figure(
     kind: Kind,
     asked: Annotated[LoadedSweep, Depends(asked_sweep)],
-    its: Annotated[Shared, Depends(shared)],
+    its: Its,
     x: Metric = None,
     y: Metric = None,
     how: How = "best",
@@ -197,14 +195,14 @@ def _curves(view: SweepView, its: Shared, axis: XAxis) -> Mapping[str, object]:
     """The loss of the best cells over each other; cells that have no value yet come last."""
     cells = [cell for cell in view.cells if cell.run is not None][:_MOST_CURVES]
     names = told_apart(shorten(cell.entry.name, _LONGEST_NAME) for cell in cells)
-    curves = partial(its.beside.curves, chart=_LOSS, x=axis)
+    curves = partial(its.beside.curves, chart=_LOSS, view=View(axis))
     drawn = {
         name: readable(partial(curves, cell.run.run))[0] or ()
         for name, cell in zip(names, cells, strict=True)
         if cell.run is not None
     }
     beside = sum(2 * html_bytes(name) + _BYTES_OF_A_CURVE for name in names)
-    made = figure_of_curves(_LOSS, drawn, x=axis, beside=beside)
+    made = figure_of_curves(_LOSS, drawn, View(axis), beside=beside)
     if len(drawn) == 1:
         return made
     return loss_curves(view, made, {plain(name): cell for name, cell in zip(names, cells, strict=True)})

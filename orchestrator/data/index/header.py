@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.errors import DataError, UserError
+from orchestrator.errors import DataError, UserError, file_refusal
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -74,11 +74,8 @@ def read_index(prefix: Path) -> IndexHeader:
         if not path.is_file():
             raise UserError(_missing(prefix, path))
     path = idx_path(prefix)
-    try:
-        with open(path, "rb") as file:
-            return _read(prefix, path, file)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with file_refusal(path), open(path, "rb") as file:
+        return _read(prefix, path, file)
 
 
 def tokens_before(header: IndexHeader, sequence: int) -> int:

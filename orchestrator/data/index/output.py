@@ -27,7 +27,7 @@ from orchestrator.data.tokenizers.encoding import EncodedChunk
 from orchestrator.errors import JobError, UserError
 from orchestrator.files.stored_files import read_object
 from orchestrator.run.checkpoints import file_record
-from orchestrator.run.rundir import append_line, read_lines, write_atomically
+from orchestrator.run.rundir import append_line, read_lines, sync_folder, write_atomically
 
 _BLOCK = 1 << 20
 _DTYPE_CODES = {name: code for code, (name, _) in DTYPES.items()}
@@ -172,7 +172,7 @@ class PartialOutput:
                 bin_path(left_over).unlink(missing_ok=True)
             for i, prefix in reversed(list(enumerate(self.prefixes))):
                 os.replace(self.folder / f"{i}.idx", idx_path(prefix))
-            _sync(self.folder.parent)
+            sync_folder(self.folder.parent)
             self.discard()
         return written
 
@@ -309,11 +309,3 @@ def _refuse_existing(prefixes: Sequence[Path]) -> None:
         for path in (idx_path(prefix), bin_path(prefix)):
             if path.exists():
                 raise UserError(f"{path} exists already; add --overwrite to replace it, or choose another prefix")
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

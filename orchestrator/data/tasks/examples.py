@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.data.input.sources import LONGEST_RECORD
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, file_refusal
 from orchestrator.files.file_types import why_unreadable
 
 _SPACE = re.compile(r"\s+")
@@ -32,18 +32,13 @@ def cleaned(text: str) -> str:
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a file, each after its place, `FILE:LINE`. Raises UserError for what is not text in UTF-8."""
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(LONGEST_RECORD + 1), b""), start=1):
-                place = f"{path}:{number}"
-                if len(line) > LONGEST_RECORD:
-                    raise UserError(
-                        f"{place}: this line has more than {LONGEST_RECORD >> 20} MiB: no example is so long"
-                    )
-                try:
-                    yield place, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    what = why_unreadable(path, line) if number == 1 else None
-                    raise UserError(f"{place}: {what or f'this is not text in UTF-8: {error.reason}'}") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with file_refusal(path), open(path, "rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_RECORD + 1), b""), start=1):
+            place = f"{path}:{number}"
+            if len(line) > LONGEST_RECORD:
+                raise UserError(f"{place}: this line has more than {LONGEST_RECORD >> 20} MiB: no example is so long")
+            try:
+                yield place, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                what = why_unreadable(path, line) if number == 1 else None
+                raise UserError(f"{place}: {what or f'this is not text in UTF-8: {error.reason}'}") from error

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from orchestrator.data.input.json_values import read_json
 from orchestrator.data.tasks.examples import Example, read_lines
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, file_refusal
 from orchestrator.files.folder_tree import folder_tree
 
 OPTIONS = "ABCD"
@@ -25,10 +25,8 @@ def race_files(path: Path) -> list[Path]:
     UserError where something in it cannot be read: its questions would be missing."""
     if not path.is_dir():
         return [path]
-    try:
+    with file_refusal(path):
         tree = folder_tree(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     if unread := [each for each in tree.left_out if not each.is_read]:
         raise UserError(f"{unread[0]}; take it out of {path}, or mend it")
     return [each for each in tree.files if each.suffix.lower() in _ENDINGS]

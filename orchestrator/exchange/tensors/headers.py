@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import UserError
+from orchestrator.errors import UserError, file_refusal
 
 LONGEST_HEADER = 100_000_000
 """Bytes; the format's own limit."""
@@ -43,16 +43,13 @@ def read_headers(path: Path) -> list[Header]:
         raise UserError(f"{path} is missing")
     if not path.is_file():
         raise UserError(f"{path} is no file")
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(_LENGTH_BYTES)
-            length = int.from_bytes(start, "little")
-            if len(start) < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, LONGEST_HEADER):
-                raise _damaged(path, f"it says that its header has {length} bytes, and the file has {size}")
-            text = file.read(length)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with file_refusal(path), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(_LENGTH_BYTES)
+        length = int.from_bytes(start, "little")
+        if len(start) < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, LONGEST_HEADER):
+            raise _damaged(path, f"it says that its header has {length} bytes, and the file has {size}")
+        text = file.read(length)
     try:
         header = json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:

@@ -153,7 +153,7 @@ def _as_it_chose(job: JobSpec, run: RunDir) -> JobSpec:
         for name, word in left_open.items()
         if getattr(job.runtime, name) == word and (value := getattr(started, name, None)) is not None
     }
-    return job.model_copy(update={"runtime": job.runtime.model_copy(update=chosen)})
+    return job.changed(runtime=chosen)
 
 
 def _train(run: RunDir, job: JobSpec, module: str, on_launched: Callable[[str], None] = lambda launch_id: None) -> Exit:

@@ -121,6 +121,13 @@ class Follower:
         if not ends and ended:
             raise Exit
 
+    def _one_of(self, possible: Sequence[Block]) -> Answer:
+        """Follow the block that is taken, or each of those that may be."""
+        if len(possible) == 1:
+            return self._guarded(possible[0])
+        self._apart([partial(self.block, body) for body in possible])
+        return None
+
     def _guarded(self, block: Block) -> Answer:
         """Follow a block that is taken; where it only ends the script, it is a complaint and is passed over."""
         before, started = self.variables.copy(), len(self.commands)
@@ -142,10 +149,7 @@ class Follower:
                 break
         else:
             possible.append(command.otherwise)
-        if len(possible) == 1:
-            return self._guarded(possible[0])
-        self._apart([partial(self.block, body) for body in possible])
-        return None
+        return self._one_of(possible)
 
     def case(self, command: Case) -> Answer:
         word = known(text(command.word, self.variables))
@@ -161,10 +165,7 @@ class Follower:
                 break
         else:
             possible.append(())
-        if len(possible) == 1:
-            return self._guarded(possible[0])
-        self._apart([partial(self.block, body) for body in possible])
-        return None
+        return self._one_of(possible)
 
     @staticmethod
     def _matches(word: str | None, pattern: str | None) -> Answer:

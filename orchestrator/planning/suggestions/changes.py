@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.fields.base import Section
 from orchestrator.spec.job import JobSpec
 
 
@@ -15,10 +14,7 @@ def with_fields(job: JobSpec, fields: Mapping[str, Any]) -> JobSpec:
     for path, value in fields.items():
         section, _, name = path.partition(".")
         by_section.setdefault(section, {})[name] = value
-    sections: dict[str, Section] = {
-        name: getattr(job, name).model_copy(update=values) for name, values in by_section.items()
-    }
-    return job.model_copy(update=sections)
+    return job.changed(**by_section)
 
 
 def overrides(fields: Mapping[str, Any]) -> tuple[str, ...]:

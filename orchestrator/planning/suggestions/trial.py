@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,3 +52,8 @@ def tried(plan: Plan, forecast: Forecast, fields: Mapping[str, Any]) -> Trial | 
     if capacity(estimate.memory, forecast.device) not in as_it_is:
         return None
     return Trial(fields, estimate.job, estimate.time)
+
+
+def trials(plan: Plan, forecast: Forecast, changes: Iterable[Mapping[str, Any]]) -> list[Trial]:
+    """Those of the changes that may run."""
+    return [trial for each in changes if (trial := tried(plan, forecast, each)) is not None]

@@ -44,6 +44,19 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class View:
+    """How curves are looked at. `smoothing`: 0 for the values themselves; `log`: of the y axis; `perplexity`: the
+    exponential of losses; `within`: a part of the x axis.
+    """
+
+    x: XAxis = "steps"
+    smoothing: float = 0.0
+    log: bool = False
+    perplexity: bool = False
+    within: Range = (None, None)
+
+
+@dataclass(frozen=True)
 class Reference:
     """A number that a curve is held against, as a line over the whole width, in the metric's own unit."""
 
@@ -99,31 +112,22 @@ def charts_with(values: Mapping[str, float], device: object) -> list[Chart]:
 def figure_of(
     chart: Chart,
     runs: Mapping[str, Series],
+    view: View = View(),
     *,
-    x: XAxis = "steps",
-    smoothing: float = 0.0,
-    log: bool = False,
-    perplexity: bool = False,
-    within: Range = (None, None),
     marks: Sequence[Mark] = (),
     references: Sequence[Reference] = (),
 ) -> Figure:
     """The curves of one chart of one or several runs (their names by the keys of `runs`), thinned out to 1,500 points
-    each with their extremes kept; `within` a part of the x axis, for as many points there. `perplexity` draws the
-    exponential of losses. `marks` and `references` are those of the only run. Of several runs each has the same
-    colour in every chart.
+    each with their extremes kept; of a part of the x axis, for as many points there. `marks` and `references` are those
+    of the only run. Of several runs each has the same colour in every chart.
     """
     alone = len(runs) == 1
-    drawn = {
-        name: curves_of(chart, series, x=x, smoothing=smoothing, within=within, perplexity=perplexity, undone=alone)
-        for name, series in runs.items()
-    }
-    ticks, lines, notes = drawn_marks(marks, next(iter(runs.values())), x) if alone else ([], [], [])
-    beside = len(json.dumps([ticks, lines, notes]))
-    figure = figure_of_curves(chart, drawn, x=x, log=log, perplexity=perplexity, beside=beside)
+    drawn = {name: curves_of(chart, series, view, undone=alone) for name, series in runs.items()}
+    ticks, lines, notes = drawn_marks(marks, next(iter(runs.values())), view.x) if alone else ([], [], [])
+    figure = figure_of_curves(chart, drawn, view, beside=len(json.dumps([ticks, lines, notes])))
     if alone and figure["data"]:
         figure["data"] += ticks
-        held = [_held_against(each, chart, log) for each in references if math.isfinite(each.value)]
+        held = [_held_against(each, chart, view.log) for each in references if math.isfinite(each.value)]
         figure["layout"] |= {
             "shapes": [*lines, *(line for line, _ in held)],
             "annotations": [*notes, *(note for _, note in held)],
@@ -149,31 +153,14 @@ class Curve:
         return sum(len(points["x"]) for points in (self.points, self.smooth, self.undone) if points is not None)
 
 
-def curves_of(
-    chart: Chart,
-    series: Series,
-    *,
-    x: XAxis = "steps",
-    smoothing: float = 0.0,
-    within: Range = (None, None),
-    perplexity: bool = False,
-    undone: bool = False,
-) -> tuple[Curve, ...]:
+def curves_of(chart: Chart, series: Series, view: View, *, undone: bool = False) -> tuple[Curve, ...]:
     """The curves of one run in a chart, apart from the measurements that they were made of."""
-    way = _CurveOptions(x, smoothing, within, chart.scale, perplexity and chart.name == "loss")
+    way = _CurveOptions(view, chart.scale, view.perplexity and chart.name == "loss")
     return tuple(way.curve(key, series, with_undone=undone) for key in keys_of(chart, series))
 
 
-def figure_of_curves(
-    chart: Chart,
-    runs: Mapping[str, Sequence[Curve]],
-    *,
-    x: XAxis = "steps",
-    log: bool = False,
-    perplexity: bool = False,
-    beside: int = 0,
-) -> Figure:
-    """The figure of curves that `curves_of` made of each run in the same way. `beside`: the bytes of what is added."""
+def figure_of_curves(chart: Chart, runs: Mapping[str, Sequence[Curve]], view: View, *, beside: int = 0) -> Figure:
+    """The figure of curves that `curves_of` made of each run in the same view. `beside`: the bytes of what is added."""
     data: list[dict[str, Any]] = []
     for number, (name, curves) in enumerate(runs.items()):
         for place, curve in enumerate(curves):
@@ -181,12 +168,12 @@ def figure_of_curves(
             data += _traces(curve, label, line_of(place) if len(runs) == 1 else line_of(number, place))
     share_points(data, beside)
     layout: dict[str, Any] = {
-        "title": {"text": "Perplexity" if perplexity and chart.name == "loss" else chart.title},
+        "title": {"text": "Perplexity" if view.perplexity and chart.name == "loss" else chart.title},
         "showlegend": sum("meta" not in trace and trace.get("showlegend", True) for trace in data) > 1,
-        "xaxis": {"title": {"text": x_title(x)}, **({"type": "date"} if x == "clock" else {})},
+        "xaxis": {"title": {"text": x_title(view.x)}, **({"type": "date"} if view.x == "clock" else {})},
         "yaxis": {
             "title": {"text": chart.unit},
-            "type": "log" if log else "linear",
+            "type": "log" if view.log else "linear",
             **({"tickformat": chart.ticks} if chart.ticks else {}),
         },
     }
@@ -235,9 +222,7 @@ def _belongs(chart: Chart, key: str) -> bool:
 class _CurveOptions:
     """How a curve is drawn."""
 
-    x: XAxis
-    smoothing: float
-    within: Range
+    view: View
     scale: float
     perplexity: bool
 
@@ -246,13 +231,13 @@ class _CurveOptions:
         counting = series.counting(column)
         points = self._points(series, counting.iterations, counting.values)
         smooth = None
-        if self.smoothing != 0:
-            smooth = self._points(series, counting.iterations, smoothed(counting.values, self.smoothing))
+        if self.view.smoothing != 0:
+            smooth = self._points(series, counting.iterations, smoothed(counting.values, self.view.smoothing))
         return Curve(key, points, smooth, self._undone(series, column) if with_undone else None)
 
     def _undone(self, series: Series, column: Column) -> Points | None:
         """Steps that a resume from an earlier checkpoint has undone, on the axes where they keep their place."""
-        if self.x not in ("steps", "tokens"):
+        if self.view.x not in ("steps", "tokens"):
             return None
         count = series.still_counting(column)
         iterations = [*column.undone_iterations, *column.iterations[count:]]
@@ -274,7 +259,7 @@ class _CurveOptions:
             iterations, values = [iterations[each] for each in kept], [values[each] for each in kept]
         places = thinned(values, _MOST_POINTS)
         return {
-            "x": [x_of(series, iterations[place], self.x) for place in places],
+            "x": [x_of(series, iterations[place], self.view.x) for place in places],
             "y": [self._y(values[place]) for place in places],
         }
 
@@ -285,18 +270,18 @@ class _CurveOptions:
 
     def _steps(self, series: Series) -> tuple[int | None, int | None]:
         """The first and the last step of the part that is asked for."""
-        low, high = self.within
+        low, high = self.view.within
         if (low is None and high is None) or not series.iterations:
             return None, None
         low, high = -math.inf if low is None else low, math.inf if high is None else high
-        if self.x == "steps":
+        if self.view.x == "steps":
             inside = [iteration for iteration in series.iterations if low <= iteration <= high]
-        elif self.x == "tokens":
+        elif self.view.x == "tokens":
             inside = [series.iterations[place] for place, at in enumerate(series.tokens) if low <= at <= high]
         else:
             first = series.times[0]
             offset = zone_of(series).tm_gmtoff
-            if self.x == "time":
+            if self.view.x == "time":
                 begin, end = first + low * 3600, first + high * 3600
             else:
                 begin, end = low / 1000 - offset, high / 1000 - offset

@@ -15,13 +15,12 @@ from orchestrator.planning.hardware.devices import CPU, computing_unit, device_n
 from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.review.charts.curves import Reference
-from orchestrator.review.charts.series import Series
+from orchestrator.review.charts.series import Series, usual_of
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSaved, Started
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
-from orchestrator.tracking.measurements.latest import usual
 
 Unit = Literal["seconds", "memory", "disk", "share", "count"]
 
@@ -76,23 +75,23 @@ def rows_of(planned: RunPlan, series: Series, events: EventLog) -> list[Row]:
     """The table of planned and measured."""
     plan, taken = planned.plan, planned.forecast
     started, saved = events.last(Started), events.last(CheckpointSaved)
-    step = _median(series, "throughput/step_seconds")
+    step = usual_of(series, "throughput/step_seconds")
     peaks = series.measured("memory/peak_bytes")
     return [
         Row("seconds per step", taken.time.step_seconds, step, "seconds"),
         Row(
             "tokens per second in all",
             taken.time.tokens_per_second_per_gpu * plan.job.world_size,
-            _median(series, "throughput/tokens_per_second"),
+            usual_of(series, "throughput/tokens_per_second"),
             "count",
         ),
         Row(
             f"TFLOP/s per {computing_unit(taken.device.name)}",
             taken.time.tflops_per_gpu,
-            _median(series, "throughput/tflops_per_gpu"),
+            usual_of(series, "throughput/tflops_per_gpu"),
             "count",
         ),
-        Row("MFU", taken.time.mfu, _median(series, "throughput/mfu"), "share"),
+        Row("MFU", taken.time.mfu, usual_of(series, "throughput/mfu"), "share"),
         Row("peak memory of a rank", taken.memory.peak_bytes, max(peaks.values) if peaks else None, "memory"),
         Row(
             "all steps",
@@ -164,18 +163,10 @@ def _on(job: JobSpec, device: str, layers: str) -> tuple[JobSpec, str | None]:
     """A job on the device and with the layers that it started with, where these are known."""
     runtime: dict[str, Any] = {"layers": layers} if layers in ("torch", "transformer_engine") else {}
     if device.casefold() == CPU.casefold():
-        job = job.model_copy(update={"launch": job.launch.model_copy(update={"gpu": None})})
-        return job.model_copy(
-            update={"runtime": job.runtime.model_copy(update={**runtime, "device": "cpu"})}
-        ), "it trained there"
-    job = job.model_copy(update={"runtime": job.runtime.model_copy(update=runtime)})
+        return job.changed(launch={"gpu": None}, runtime={**runtime, "device": "cpu"}), "it trained there"
+    job = job.changed(runtime=runtime)
     try:
         name = device_named(device).name
     except UserError:
         return job, None
-    return job.model_copy(update={"launch": job.launch.model_copy(update={"gpu": name})}), "it trained there"
-
-
-def _median(series: Series, key: str) -> float | None:
-    column = series.measured(key)
-    return None if column is None else usual(column.values)
+    return job.changed(launch={"gpu": name}), "it trained there"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files.stored_files import size_of
+from orchestrator.tracking.measurements.latest import usual
 from orchestrator.tracking.measurements.metrics import Metric, MetricTail
 
 _BYTES_PER_NUMBER = 8
@@ -188,6 +189,12 @@ class GrowingSeries:
             self.series.add(found)
         self.offset = tail.offset
         return self.series
+
+
+def usual_of(series: Series, key: str) -> float | None:
+    """The median of the latest values of a key; None where nothing was measured."""
+    column = series.measured(key)
+    return None if column is None else usual(column.values)
 
 
 def thinned(values: Sequence[float], most: int) -> list[int]:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
@@ -37,13 +36,11 @@ from orchestrator.run.checkpoints import (
     write_commit,
 )
 from orchestrator.run.events.types import CheckpointFailed, CheckpointSaved
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run.rundir import write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.host_copies import HostCopies
-from orchestrator.runtime.processes.control import Control
-from orchestrator.runtime.processes.process_groups import Ranks, rng_state, set_rng_state
-from orchestrator.runtime.records.records import Records
+from orchestrator.runtime.processes.process_groups import rng_state, set_rng_state
+from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.saving.checkpoint_reader import load, shared
 from orchestrator.runtime.saving.exports import Exports
 from orchestrator.runtime.saving.layouts import layout
@@ -84,26 +81,21 @@ class Checkpointer:
 
     def __init__(
         self,
-        run: RunDir,
         job: JobSpec,
-        ranks: Ranks,
-        control: Control,
-        lease: Lease,
-        records: Records,
+        launch: Launch,
+        processes: Processes,
         chunks: list[Any],
         optimizer: Any,
-        data_parallel_group: dist.ProcessGroup,
         code: dict[str, str],
-        beat: Callable[[], None],
         carried: Mapping[str, bytes],
     ) -> None:
-        """`beat` is called while a save is waited for, which may take longer than any step. `carried` is, on rank 0,
-        what is written beside the weights, by name (`portable.files_to_carry`).
-        """
-        self._run, self._job, self._ranks, self._control, self._lease = run, job, ranks, control, lease
-        self._records, self._chunks, self._optimizer = records, chunks, optimizer
-        self._data_parallel = data_parallel_group
-        self._code, self._beat, self._carried = code, beat, carried
+        """`carried` is, on rank 0, what is written beside the weights, by name (`portable.files_to_carry`)."""
+        self._job, self._chunks, self._optimizer = job, chunks, optimizer
+        self._run, self._lease, self._records = launch.run, launch.lease, launch.records
+        self._ranks, self._control = processes.ranks, processes.control
+        self._data_parallel = processes.groups.data_parallel
+        self._beat = launch.watchdog.beat  # a save that is waited for may take longer than any step
+        self._code, self._carried = code, carried
         self._device = next(parameter.device.type for chunk in chunks for parameter in chunk.parameters())
         self._copies = HostCopies()
         self._removals = Removals()

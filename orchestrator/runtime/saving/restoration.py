@@ -15,9 +15,7 @@ from orchestrator.run.checkpoints import Commit, passed_over
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSkipped
 from orchestrator.run.rundir import RunDir
-from orchestrator.runtime.processes.control import Control
-from orchestrator.runtime.processes.process_groups import Ranks
-from orchestrator.runtime.records.records import Records
+from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.saving.pretrained import Source, find_source, load_weights
 from orchestrator.runtime.saving.verification import newest_whole
@@ -40,12 +38,10 @@ class Restored:
 
 
 def restore(
-    run: RunDir,
     job: JobSpec,
     words: Vocabulary,
-    ranks: Ranks,
-    control: Control,
-    records: Records,
+    launch: Launch,
+    processes: Processes,
     checkpointer: Checkpointer,
     modules: list[Any],
     optimizer: Any,
@@ -53,10 +49,11 @@ def restore(
     from_scratch: bool,
 ) -> Restored:
     """Load the newest whole checkpoint. A run that was started before and has none fails, unless told to start over."""
+    run, ranks, control = launch.run, processes.ranks, processes.control
 
     def skip(path: Path, message: str) -> None:
         logger.warning("skipped a checkpoint: %s", message)
-        records.event(CheckpointSkipped(path=str(path), message=message))
+        launch.records.event(CheckpointSkipped(path=str(path), message=message))
 
     commit = newest_whole(run, control, ranks, skip)
     events = run.events() if ranks.is_first else EventLog()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.review.charts.axes import XAxis
-from orchestrator.review.charts.curves import CHARTS, Reference, chart_of, charts_with, figure_of, keys_of
+from orchestrator.review.charts.curves import CHARTS, Reference, View, chart_of, charts_with, figure_of, keys_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import Mark
 from orchestrator.tracking.measurements.metrics import Metric
@@ -55,8 +55,8 @@ def test_a_chart_tells_the_speed_of_what_a_run_trains_on(device: str | None, uni
 @pytest.mark.parametrize("x", get_args(XAxis))
 def test_a_part_of_the_axis_is_drawn_to_its_edges(x: XAxis) -> None:
     series = series_of(*range(1, 101))
-    whole = drawn(figure_of(CHARTS["loss"], {"run": series}, x=x))[0]["x"]
-    part = drawn(figure_of(CHARTS["loss"], {"run": series}, x=x, within=(whole[40], whole[50])))[0]
+    whole = drawn(figure_of(CHARTS["loss"], {"run": series}, View(x)))[0]["x"]
+    part = drawn(figure_of(CHARTS["loss"], {"run": series}, View(x, within=(whole[40], whole[50]))))[0]
     assert part["x"] == whole[39:52]
     assert part["y"] == [float(step) for step in range(40, 53)]
 
@@ -64,7 +64,7 @@ def test_a_part_of_the_axis_is_drawn_to_its_edges(x: XAxis) -> None:
 def test_zooming_shows_points_that_were_thinned_out() -> None:
     series = series_of(*range(1, 100_001))
     whole = drawn(figure_of(CHARTS["loss"], {"run": series}))[0]
-    part = drawn(figure_of(CHARTS["loss"], {"run": series}, within=(500, 600)))[0]
+    part = drawn(figure_of(CHARTS["loss"], {"run": series}, View(within=(500, 600))))[0]
     assert len(whole["x"]) <= 1500
     assert part["x"] == list(range(499, 602))
 
@@ -74,7 +74,7 @@ def test_any_course_gives_json_and_what_counts_stands_apart_from_what_was_undone
     steps: list[int], at: tuple[int, int]
 ) -> None:
     series = series_of(*steps)
-    figure = figure_of(CHARTS["loss"], {"run": series}, within=(min(at), max(at)), smoothing=0.5)
+    figure = figure_of(CHARTS["loss"], {"run": series}, View(within=(min(at), max(at)), smoothing=0.5))
     json.dumps(figure, allow_nan=False)
     for trace in drawn(figure_of(CHARTS["loss"], {"run": series})):
         assert trace["x"] == sorted({step for step in steps if step <= steps[-1]})
@@ -95,13 +95,13 @@ def test_marks_stand_where_they_happened_and_say_what() -> None:
     assert (ticks["x"], ticks["text"], ticks["yaxis"]) == ([5], ["checkpoint 5"], "y2")
     assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [5]
     assert [note["hovertext"] for note in figure["layout"]["annotations"]] == ["resumed from 5"]
-    by_time = figure_of(CHARTS["loss"], {"run": series}, marks=marks, x="time")
+    by_time = figure_of(CHARTS["loss"], {"run": series}, View("time"), marks=marks)
     assert by_time["layout"]["shapes"][0]["x0"] == pytest.approx(45 / 3600)
 
 
 def test_references_are_lines_in_the_unit_of_the_chart() -> None:
     series = series_of(1, 2, key="memory/peak_bytes")
-    figure = figure_of(CHARTS["memory"], {"run": series}, references=[Reference("plan", 3 * 2.0**30)], log=True)
+    figure = figure_of(CHARTS["memory"], {"run": series}, View(log=True), references=[Reference("plan", 3 * 2.0**30)])
     [line] = figure["layout"]["shapes"]
     assert (line["y0"], line["name"]) == (3.0, "plan")
     assert figure["layout"]["annotations"][0]["y"] == pytest.approx(math.log10(3))
@@ -130,10 +130,10 @@ def test_a_small_learning_rate_is_no_millionth() -> None:
 
 def test_perplexity_is_the_exponential_of_losses_and_of_nothing_else() -> None:
     series = series_of(2, 3, 800)
-    assert drawn(figure_of(CHARTS["loss"], {"run": series}, perplexity=True))[0]["y"] == [
+    assert drawn(figure_of(CHARTS["loss"], {"run": series}, View(perplexity=True)))[0]["y"] == [
         math.exp(2),
         math.exp(3),
         None,
     ]
     rates = series_of(2, key="train/lr")
-    assert drawn(figure_of(CHARTS["lr"], {"run": rates}, perplexity=True))[0]["y"] == [2.0]
+    assert drawn(figure_of(CHARTS["lr"], {"run": rates}, View(perplexity=True)))[0]["y"] == [2.0]

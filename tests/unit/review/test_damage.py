@@ -16,7 +16,7 @@ from support.training import tiny_job
 from orchestrator.dashboard.rendering import spark_points, spark_words
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.review.charts.curves import CHARTS, figure_of
+from orchestrator.review.charts.curves import CHARTS, View, figure_of
 from orchestrator.review.charts.series import GrowingSeries
 from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.index import RunIndex
@@ -69,7 +69,7 @@ def told(run: RunDir, runs_dir: Path) -> RunSummary:
     series = GrowingSeries(run.metrics_file).refresh()
     for chart in CHARTS.values():
         for x in ("steps", "tokens", "time", "clock"):
-            figure = figure_of(chart, {"one": series}, x=x, smoothing=0.5, marks=marks_of(run.events()))
+            figure = figure_of(chart, {"one": series}, View(x, 0.5), marks=marks_of(run.events()))
             json.dumps(figure, allow_nan=False)
     return summary
 

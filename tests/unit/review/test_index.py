@@ -17,7 +17,7 @@ from support.training import tiny_job
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review.cache import Cache
-from orchestrator.review.charts.curves import CHARTS
+from orchestrator.review.charts.curves import CHARTS, View
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
 from orchestrator.run.rundir import RunDir
@@ -143,7 +143,7 @@ def test_charts_of_many_runs_read_each_run_once(tmp_path: Path, monkeypatch: pyt
     charts = [CHARTS["loss"], CHARTS["lr"]]
     for chart in charts * 2:
         for run in runs:
-            [curve] = beside.curves(run, chart, charts)
+            [curve] = beside.curves(run, chart, View(), charts)
             assert curve.points["x"] == [1, 2, 3, 4]
     assert len(read) == len(runs)
     for _ in range(2):
@@ -151,7 +151,7 @@ def test_charts_of_many_runs_read_each_run_once(tmp_path: Path, monkeypatch: pyt
     assert len(read) == len(runs)
     assert SeriesCache(index).facts(runs[0]).values["tokens"] == 256.0
     measure(runs[0], 5, 5)
-    assert beside.curves(runs[0], charts[0])[0].points["x"] == [1, 2, 3, 4, 5]
+    assert beside.curves(runs[0], charts[0], View())[0].points["x"] == [1, 2, 3, 4, 5]
     assert beside.facts(runs[0]).values["tokens"] == 320.0
 
 

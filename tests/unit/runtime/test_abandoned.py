@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.state import TrainState
@@ -36,21 +38,12 @@ class _Wire(Control):
 def _begin(run: RunDir, wire: _Wire, rank: int, lease: Lease) -> None:
     wire.is_first = rank == 0
     where = Ranks(rank=rank, world_size=2, tp=0, tp_size=1, pp=0, pp_size=1, dp=rank, dp_size=2, num_chunks=1)
-    group: Any = None
-    Checkpointer(
-        run,
-        tiny_job("abandoned"),
-        where,
-        wire,
-        lease,
-        Records(run, lease),
-        [torch.nn.Linear(1, 1)],
-        None,
-        group,
-        {},
-        lambda: None,
-        {},
-    ).begin(TrainState())
+    nobody: Any = None
+    watchdog: Any = SimpleNamespace(beat=lambda: None)
+    groups: Any = SimpleNamespace(data_parallel=None)
+    launch = Launch("test", run, lease, Records(run, lease), nobody, watchdog, nobody)
+    processes = Processes(nobody, where, groups, wire)
+    Checkpointer(tiny_job("abandoned"), launch, processes, [torch.nn.Linear(1, 1)], None, {}, {}).begin(TrainState())
 
 
 def test_an_event_log_that_refuses_ends_every_rank(tmp_path: Path) -> None:
