@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ class Scores(NamedTuple):
         return self.heads * self.value_width
 
 
-@dataclass(frozen=True)
-class ForwardBackward:
+class ForwardBackward(NamedTuple):
     """Something of the forward pass, and of the backward pass."""
 
     forward: float
@@ -70,8 +68,7 @@ class ForwardBackward:
 NOTHING = ForwardBackward(0, 0)
 
 
-@dataclass(frozen=True)
-class RankShape:
+class RankShape(NamedTuple):
     """The sizes of a layer's tensors on one rank over a micro-batch, in elements."""
 
     width: int
