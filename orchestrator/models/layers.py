@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import Fields, Matrix
+from typing import TYPE_CHECKING
+
+from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.blocks.registry import attention_of
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Fields
 
 
 def transformer_layer(model: Fields, ffn: int) -> tuple[Matrix, ...]:

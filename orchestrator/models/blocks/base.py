@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Accesses, Fields
 
 FP32 = 4
 """Bytes."""
@@ -52,8 +54,7 @@ class Scores(NamedTuple):
         return self.heads * self.value_width
 
 
-@dataclass(frozen=True)
-class ForwardBackward:
+class ForwardBackward(NamedTuple):
     """Something of the forward pass, and of the backward pass."""
 
     forward: float
@@ -67,8 +68,7 @@ class ForwardBackward:
 NOTHING = ForwardBackward(0, 0)
 
 
-@dataclass(frozen=True)
-class RankShape:
+class RankShape(NamedTuple):
     """The sizes of a layer's tensors on one rank over a micro-batch, in elements."""
 
     width: int
@@ -115,21 +115,6 @@ class CoreKernels(NamedTuple):
     """The core is computed again in the backward pass."""
 
 
-class Accesses(Protocol):
-    """How often kernels read or write what passes between the matrices and the core (planning/time/kernels.py)."""
-
-    @property
-    def rope(self) -> ForwardBackward: ...
-    @property
-    def attention_layout(self) -> ForwardBackward: ...
-    @property
-    def joins(self) -> float: ...
-    @property
-    def returns_together(self) -> bool: ...
-    @property
-    def projection(self) -> ForwardBackward | None: ...
-
-
 class CoreWork(NamedTuple):
     """A micro-batch of a rank, as the kernels around the core of attention see it."""
 
@@ -157,41 +142,6 @@ class LayerTools(NamedTuple):
     """Attention of queries to keys and values that are there."""
     rotated_attention: Any
     """megatron-core's SelfAttention, with one kernel that rotates queries and keys where the projection left them."""
-
-
-class Fields(Protocol):
-    """What blocks ask of a model, by the names of its fields. Those of one block alone are a protocol of its own."""
-
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def seq_length(self) -> int: ...
-    @property
-    def num_attention_heads(self) -> int: ...
-    @property
-    def query_groups(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def has_qkv_bias(self) -> bool: ...
-    @property
-    def add_bias_linear(self) -> bool: ...
-    @property
-    def qk_layernorm(self) -> bool: ...
-    @property
-    def normalization(self) -> Literal["LayerNorm", "RMSNorm"]: ...
-    @property
-    def is_gated(self) -> bool: ...
-    @property
-    def apply_layernorm_1p(self) -> bool: ...
-    @property
-    def position_embedding_type(self) -> str: ...
-    @property
-    def rotary_percent(self) -> float: ...
-    @property
-    def attention_logit_softcapping(self) -> float | None: ...
 
 
 def norm_parameters(model: Fields, width: int) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.models.blocks.base import Fields, Matrix
+from orchestrator.models.blocks.base import Matrix
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Fields
 
 Shapes = dict[str, tuple[int, ...]]
 

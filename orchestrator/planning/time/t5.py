@@ -39,7 +39,7 @@ def half_layer_pass(half: Half, settings: dict[Half, Setting]) -> Pass:
     if own.model.position_embedding_type == "relative":
         samples = own.sequences if half == "encoder" else 1
         scores = samples * own.model.num_attention_heads / own.tp * own.model.seq_length**2 * own.size
-        moved = {name: own.streaming(times * scores) for name, times in vars(_BIAS).items()}
+        moved = {name: own.streaming(times * scores) for name, times in _BIAS._asdict().items()}
         layer = Pass(
             add(layer.forward, {"attention": moved["forward"]}), add(layer.backward, {"attention": moved["backward"]})
         )

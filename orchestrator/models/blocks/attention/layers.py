@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.models.blocks.base import Fields, LayerTools
+from orchestrator.models.blocks.base import LayerTools
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Fields
 
 
 def settings(model: Fields) -> dict[str, Any]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import Fields, Matrix, Scores, norm_parameters
+from typing import TYPE_CHECKING
+
+from orchestrator.models.blocks.base import Matrix, Scores, norm_parameters
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Fields
 
 
 def matrices(model: Fields) -> tuple[Matrix, ...]:

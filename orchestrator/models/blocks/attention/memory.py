@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from orchestrator.models.blocks.base import FP32, CoreKernels, Fields, RankShape, norm_statistics
+from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Fields
 
 
 class HeadSizes(NamedTuple):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import NOTHING, CoreWork, Fields, ForwardBackward
+from typing import TYPE_CHECKING
+
+from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Fields
 
 
 def moved(model: Fields, work: CoreWork) -> ForwardBackward:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from orchestrator.models.blocks.attention.matrices import matrices
-from orchestrator.models.blocks.base import Fields
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Fields
 
 
 def weights(model: Fields) -> Shapes:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import Fields, Matrix
+from typing import TYPE_CHECKING
+
+from orchestrator.models.blocks.base import Matrix
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Fields
 
 
 def matrices(model: Fields, ffn: int) -> tuple[Matrix, ...]:
