@@ -227,8 +227,7 @@ def test_what_it_takes(orchestrator: Any, seed: Path) -> None:
     assert verdict["stops"] == []
     # The disk may be full.
     [warning] = [each for each in verdict["warnings"] if not each["path"].startswith("checkpoint.")]
-    assert warning["path"] == "parallelism.pipeline_model_parallel_size"
-    assert "2 micro-batches through 2 stages" in warning["message"]
+    assert (warning["code"], warning["path"]) == ("pipeline_bubble", "parallelism.pipeline_model_parallel_size")
     out = orchestrator("plan", seed, "--gpu", "A100").out
     for said in ("A100 (--gpu)", "% MFU", "Memory of a rank of stage", "Verdict: nothing stops this job; "):
         assert said in out
@@ -262,9 +261,9 @@ def test_what_is_in_no_file_is_not_the_doing_of_an_option(orchestrator: Any, see
 
 def test_strict_refuses_warnings(orchestrator: Any, seed: Path) -> None:
     assert orchestrator("validate", seed).code == 0
-    refused = orchestrator("validate", seed, "--strict")
+    refused = orchestrator("validate", seed, "--strict", "--json")
     assert refused.code == 2
-    assert "launch.gpu: nothing says which GPUs this will run on" in refused.err
+    assert "gpu_assumed" in {each["code"] for each in refused.json["problems"]}
     assert orchestrator("plan", seed, "--strict").code == 2
     assert orchestrator("validate", seed, "--strict", "--gpu", "H200", "--set", "batch.num_micro_batches=16").code == 0
 

@@ -91,7 +91,6 @@ def test_who_is_captured(
     another: str | None,
     is_captured: bool,
     said: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     control: Any = WithAnother(another)
@@ -124,7 +123,6 @@ def test_a_slow_host_has_replicas_captured_from_the_beginning(
     before: bool | None,
     is_captured: bool,
     said: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """1.7B, micro-batches of one, two replicas: 1,134 ms and captured 649 on such a host. What they add up, and in
@@ -136,9 +134,7 @@ def test_a_slow_host_has_replicas_captured_from_the_beginning(
     assert capsys.readouterr().out == said
 
 
-def test_what_now_stands_in_the_way_is_said_of_replicas_that_were_captured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_now_stands_in_the_way_is_said_of_replicas_that_were_captured(capsys: pytest.CaptureFixture[str]) -> None:
     control: Any = WithAnother(ALIKE)
     job = job_of("gpt-7.1b", dp=2, micro=4, batch=16)
     assert choose_graphs(job, H200, 131_072, "transformer_engine", RANK_0, control, AS_PLANNED, True) is None
@@ -152,7 +148,7 @@ def test_replicas_that_began_without_what_is_planned_say_so(capsys: pytest.Captu
     assert "this run began without them, and runtime.cuda_graphs changes that" in capsys.readouterr().out
 
 
-def test_one_replica_follows_its_host_whatever_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_replica_follows_its_host_whatever_it_had() -> None:
     """It is the same to the bit."""
     control: Any = WithAnother(ALIKE)
     assert choose_graphs(SMALL, H200, 384, "torch", RANK_0, control, AS_PLANNED, False) is not None
