@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from orchestrator.data import tokenization
 from orchestrator.data.chat.encoding import ChatEncoder
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
-from orchestrator.data.commands import print_description
 from orchestrator.data.dataset_builder import prepare
+from orchestrator.data.description import print_description
 from orchestrator.data.index.manifest import read_manifest
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.preparation import survey

@@ -13,7 +13,7 @@ import pytest
 from support.refusals import refuse
 
 from orchestrator.data.__main__ import run
-from orchestrator.data.commands import print_description
+from orchestrator.data.description import print_description
 from orchestrator.data.index.manifest import read_manifest
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import ShowRequest, TokenizeRequest, TrainTokenizerRequest
