@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 import typer
 
 from orchestrator.data.damage import refuse_damage, refuse_lost_images
+from orchestrator.data.description import print_description
 from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import (
     OnError,
