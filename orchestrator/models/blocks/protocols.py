@@ -55,7 +55,7 @@ class Fields(Protocol):
 
 
 class Accesses(Protocol):
-    """How often kernels read or write what passes between the matrices and the core (planning/time/kernels.py)."""
+    """How often kernels read or write what passes between matrices and core (planning/time/kernels/accesses.py)."""
 
     @property
     def rope(self) -> ForwardBackward: ...

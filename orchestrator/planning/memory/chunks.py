@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from orchestrator.models.blocks.base import RankShape
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
+from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.planning.memory.experts import backward_of_experts, inputs_of_experts, saved_by_experts
 from orchestrator.planning.memory.fp8 import kept_less
 from orchestrator.planning.memory.hybrid import kept_by_kind
 from orchestrator.planning.memory.layer import backward_of_layer, rank_shape, saved_by_layer
 from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.planning.parameters import layers_with_experts
-from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec

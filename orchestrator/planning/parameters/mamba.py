@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import norm_parameters
+from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.planning.parameters.counts import Parameters, RankParameters
 from orchestrator.planning.parameters.gpt import embedding_parameters
 from orchestrator.planning.parameters.layer import attention_parameters, mlp_parameters
-from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.hybrid import (
     ATTENTION,
     STATE_SPACE,

@@ -7,8 +7,8 @@ from dataclasses import replace
 from orchestrator.models.blocks.attention.matrices import cross_matrices
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.encoder_decoder import half_job
-from orchestrator.planning.time.attention import attention_seconds
-from orchestrator.planning.time.elementwise import layer_seconds
+from orchestrator.planning.time.kernels.attention import attention_seconds
+from orchestrator.planning.time.kernels.elementwise import layer_seconds
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, scale, split
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.spec.encoder_decoder import HALVES, Half

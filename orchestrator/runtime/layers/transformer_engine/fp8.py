@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.runtime.layers.engine import absence
+from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.spec.sections.precision import PrecisionSpec
 from orchestrator.spec.sections.runtime import Layers
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.flops.hybrid import SCAN
-from orchestrator.planning.time.elementwise import branch_seconds, layer_seconds
-from orchestrator.planning.time.gemm import Linear, peak
+from orchestrator.planning.time.kernels.elementwise import branch_seconds, layer_seconds
+from orchestrator.planning.time.kernels.gemm import Linear, peak
 from orchestrator.planning.time.passes import Parts, Pass, add, layer_pass, linear_passes, mlp_pass
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width

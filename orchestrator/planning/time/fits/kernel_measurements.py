@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time.attention import attention_seconds
-from orchestrator.planning.time.gemm import gemm_seconds, peak
-from orchestrator.planning.time.kernels import TORCH
+from orchestrator.planning.time.kernels.accesses import TORCH
+from orchestrator.planning.time.kernels.attention import attention_seconds
+from orchestrator.planning.time.kernels.gemm import gemm_seconds, peak
 
 _IN_TRAINING = 0.98
 """What a matrix product reaches within a training step where no power limit holds it, of what it reaches alone. With

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time.kernels import Kernels
+from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.spec.job import JobSpec
 

@@ -39,7 +39,7 @@ class Kernels:
     and each number that decides is drawn by arithmetic.
     """
     score_dropout: ForwardBackward
-    """Dropping scores takes attention as long as this much of a head's width would (planning/time/attention.py)."""
+    """Dropping scores takes attention as long as this much of a head's width would (attention.py beside this)."""
     bias: ForwardBackward
     """Accesses of a linear layer's output for its bias, and for the gradient of it."""
     accumulation: float

@@ -10,7 +10,7 @@ from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
-from orchestrator.runtime.layers.core_attention import CoreAttention
+from orchestrator.runtime.layers.attention.core import CoreAttention
 
 Bias = Callable[[int, int], torch.Tensor]
 """From the lengths of queries and keys to what is added to their scores: [1, heads of this rank, sq, sk]."""

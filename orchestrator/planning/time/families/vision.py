@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.time.communication import group_of
-from orchestrator.planning.time.elementwise import branch_seconds
-from orchestrator.planning.time.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.host import LaunchTime, started_again, starts
+from orchestrator.planning.time.kernels.elementwise import branch_seconds
+from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, recomputed, scale
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.vision import CHANNELS, encoder_job

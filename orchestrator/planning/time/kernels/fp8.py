@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from orchestrator.models.blocks.base import ForwardBackward
-from orchestrator.planning.time.gemm import Linear
+from orchestrator.planning.time.kernels.gemm import Linear
 from orchestrator.planning.time.setting import Setting
 
 _CAST = {"delayed": 4, "tensorwise": 6, "blockwise": 10}

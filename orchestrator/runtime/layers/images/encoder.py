@@ -21,11 +21,11 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlock, TransformerBlockSubmodules
 from torch.nn import functional
 
+from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
-from orchestrator.runtime.layers.masked_attention import MaskedAttention
-from orchestrator.runtime.layers.norms import Norm
+from orchestrator.runtime.layers.residual_stream.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, VisionSpec
 

@@ -50,7 +50,7 @@ def begin_overlap(
     why = of_any(control, _obstacle(device, ranks) if able else "it needs Transformer Engine's layers, on GPUs")
     if why is None:
         # Only imported here: without Transformer Engine there is no such module.
-        user_buffers = importlib.import_module("orchestrator.runtime.layers.user_buffers")
+        user_buffers = importlib.import_module("orchestrator.runtime.layers.transformer_engine.user_buffers")
         own = user_buffers.open_buffers(job)
         if not control.met(within=None if own is None else _OTHERS_ARE_BACK_WITHIN):
             raise JobError(

@@ -13,7 +13,7 @@ import torch
 from orchestrator.backends.attention import may_use_flash
 from orchestrator.backends.libraries import FLASH, flash_version
 from orchestrator.errors import UserError
-from orchestrator.runtime.layers.flash_attention import attend, interface
+from orchestrator.runtime.layers.attention.flash import attend, interface
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks

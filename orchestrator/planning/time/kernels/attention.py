@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time.gemm import peak
-from orchestrator.planning.time.kernels import Kernels
+from orchestrator.planning.time.kernels.accesses import Kernels
+from orchestrator.planning.time.kernels.gemm import peak
 from orchestrator.planning.time.setting import Setting
 
 _BLOCK = 128

@@ -10,9 +10,9 @@ from itertools import product
 from pathlib import Path
 
 from orchestrator.errors import Problem
+from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.quantities import disk_size
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES

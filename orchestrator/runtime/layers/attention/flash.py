@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from orchestrator.runtime.layers.core_attention import CoreAttention
+from orchestrator.runtime.layers.attention.core import CoreAttention
 
 
 class FlashAttention(CoreAttention):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from orchestrator.planning.groups import GroupKind, GroupPlacement, group_kinds
+from orchestrator.planning.layout.groups import GroupKind, GroupPlacement, group_kinds
 from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of_stage, stages_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.parallelism import ParallelismSpec
