@@ -9,8 +9,9 @@ from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
 from orchestrator.fields.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
 from orchestrator.models.blocks.registry import AttentionBlock, attention_of, declared_sections
+from orchestrator.models.blocks.state_space.matrices import state_space_heads
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
-from orchestrator.spec.hybrid import layer_pattern, state_space_heads
+from orchestrator.spec.hybrid import layer_pattern
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.vision import VisionSpec

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.models.blocks.base import RankShape
+from orchestrator.models.blocks.mlp import memory as mlp
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
 from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.planning.memory.experts import backward_of_experts, inputs_of_experts, saved_by_experts
@@ -54,7 +55,7 @@ def of_layers(job: JobSpec, sizes: RankShape, layers: Layers, count: int, routed
     """
     runtime = job.runtime
     selective = "core_attn" in runtime.recomputed_modules
-    of_mlp = 0 if "mlp" in runtime.recomputed_modules else sizes.inner
+    of_mlp = 0 if "mlp" in runtime.recomputed_modules else mlp.inner(job.model, sizes)
     dense = largest = saved_by_layer(job, sizes, layers, selective=selective) - kept_less(job, sizes, of_mlp)
     whole, backward = count * dense, backward_of_layer(job, sizes, layers)
     if routed:

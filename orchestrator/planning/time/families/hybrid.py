@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import ForwardBackward
-from orchestrator.planning.flops.hybrid import SCAN
+from orchestrator.models.blocks.state_space import matrices as state_space
+from orchestrator.models.blocks.state_space.time import moved
 from orchestrator.planning.time.kernels.elementwise import branch_seconds, layer_seconds
-from orchestrator.planning.time.kernels.gemm import Linear, peak
-from orchestrator.planning.time.passes import Parts, Pass, add, layer_pass, linear_passes, mlp_pass
+from orchestrator.planning.time.kernels.gemm import peak
+from orchestrator.planning.time.passes import Parts, Pass, add, layer_pass, linear_passes, mlp_pass, split
 from orchestrator.planning.time.setting import Setting
-from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width
+from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE
 
 LAUNCHES = 0.5
 """Kernels of a layer of any kind, of those of a transformer layer, which is two of them."""
-_PROJECTED = ForwardBackward(3, 6)
-"""Accesses of z, x, B, C and dt together: brought into another order, and read by the scan."""
-_CONVOLVED = ForwardBackward(2, 5)
-"""Of x, B and C: the convolution, which the backward pass does again."""
-_INNER = ForwardBackward(5, 8)
-"""Of the scan's output: written, brought back into order, and normed."""
 _RATE = 0.2
 """Of the device's peak that the products inside the scan reach, which are small."""
 _BACKWARD = 2.5
@@ -47,12 +42,7 @@ def _mlp(setting: Setting) -> Pass:
 
 
 def _state_space(setting: Setting) -> Pass:
-    model, tp = setting.model, setting.tp
-    width = state_space_width(model)
-    linears = [
-        Linear(model.hidden_size, projected_width(model) / tp, True),
-        Linear(width / tp, model.hidden_size, False),
-    ]
+    linears = split(state_space.matrices(setting.model), setting.tp)
     products, branch, scan = linear_passes(setting, linears, setting.products), branch_seconds(setting), _scan(setting)
     return Pass(
         add(products.forward, {"memory_bound": branch.forward + scan.forward}),
@@ -62,16 +52,9 @@ def _state_space(setting: Setting) -> Pass:
 
 def _scan(setting: Setting) -> ForwardBackward:
     """Convolution, scan and norm: the slower of moving and computing."""
-    model = setting.model
-    own = setting.tokens / setting.tp
-    width = state_space_width(model)
-    widths = ((_PROJECTED, projected_width(model)), (_CONVOLVED, convolved_width(model)), (_INNER, width))
-    moved = ForwardBackward(
-        sum(accesses.forward * each for accesses, each in widths),
-        sum(accesses.backward * each for accesses, each in widths),
-    )
-    computed = SCAN * width * model.mamba_state_dim * own / (_RATE * peak(setting.device, setting.dtype))
+    own, each = setting.tokens / setting.tp, moved(setting.model)
+    computed = state_space.scan_flops(setting.model) * own / (_RATE * peak(setting.device, setting.dtype))
     return ForwardBackward(
-        max(setting.streaming(moved.forward * own * setting.size), computed),
-        max(setting.streaming(moved.backward * own * setting.size), _BACKWARD * computed),
+        max(setting.streaming(each.forward * own * setting.size), computed),
+        max(setting.streaming(each.backward * own * setting.size), _BACKWARD * computed),
     )
