@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.models.blocks.base import norm_parameters
 from orchestrator.models.blocks.state_space import matrices as state_space
 from orchestrator.planning.layout.topology import layers_of_stages
-from orchestrator.planning.parameters.counts import Parameters, RankParameters
+from orchestrator.planning.parameters.counts import Parameters, ranks_of
 from orchestrator.planning.parameters.gpt import embedding_parameters
 from orchestrator.planning.parameters.layer import attention_parameters, mlp_parameters
 from orchestrator.spec.hybrid import ATTENTION, STATE_SPACE, layer_pattern
@@ -24,11 +24,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
         embedding=embedding,
         output=output,
         per_layer=layers // model.num_layers,
-        per_rank=tuple(
-            RankParameters(tp_rank, stage, count)
-            for stage, count in enumerate(stage_parameters(job, padded_vocab))
-            for tp_rank in range(tp)
-        ),
+        per_rank=ranks_of(stage_parameters(job, padded_vocab), tp),
     )
 
 
