@@ -30,7 +30,7 @@ from orchestrator.inference.network import Network
 from orchestrator.inference.requests import MOST_TOKENS, Request, token_ids
 from orchestrator.inference.texts import Continuation, TextDelta
 from orchestrator.models.registry import FAMILIES, ModelFamily
-from orchestrator.planning.replica import at_layout
+from orchestrator.planning.layout.replica import at_layout
 from orchestrator.portable import open_weights
 from orchestrator.run.checkpoints import Commit
 from orchestrator.runtime.processes.control import Control

@@ -8,8 +8,8 @@ import sys
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.fields.values import environment_references
 from orchestrator.launch.scripts.render import refuse_missing_python, render
+from orchestrator.planning.checks.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.planning.hardware.here import gpus_counted
-from orchestrator.planning.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.quantities import timestamp
 from orchestrator.run.checkpoints import committed
 from orchestrator.run.events.log import EventLog

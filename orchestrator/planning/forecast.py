@@ -9,16 +9,16 @@ from orchestrator.backends.effective_job import settled
 from orchestrator.backends.layers import layers_of, saved_by_torch
 from orchestrator.backends.machine import Estimates, Fit, Machine
 from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
-from orchestrator.planning.balance import BalancedSplit, balanced
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import evaluations
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware.choice import DeviceChoice, device_of
 from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.layout.balance import BalancedSplit, balanced
+from orchestrator.planning.layout.pipeline import Timeline
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.parameters.trainable import trained_in_all
-from orchestrator.planning.pipeline import Timeline
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.planning.slow_host import slow_host_seconds
 from orchestrator.planning.time import StepTime, estimate_time, step_timeline
 from orchestrator.spec.cluster import ClusterSpec

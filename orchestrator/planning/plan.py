@@ -8,13 +8,13 @@ from typing import Any
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, split_shares
 from orchestrator.planning.blend.report import BlendReport, SourcePlan
 from orchestrator.planning.flops import formula, full_flops, model_flops
-from orchestrator.planning.learning_rate import LearningRateSchedule
+from orchestrator.planning.layout.topology import Topology, topology
 from orchestrator.planning.parameters import Parameters, parameters
-from orchestrator.planning.topology import Topology, topology
+from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.schedule.learning_rate import LearningRateSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.spec.job import JobSpec
 

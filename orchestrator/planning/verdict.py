@@ -10,14 +10,9 @@ from typing import Any
 from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, UserError
-from orchestrator.planning.checkpoint_room import room_for_checkpoints
-from orchestrator.planning.forecast import Forecast, estimated
-from orchestrator.planning.hardware.here import gpus_counted
-from orchestrator.planning.limits import what_is_refused
-from orchestrator.planning.memory import Memory
-from orchestrator.planning.memory.fit import TIGHT
-from orchestrator.planning.plan import Plan
-from orchestrator.planning.preflight_checks import (
+from orchestrator.planning.checks.checkpoint_room import room_for_checkpoints
+from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.preflight_checks import (
     cache_is_unwritable,
     kernels_are_missing,
     modules_are_hidden,
@@ -29,10 +24,15 @@ from orchestrator.planning.preflight_checks import (
     transformer_engine_is_missing,
     variables_are_unset,
 )
+from orchestrator.planning.checks.unusual_values import unusual_values
+from orchestrator.planning.forecast import Forecast, estimated
+from orchestrator.planning.hardware.here import gpus_counted
+from orchestrator.planning.memory import Memory
+from orchestrator.planning.memory.fit import TIGHT
+from orchestrator.planning.plan import Plan
 from orchestrator.planning.suggestions.bubble import pipeline_idles
 from orchestrator.planning.suggestions.remedies import Remedy, remedies
 from orchestrator.planning.time.communication import linked_ranks
-from orchestrator.planning.unusual_values import unusual_values
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
 from orchestrator.quantities import memory_size, spec_duration, time_span

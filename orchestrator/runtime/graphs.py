@@ -14,8 +14,8 @@ import torch
 
 from orchestrator.backends.cuda_graphs import AgainstGraphs, against_graphs_of_run
 from orchestrator.errors import UserError
-from orchestrator.runtime.layers.fp8 import QuantizedWeights
 from orchestrator.runtime.layers.machine import machine_and_estimates
+from orchestrator.runtime.layers.transformer_engine.fp8 import QuantizedWeights
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks, rng_generators

@@ -17,11 +17,11 @@ from orchestrator.data.samples.sample_index import sample_index_dir
 from orchestrator.data.tasks.dataset import examples_line, open_task
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import RunIsHeld
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
-from orchestrator.planning.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.parameters.choice import parameters
+from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
 from orchestrator.run.events.types import Hang, Resumed, Started
@@ -31,11 +31,11 @@ from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.batches import RandomTokens
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
-from orchestrator.runtime.layers.attention_choice import choose_attention
+from orchestrator.runtime.layers.attention.choice import choose_attention
 from orchestrator.runtime.layers.choice import choose_layers
 from orchestrator.runtime.layers.experts import multiply_in_one_kernel
-from orchestrator.runtime.layers.fp8 import require_fp8
-from orchestrator.runtime.layers.overlap import begin_overlap
+from orchestrator.runtime.layers.transformer_engine.fp8 import require_fp8
+from orchestrator.runtime.layers.transformer_engine.tensor_overlap import begin_overlap
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxiliary_losses
 from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config, wrap_data_parallel

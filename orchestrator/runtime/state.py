@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.data.samples.position import DataPosition
-from orchestrator.planning.batch import Progress
+from orchestrator.planning.schedule.batch import Progress
 
 
 @dataclass

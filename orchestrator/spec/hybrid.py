@@ -1,4 +1,4 @@
-"""The layers of a hybrid: which of them are state space layers (Mamba-2), attentions and MLPs, and their sizes."""
+"""The layers of a hybrid: which of them are state space layers (Mamba-2), attentions and MLPs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 STATE_SPACE, ATTENTION, MLP = "M", "*", "-"
 KINDS: Final = {STATE_SPACE: "state space", ATTENTION: "attention", MLP: "MLP"}
 """megatron-core's letters."""
-EXPANSION = 2
-"""Width inside a state space layer, as a multiple of the hidden size."""
 
 
 def layer_pattern(model: ModelSpec) -> str:
@@ -40,25 +38,3 @@ def _space(pattern: list[str], letter: str, gap: float) -> None:
             left += gap
         else:
             left -= 1
-
-
-def state_space_width(model: ModelSpec) -> int:
-    """Width inside a state space layer."""
-    if model.mamba_num_heads is not None:
-        return model.mamba_num_heads * model.mamba_head_dim
-    return EXPANSION * model.hidden_size
-
-
-def state_space_heads(model: ModelSpec) -> int:
-    """Heads of a state space layer."""
-    return model.mamba_num_heads or state_space_width(model) // model.mamba_head_dim
-
-
-def convolved_width(model: ModelSpec) -> int:
-    """What passes the convolution: x, B and C."""
-    return state_space_width(model) + 2 * model.mamba_num_groups * model.mamba_state_dim
-
-
-def projected_width(model: ModelSpec) -> int:
-    """Output of a state space layer's first matrix: z, x, B, C and dt."""
-    return state_space_width(model) + convolved_width(model) + state_space_heads(model)

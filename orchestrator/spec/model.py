@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from orchestrator.fields import resume
-from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
 from orchestrator.fields.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
-from orchestrator.models.blocks.registry import AttentionBlock, attention_of, declared_sections
+from orchestrator.models.blocks.registry import AttentionBlock, attention_of
+from orchestrator.models.blocks.state_space.matrices import state_space_heads
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
-from orchestrator.spec.hybrid import layer_pattern, state_space_heads
+from orchestrator.spec.hybrid import layer_pattern
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.vision import VisionSpec
@@ -18,14 +18,7 @@ from orchestrator.spec.vision import VisionSpec
 if TYPE_CHECKING:
     from orchestrator.fields.base import Section as BlockFields
 else:
-
-    class _BlockFields:
-        """Stands for the sections that blocks declare, among the bases of a class."""
-
-        def __mro_entries__(self, bases):
-            return (*declared_sections(), Section)
-
-    BlockFields = _BlockFields()
+    from orchestrator.models.blocks.registry import BlockFields
 
 _BERT = ("model.architecture", BERT.name)
 _MAMBA = ("model.architecture", MAMBA.name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from orchestrator.errors import Problem
-from orchestrator.planning.balance import balanced
+from orchestrator.planning.layout.balance import balanced
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.quantities import memory_size

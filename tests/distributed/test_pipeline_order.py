@@ -10,7 +10,7 @@ import pytest
 from support.faults import Ranks
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.planning.pipeline import passes_of
+from orchestrator.planning.layout.pipeline import passes_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), pytest.mark.slow("starts real ranks")]
 

@@ -11,8 +11,8 @@ from support.measured import Meter, largest_differences, needs_layers
 from support.training import four_layer_job, layout
 from torch.nn import functional
 
-from orchestrator.runtime.layers.flash_attention import attend
-from orchestrator.runtime.layers.rotation import thirds_of_one
+from orchestrator.runtime.layers.attention.flash import attend
+from orchestrator.runtime.layers.attention.rotation import thirds_of_one
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]

@@ -22,7 +22,7 @@ from support.training import four_layer_job, largest_difference, layout, losses,
 
 from orchestrator.planning.hardware import shipped
 from orchestrator.planning.memory import estimate_memory
-from orchestrator.planning.time.kernels import kernels_of
+from orchestrator.planning.time.kernels.accesses import kernels_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job

@@ -7,8 +7,8 @@ from support.configurations import CONFIGURATIONS, Configuration
 from support.measured import Measured, Meter, gpu_count, gpu_name, has_layers, padded_vocab
 
 from orchestrator.planning.hardware import Device, shipped
-from orchestrator.planning.time.fitting import Observation, fit
-from orchestrator.planning.time.kernels import kernels_of
+from orchestrator.planning.time.fits.fitting import Observation, fit
+from orchestrator.planning.time.kernels.accesses import kernels_of
 from orchestrator.planning.time.step import StepTime, estimate_with
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]

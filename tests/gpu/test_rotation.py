@@ -8,7 +8,7 @@ from support.gpu_clock import fastest
 from support.measured import needs_gpus
 from support.rotated import rotated_by_operations
 
-from orchestrator.runtime.layers.rotation import rotated
+from orchestrator.runtime.layers.attention.rotation import rotated
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

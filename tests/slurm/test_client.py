@@ -21,7 +21,7 @@ from orchestrator.cluster.profiles import load_profile
 from orchestrator.cluster.requeueing import requeue
 from orchestrator.cluster.slurm import JobState, cancel, job_states, submit
 from orchestrator.errors import SchedulerError, UserError
-from orchestrator.planning.limits import what_is_refused
+from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.spec.loading import load_text
 
 pytestmark = pytest.mark.timeout(600)

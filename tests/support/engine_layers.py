@@ -29,7 +29,7 @@ def transformer_engine_layers(monkeypatch: pytest.MonkeyPatch) -> Any:
     engine.TENorm = engine.TEColumnParallelLinear = engine.TERowParallelLinear = torch.nn.Identity
     engine.TEDotProductAttention = DotProductAttention
     monkeypatch.setitem(sys.modules, engine.__name__, engine)
-    for each in ("padded_attention", "transformer_engine_layers"):
+    for each in ("attention.padded", "transformer_engine_layers"):
         name = f"orchestrator.runtime.layers.{each}"
         monkeypatch.setitem(sys.modules, name, ModuleType(name))  # so that what is imported now is gone afterwards
         del sys.modules[name]

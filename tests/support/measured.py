@@ -28,8 +28,8 @@ import torch
 
 from orchestrator.launch.machine import machine_for, versions
 from orchestrator.planning.hardware import shipped
+from orchestrator.planning.layout.topology import rank_of
 from orchestrator.planning.memory import capacity, estimate_memory
-from orchestrator.planning.topology import rank_of
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run.rundir import RunDir, append_line, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec

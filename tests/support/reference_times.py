@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.models.blocks.base import ForwardBackward
-from orchestrator.planning.time.fitting import Observation
-from orchestrator.planning.time.kernels import (
+from orchestrator.planning.time.fits.fitting import Observation
+from orchestrator.planning.time.kernels.accesses import (
     OVERLAPPING,
     TORCH,
     TRANSFORMER_ENGINE,

@@ -27,8 +27,8 @@ from orchestrator.planning.hardware.profiles import (
     read_gpu,
     user_folder,
 )
-from orchestrator.planning.time.fitting import fit
-from orchestrator.planning.time.kernel_measurements import KernelEfficiency, efficiency_of, table_of
+from orchestrator.planning.time.fits.fitting import fit
+from orchestrator.planning.time.fits.kernel_measurements import KernelEfficiency, efficiency_of, table_of
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.run.rundir import default_runs_dir, write_atomically
 

@@ -18,9 +18,9 @@ from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as
+from orchestrator.planning.checks.limits import partition_of, what_is_refused
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
-from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge

@@ -14,7 +14,7 @@ import typer
 
 from orchestrator.cli.common import warn
 from orchestrator.errors import Problem, SpecError
-from orchestrator.planning.checkpoint_room import CHECKPOINT_ROOM, bytes_kept, room_for_all
+from orchestrator.planning.checks.checkpoint_room import CHECKPOINT_ROOM, bytes_kept, room_for_all
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import NO_WEIGHTS, Verdict, judge

@@ -17,7 +17,7 @@ from orchestrator.launch.runs import next_run_dir
 from orchestrator.launch.scripts.render import render, render_template
 from orchestrator.migration.megatron_flags.flag_writer import UnwrittenField
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
-from orchestrator.planning.preflight_checks import runs_dir_of
+from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 

@@ -21,12 +21,12 @@ from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_o
 from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.imports import staying
+from orchestrator.planning.checks.limits import partition_of, what_is_refused
+from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.hardware import DeviceChoice, device_of
-from orchestrator.planning.limits import partition_of, what_is_refused
 from orchestrator.planning.memory import capacity
 from orchestrator.planning.memory.fit import TIGHT
-from orchestrator.planning.preflight_checks import runs_dir_of
 from orchestrator.quantities import memory_size
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.documents.field_names import overridden

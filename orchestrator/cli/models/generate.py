@@ -24,7 +24,7 @@ from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.exits import before_the_report, ended_by, failed_ranks, last_exception
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.scripts.render import refuse_missing_python, render_program, script_environment
-from orchestrator.planning.replica import at_layout
+from orchestrator.planning.layout.replica import at_layout
 from orchestrator.portable import Weights
 from orchestrator.run.rundir import default_runs_dir
 from orchestrator.safe_path import module_command

@@ -19,10 +19,10 @@ from orchestrator.data.samples.sample_index import (
     sample_index_dir,
 )
 from orchestrator.errors import JobError, SpecError, UserError
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, samples_needed
 from orchestrator.planning.blend.report import PartPlan, SourcePlan
-from orchestrator.planning.preflight_checks import runs_dir_of
+from orchestrator.planning.checks.preflight_checks import runs_dir_of
+from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.safe_path import module_command
 from orchestrator.spec.loading import LoadedJob, load_job
 

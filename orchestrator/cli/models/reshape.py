@@ -18,7 +18,7 @@ from orchestrator.data.tokenizers.copies import carried
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run
-from orchestrator.planning.reshaping import Finding, judge_reshape
+from orchestrator.planning.layout.reshaping import Finding, judge_reshape
 from orchestrator.portable import TOKENIZER_FOLDER, Weights, left_behind, spec_to_go_on_with
 from orchestrator.run.checkpoints import committed
 from orchestrator.run.events.types import Reshaped

@@ -31,9 +31,9 @@ from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
 from orchestrator.launch.runs import add_generation, find_run, written_with
 from orchestrator.launch.start_checks import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
-from orchestrator.planning.progress import stored_progress
+from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.schedule.progress import stored_progress
 from orchestrator.run.checkpoints import Commit, latest_valid, verify
 from orchestrator.run.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.cluster import ClusterSpec

@@ -22,7 +22,7 @@ from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
 from orchestrator.launch.runs import taken_back
 from orchestrator.launch.start_checks import check_startable, refuse_missing
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.planning.preflight_checks import runs_dir_of
+from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.run.checkpoints import committed, find_weights
 from orchestrator.spec.loading import load_job
 

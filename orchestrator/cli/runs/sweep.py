@@ -47,7 +47,7 @@ from orchestrator.cli.runs.sweeps.tables import (
 from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import withdraw_generations
-from orchestrator.planning.preflight_checks import runs_dir_of
+from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.run.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.messages.suggestions import closest

@@ -17,7 +17,7 @@ from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.fields.formatting import shorten
 from orchestrator.planning.drawing import timeline_svg
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, what_is_drawn
-from orchestrator.planning.topology import crossing
+from orchestrator.planning.layout.topology import crossing
 from orchestrator.review.charts.plan_vs_actual import Row, RunPlan, planned_of, rows_of, timeline_of
 from orchestrator.review.damage import readable
 from orchestrator.review.logs.page_size import fitting

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from orchestrator.models.blocks.registry import attention_named
-from orchestrator.runtime.layers.scores import capped_attention
+from orchestrator.runtime.layers.attention.scores import capped_attention
 from orchestrator.runtime.processes.process_groups import get_tensor_model_parallel_rank
 
 _ALIGNMENT = 64

@@ -20,7 +20,7 @@ from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.processes.stop_request import caught_signals, request_stop, sigterm_as_ctrl_c
 from orchestrator.launch.runs import create_run
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
-from orchestrator.planning.batch import BatchSchedule
+from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.run.causes import Exit, cause_of
 from orchestrator.run.checkpoints import committed, find_weights
 from orchestrator.run.events.types import Resumed, Started

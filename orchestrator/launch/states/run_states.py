@@ -21,8 +21,8 @@ from orchestrator.launch.states.state_words import (
     working_state,
     written_end,
 )
-from orchestrator.planning.batch import BatchSchedule
-from orchestrator.planning.progress import progress_of
+from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.schedule.progress import progress_of
 from orchestrator.run.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.run.checkpoints import Commit, committed
 from orchestrator.run.events.log import EventLog, Launch

@@ -80,9 +80,6 @@ class RankShape(NamedTuple):
     positions: int
     """Tokens of one sequence on this rank."""
     hidden: int
-    ffn: int
-    gate: int
-    """Halves of the first MLP matrix's output: 2 with a gate, else 1."""
     tp: int
     cp: int
     sequence_parallel: bool
@@ -96,11 +93,6 @@ class RankShape(NamedTuple):
     def whole_stream(self) -> int:
         """Bytes of the residual stream inside a tensor-parallel region."""
         return self.tokens * self.hidden * self.width
-
-    @property
-    def inner(self) -> int:
-        """Bytes of the MLP's inner activation."""
-        return self.tokens * self.ffn * self.width
 
 
 class CoreKernels(NamedTuple):

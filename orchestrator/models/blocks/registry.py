@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from orchestrator.fields.base import Section
+
 if TYPE_CHECKING:
     from orchestrator.models.blocks.protocols import LayersPart, MatricesPart, MemoryPart, TimePart, WeightsPart
     from orchestrator.models.registry import Feature
@@ -72,9 +74,15 @@ ATTENTIONS: Final = (AttentionBlock("attention", is_used=lambda model: True),)
 """The first that a model has is its attention."""
 
 
-def declared_sections() -> tuple[type[Any], ...]:
-    """The sections whose fields `model` has because of its blocks."""
-    return tuple(getattr(block.part("fields"), block.declares) for block in ATTENTIONS if block.declares)
+class _BlockFields:
+    """Stands for the sections that blocks declare, among the bases of a class."""
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type[Any], ...]:
+        return (*(getattr(block.part("fields"), block.declares) for block in ATTENTIONS if block.declares), Section)
+
+
+BlockFields: Final = _BlockFields()
+"""The base of `model`."""
 
 
 def attention_named(name: str) -> AttentionBlock:

@@ -11,8 +11,8 @@ from orchestrator.planning.drawing.colours import stage_colour
 from orchestrator.planning.drawing.ranks import drawn_nodes, layers_text, node_svg, ranks_svg, what_is_drawn
 from orchestrator.planning.drawing.svg import STYLE, element
 from orchestrator.planning.drawing.timeline import bubble_share, timeline_svg
-from orchestrator.planning.pipeline import Timeline
-from orchestrator.planning.topology import Topology, crossing
+from orchestrator.planning.layout.pipeline import Timeline
+from orchestrator.planning.layout.topology import Topology, crossing
 from orchestrator.run.rundir import write_atomically
 
 _DOCTYPE = "<!doctype html>"

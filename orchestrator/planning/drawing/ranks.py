@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.planning.drawing.colours import stage_colour
 from orchestrator.planning.drawing.svg import drawing, element, title
-from orchestrator.planning.topology import LayerRange, Rank, Topology
+from orchestrator.planning.layout.topology import LayerRange, Rank, Topology
 
 MOST_GPUS = 256
 """With more than this, only the nodes of the first replica are drawn."""

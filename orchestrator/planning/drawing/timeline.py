@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from orchestrator.planning.drawing.colours import pass_colour
 from orchestrator.planning.drawing.svg import drawing, element, title
-from orchestrator.planning.pipeline import Span, Timeline, timeline
-from orchestrator.planning.topology import Topology
+from orchestrator.planning.layout.pipeline import Span, Timeline, timeline
+from orchestrator.planning.layout.topology import Topology
 
 _LEFT, _TOP, _ROW, _BOX = 66, 44, 30, 24
 _LOWER = 5

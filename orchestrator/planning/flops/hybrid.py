@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from orchestrator.models.blocks.state_space import matrices as state_space
 from orchestrator.planning.flops.layers import attention_products, scores_width
-from orchestrator.spec.hybrid import ATTENTION, STATE_SPACE, layer_pattern, projected_width, state_space_width
+from orchestrator.spec.hybrid import ATTENTION, STATE_SPACE, layer_pattern
 from orchestrator.spec.model import ModelSpec
 
 HYBRID_FORMULA = (
@@ -13,16 +14,13 @@ HYBRID_FORMULA = (
     "V padded vocabulary"
 )
 """As `flops.FORMULA`. Megatron-LM counts the scan as 7*w*n as well."""
-SCAN = 7
-"""FLOPs of the scan for each channel and element of its state, forward."""
 
 
 def hybrid_flops(model: ModelSpec, tokens: int, padded_vocab: int, causal: bool = False) -> float:
     """Floating-point operations of forward and backward over `tokens` tokens. `causal`: half of attention's scores."""
-    h, width = model.hidden_size, state_space_width(model)
-    state_space = 3 * (2 * h * (projected_width(model) + width) + SCAN * width * model.mamba_state_dim)
+    h, products = model.hidden_size, sum(each.inputs * each.outputs for each in state_space.matrices(model))
     attention = 6 * attention_products(model) + (6 if causal else 12) * scores_width(model) * model.seq_length
     mlp = 6 * (3 if model.is_gated else 2) * h * model.ffn_size
-    each = {STATE_SPACE: state_space, ATTENTION: attention}
+    each = {STATE_SPACE: 6 * products + 3 * state_space.scan_flops(model), ATTENTION: attention}
     layers = sum(each.get(kind, mlp) for kind in layer_pattern(model))
     return float(tokens * (layers + 6 * padded_vocab * h))

@@ -43,7 +43,7 @@ class Efficiency:
 
     gemm: float = 0.83
     """Of the peak: a matrix product that is large in every dimension and that no power limit holds back, before tiles
-    are cut (planning/time/gemm.py)."""
+    are cut (planning/time/kernels/gemm.py)."""
     gemm_at_power_limit: float = 1.0
     """Of the peak: what products reach at the most, one after another, where the GPU lowers its clock to keep to its
     power. Steps of large ones are at that limit throughout (docs/benchmarks/2026-11-24-h200-2.md)."""

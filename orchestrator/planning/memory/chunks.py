@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.models.blocks.base import RankShape
+from orchestrator.models.blocks.mlp import memory as mlp
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
+from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.planning.memory.experts import backward_of_experts, inputs_of_experts, saved_by_experts
 from orchestrator.planning.memory.fp8 import kept_less
 from orchestrator.planning.memory.hybrid import kept_by_kind
 from orchestrator.planning.memory.layer import backward_of_layer, rank_shape, saved_by_layer
 from orchestrator.planning.memory.t5 import kept_beyond
 from orchestrator.planning.parameters import layers_with_experts
-from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
@@ -54,7 +55,7 @@ def of_layers(job: JobSpec, sizes: RankShape, layers: Layers, count: int, routed
     """
     runtime = job.runtime
     selective = "core_attn" in runtime.recomputed_modules
-    of_mlp = 0 if "mlp" in runtime.recomputed_modules else sizes.inner
+    of_mlp = 0 if "mlp" in runtime.recomputed_modules else mlp.inner(job.model, sizes)
     dense = largest = saved_by_layer(job, sizes, layers, selective=selective) - kept_less(job, sizes, of_mlp)
     whole, backward = count * dense, backward_of_layer(job, sizes, layers)
     if routed:

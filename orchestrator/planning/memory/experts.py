@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from orchestrator.backends.experts import groups_experts
 from orchestrator.models.blocks.base import RankShape
+from orchestrator.models.blocks.mlp.memory import halves
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -53,7 +54,7 @@ def expert_sizes(job: JobSpec, sizes: RankShape, layers: Layers) -> ExpertSizes:
         inner=rows * ffn * sizes.width,
         weight=together * ffn * sizes.hidden * sizes.width,
         shared=sizes.tokens * shared * sizes.width,
-        gate=sizes.gate,
+        gate=halves(model),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from orchestrator.backends.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
+from orchestrator.models.blocks.mlp import memory as mlp
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
 from orchestrator.spec.sections.runtime import Layers
@@ -26,8 +27,6 @@ def rank_shape(job: JobSpec) -> RankShape:
         own_tokens=tokens // tp if sharded else tokens,
         positions=model.seq_length // cp,
         hidden=model.hidden_size,
-        ffn=model.ffn_size // tp,
-        gate=2 if model.is_gated else 1,
         tp=tp,
         cp=cp,
         sequence_parallel=sharded,
@@ -53,17 +52,12 @@ def saved_by_layer(
     elif "layernorm" in job.runtime.recomputed_modules and experts is not None:  # the one before experts is not
         norms -= sizes.stream + sizes.own_tokens * statistics
     dropped = 2 * sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0  # masks of one byte
-    mlp = kept_inside_mlp(job, sizes) if experts is None else experts
+    of_mlp = mlp.saved(job.model, sizes) if experts is None else experts
     if ("mlp" if experts is None else "moe") in job.runtime.recomputed_modules:
-        mlp = 0
+        of_mlp = 0
     kernels = core_kernels(job, layers, is_recomputed=selective)
     attention = job.model.attention.memory.saved(job.model, sizes, kernels)
-    return norms + _of_large_weights(job, sizes, layers) + attention + mlp + dropped
-
-
-def kept_inside_mlp(job: JobSpec, sizes: RankShape) -> int:
-    """Of a dense MLP the activation's input, and its output for the second linear. ReLU needs its output alone."""
-    return (sizes.gate + (job.model.activation != "relu")) * sizes.inner
+    return norms + _of_large_weights(job, sizes, layers) + attention + of_mlp + dropped
 
 
 def _of_large_weights(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
@@ -76,23 +70,11 @@ def _of_large_weights(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
 def backward_of_layer(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
     """The most that the backward pass of a layer takes beyond everything that was saved when it began, in bytes.
 
-    That is in its MLP, of which three moments compete: gradients appear while what was saved is still needed. The
-    attention comes when the MLP's part is free again.
+    That is in its MLP; the attention comes when the MLP's part is free again.
     """
-    gradient = sizes.stream
-    weight = sizes.ffn * sizes.hidden * sizes.width
-    gathered = sizes.whole_stream if sizes.sequence_parallel else 0
-    masked = sizes.stream if job.model.hidden_dropout > 0 else 0
-    second_linear = gradient + masked + gathered + sizes.inner + weight
-    activation = gradient + sizes.gate * sizes.inner
-    first_linear = gradient - sizes.inner + sizes.whole_stream + sizes.gate * weight
-    if sizes.sequence_parallel:
-        first_linear += sizes.stream + (gathered if layers == "transformer_engine" else 0)
-    if job.precision.fp8 is not None:
-        # The gradient of a linear's output is cast in both orders, and is still there itself; its input was one byte.
-        second_linear += sizes.whole_stream
-        first_linear += sizes.gate * sizes.inner + sizes.inner // 2
-    again = kept_inside_mlp(job, sizes) if "mlp" in job.runtime.recomputed_modules else 0
+    again = mlp.saved(job.model, sizes) if "mlp" in job.runtime.recomputed_modules else 0
+    engine, in_fp8 = layers == "transformer_engine", job.precision.fp8 is not None
+    of_mlp = again + mlp.backward(job.model, sizes, engine=engine, in_fp8=in_fp8)
     kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
     attention = job.model.attention.memory.backward(job.model, sizes, kernels)
-    return max(again + max(second_linear, activation, first_linear), attention)
+    return max(of_mlp, attention)

@@ -11,8 +11,8 @@ from orchestrator.backends.chunked_loss import tokens_of_chunk
 from orchestrator.backends.fused_kernels import adds_in_products
 from orchestrator.models.blocks.attention.memory import rotary_width
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
-from orchestrator.planning import pipeline
 from orchestrator.planning.encoder_decoder import half_job
+from orchestrator.planning.layout import pipeline
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
 from orchestrator.planning.memory.experts import gathered_tokens, saved_by_experts
 from orchestrator.planning.memory.fp8 import copies_of_weights

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.models.blocks.base import norm_parameters
 from orchestrator.planning.parameters import gpt
-from orchestrator.planning.parameters.counts import Parameters, RankParameters
+from orchestrator.planning.parameters.counts import Parameters, ranks_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
@@ -20,11 +20,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
         total=counted.total + types + heads,
         embedding=counted.embedding + types,
         output=counted.output + heads,
-        per_rank=tuple(
-            RankParameters(tp_rank, stage, count)
-            for stage, count in enumerate(stage_parameters(job, padded_vocab))
-            for tp_rank in range(tp)
-        ),
+        per_rank=ranks_of(stage_parameters(job, padded_vocab), tp),
     )
 
 

@@ -14,6 +14,11 @@ class RankParameters:
     parameters: int
 
 
+def ranks_of(stages: tuple[int, ...], tp: int) -> tuple[RankParameters, ...]:
+    """Every rank of pipeline stages, of which each of `tp` ranks holds as many."""
+    return tuple(RankParameters(rank, stage, count) for stage, count in enumerate(stages) for rank in range(tp))
+
+
 @dataclass(frozen=True)
 class Parameters:
     """Parameter counts of a job."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.planning.parameters.layer import layer_parameters, mlp_parameters
-from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.layout.stages import layers_of_chunks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import norm_parameters
-from orchestrator.planning.parameters.counts import Parameters, RankParameters
+from orchestrator.planning.parameters.counts import Parameters, ranks_of
 from orchestrator.planning.parameters.experts import (
     expert_parameters,
     held_by_rank,
@@ -32,9 +32,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
         embedding=embedding,
         output=output,
         per_layer=layers_parameters(model, 1, 1 if routed else 0, 1, every),
-        per_rank=tuple(
-            RankParameters(tp_rank, stage, count) for stage, count in enumerate(stages) for tp_rank in range(tp)
-        ),
+        per_rank=ranks_of(stages, tp),
         inactive=routed * (every - model.moe_router_topk * expert),
         vision=vision,
     )

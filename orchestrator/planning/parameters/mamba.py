@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import norm_parameters
-from orchestrator.planning.parameters.counts import Parameters, RankParameters
+from orchestrator.models.blocks.state_space import matrices as state_space
+from orchestrator.planning.layout.topology import layers_of_stages
+from orchestrator.planning.parameters.counts import Parameters, ranks_of
 from orchestrator.planning.parameters.gpt import embedding_parameters
 from orchestrator.planning.parameters.layer import attention_parameters, mlp_parameters
-from orchestrator.planning.topology import layers_of_stages
-from orchestrator.spec.hybrid import (
-    ATTENTION,
-    STATE_SPACE,
-    convolved_width,
-    layer_pattern,
-    projected_width,
-    state_space_heads,
-    state_space_width,
-)
+from orchestrator.spec.hybrid import ATTENTION, STATE_SPACE, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
-
-CONVOLUTION = 4
-"""Tokens that the convolution of a state space layer looks at."""
 
 
 def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
@@ -34,11 +24,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
         embedding=embedding,
         output=output,
         per_layer=layers // model.num_layers,
-        per_rank=tuple(
-            RankParameters(tp_rank, stage, count)
-            for stage, count in enumerate(stage_parameters(job, padded_vocab))
-            for tp_rank in range(tp)
-        ),
+        per_rank=ranks_of(stage_parameters(job, padded_vocab), tp),
     )
 
 
@@ -65,16 +51,8 @@ def _layer(model: ModelSpec, kind: str, tp: int) -> int:
     """One layer with the norm before it."""
     norm = norm_parameters(model, model.hidden_size)
     if kind == STATE_SPACE:
-        return norm + state_space_parameters(model, tp)
+        matrices = sum(each.parameters(tp) for each in state_space.matrices(model))
+        return norm + matrices + state_space.other_parameters(model, tp)
     if kind == ATTENTION:
         return norm + attention_parameters(model, tp)
     return norm + mlp_parameters(model, model.ffn_size, tp)
-
-
-def state_space_parameters(model: ModelSpec, tp: int) -> int:
-    """Parameters of one state space layer on each of `tp` ranks: two matrices, a convolution with its bias, of each
-    head its step, decay and skip, and a norm over the width inside.
-    """
-    h, width = model.hidden_size, state_space_width(model)
-    matrices = projected_width(model) * h + h * width
-    return (matrices + convolved_width(model) * (CONVOLUTION + 1) + 3 * state_space_heads(model) + width) // tp

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.attention.matrices import cross_matrices
 from orchestrator.models.blocks.base import norm_parameters
-from orchestrator.planning.parameters.counts import Parameters, RankParameters
+from orchestrator.planning.parameters.counts import Parameters, ranks_of
+from orchestrator.planning.parameters.gpt import embedding_parameters
 from orchestrator.planning.parameters.layer import layer_parameters
 from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of, layers_of_stage, stages_of
 from orchestrator.spec.job import JobSpec
@@ -14,7 +15,7 @@ from orchestrator.spec.model import ModelSpec
 def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     """Count the parameters of an encoder and a decoder with a vocabulary of `padded_vocab` rows."""
     model, tp = job.model, job.parallelism.tensor_model_parallel_size
-    embedding = _embedding(model, padded_vocab, 1)
+    embedding = embedding_parameters(model, padded_vocab, 1)
     output = padded_vocab * model.hidden_size if model.untie_embeddings_and_output_weights else 0
     output += padded_vocab if model.add_output_bias else 0
     halves = sum(
@@ -25,11 +26,7 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
         embedding=embedding,
         output=output,
         per_layer=_layer("decoder", model, 1),
-        per_rank=tuple(
-            RankParameters(tp_rank, stage, count)
-            for stage, count in enumerate(stage_parameters(job, padded_vocab))
-            for tp_rank in range(tp)
-        ),
+        per_rank=ranks_of(stage_parameters(job, padded_vocab), tp),
     )
 
 
@@ -38,7 +35,7 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     model, degrees = job.model, job.parallelism
     tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
     counts = [0] * pp
-    counts[0] += _embedding(model, padded_vocab, tp)
+    counts[0] += embedding_parameters(model, padded_vocab, tp)
     for half in HALVES:
         stages = stages_of(half, degrees)
         for stage in stages:
@@ -64,9 +61,3 @@ def _beside_the_layers(model: ModelSpec, tp: int, *, is_end: bool) -> int:
     bias = model.relative_attention_num_buckets * model.num_attention_heads // tp
     norm = norm_parameters(model, model.hidden_size) if is_end else 0
     return norm + (bias if model.position_embedding_type == "relative" else 0)
-
-
-def _embedding(model: ModelSpec, padded_vocab: int, tp: int) -> int:
-    tokens = padded_vocab // tp * model.hidden_size
-    positions = model.positions * model.hidden_size if model.position_embedding_type == "learned_absolute" else 0
-    return tokens + positions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.planning.balance import WORTH
 from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.layout.balance import WORTH
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.suggestions.neighbours import (
     COUNT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.models.layers import transformer_layer
 from orchestrator.planning.time.communication import group_of
-from orchestrator.planning.time.gemm import Linear, gemm_seconds
+from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.passes import Pass, add, split
 from orchestrator.planning.time.setting import Setting
 

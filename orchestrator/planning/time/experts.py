@@ -9,7 +9,7 @@ from __future__ import annotations
 from orchestrator.backends.experts import groups_experts
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.time.communication import group_of, linked_ranks
-from orchestrator.planning.time.gemm import gemm_seconds
+from orchestrator.planning.time.kernels.gemm import gemm_seconds
 from orchestrator.planning.time.setting import Setting
 
 _MOVED = ForwardBackward(13, 13)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.time.adapters import launches as adapter_launches
-from orchestrator.planning.time.attention import goes_round
-from orchestrator.planning.time.elementwise import rotates_at_once
 from orchestrator.planning.time.experts import launches as expert_launches
-from orchestrator.planning.time.fp8 import LAUNCHES as FP8_LAUNCHES
+from orchestrator.planning.time.kernels.attention import goes_round
+from orchestrator.planning.time.kernels.elementwise import rotates_at_once
+from orchestrator.planning.time.kernels.fp8 import LAUNCHES as FP8_LAUNCHES
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.sections.runtime import RecomputedModule

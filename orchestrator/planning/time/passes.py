@@ -12,11 +12,11 @@ from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.layers import transformer_layer
 from orchestrator.planning.time import experts
-from orchestrator.planning.time.attention import attention_of_variant, attention_seconds
 from orchestrator.planning.time.communication import Group, group_of
-from orchestrator.planning.time.elementwise import embedding_seconds, layer_seconds, loss_seconds
-from orchestrator.planning.time.fp8 import casting_seconds
-from orchestrator.planning.time.gemm import Linear, gemm_seconds
+from orchestrator.planning.time.kernels.attention import attention_of_variant, attention_seconds
+from orchestrator.planning.time.kernels.elementwise import embedding_seconds, layer_seconds, loss_seconds
+from orchestrator.planning.time.kernels.fp8 import casting_seconds
+from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.setting import Setting
 
 Parts = dict[str, float]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time.kernels import Kernels
+from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.spec.job import JobSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.planning.pipeline import timeline
+from orchestrator.planning.layout.pipeline import timeline
 
 _MOST_PASSES = 256
 """Up to so many passes of all stages the schedule is played through, which takes a millisecond."""

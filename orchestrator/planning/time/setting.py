@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.time.kernels import Kernels
+from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES

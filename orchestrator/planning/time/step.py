@@ -10,16 +10,19 @@ from functools import cache
 from orchestrator.planning.encoder_decoder import halves_of_stage
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.layout.pipeline import Timeline, timeline
+from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.trainable import trained_parameters
-from orchestrator.planning.pipeline import Timeline, timeline
 from orchestrator.planning.time.adapters import MATRICES, adapted
 from orchestrator.planning.time.data_parallel import data_parallel_seconds
-from orchestrator.planning.time.elementwise import accumulation_seconds, optimizer_seconds
+from orchestrator.planning.time.families.hybrid import LAUNCHES as HYBRID_LAUNCHES
+from orchestrator.planning.time.families.hybrid import layer_passes
+from orchestrator.planning.time.families.t5 import LAUNCHES, half_layer_pass, settings_of_halves
+from orchestrator.planning.time.families.vision import images_of, trained_layers
 from orchestrator.planning.time.host import NOTHING, started_again, with_host
-from orchestrator.planning.time.hybrid import LAUNCHES as HYBRID_LAUNCHES
-from orchestrator.planning.time.hybrid import layer_passes
-from orchestrator.planning.time.kernels import Kernels, kernels_of
+from orchestrator.planning.time.kernels.accesses import Kernels, kernels_of
+from orchestrator.planning.time.kernels.elementwise import accumulation_seconds, optimizer_seconds
 from orchestrator.planning.time.offloading import with_offloading
 from orchestrator.planning.time.passes import (
     Parts,
@@ -34,9 +37,6 @@ from orchestrator.planning.time.passes import (
 )
 from orchestrator.planning.time.schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
-from orchestrator.planning.time.t5 import LAUNCHES, half_layer_pass, settings_of_halves
-from orchestrator.planning.time.vision import images_of, trained_layers
-from orchestrator.planning.topology import layers_of_stages
 from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec

@@ -12,7 +12,7 @@ from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.planning.forecast import Forecast, forecast, planned_timeline
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
-from orchestrator.planning.pipeline import Timeline
+from orchestrator.planning.layout.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.review.charts.curves import Reference
 from orchestrator.review.charts.series import Series, usual_of

@@ -14,9 +14,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
+from orchestrator.runtime.layers.attention.frequencies import scaled_frequencies
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.embedding import mark_only_looked_up
-from orchestrator.runtime.layers.rotary import scaled_frequencies
 from orchestrator.runtime.layers.weight_gradient import accumulate, add_product
 from orchestrator.runtime.losses.linear import linear_cross_entropy
 from orchestrator.runtime.processes.process_groups import (

@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestrator.backends.layers import against_engine, asked_layers, layers_of_run
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.runtime.layers.engine import has_engine, trouble
 from orchestrator.runtime.layers.machine import machine_and_estimates
+from orchestrator.runtime.layers.transformer_engine.availability import has_engine, trouble
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks

@@ -15,7 +15,7 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 
 from orchestrator.backends.experts import GROUPED_PRODUCTS, expert_kernels, multiplies_in_one_kernel
 from orchestrator.errors import MissingDependency
-from orchestrator.runtime.layers.engine import absence
+from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.backends.libraries import has_flash
 from orchestrator.backends.machine import Estimates, Machine
 from orchestrator.planning.hardware import device_named
-from orchestrator.runtime.layers.engine import has_engine
+from orchestrator.runtime.layers.transformer_engine.availability import has_engine
 from orchestrator.runtime.processes.device import Device
 
 

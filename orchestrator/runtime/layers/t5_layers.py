@@ -19,8 +19,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import make_tp_sharded_tensor_for_checkpoint
 from torch.nn import functional
 
-from orchestrator.runtime.layers.masked_attention import Bias, MaskedAttention
-from orchestrator.runtime.layers.norms import Norm
+from orchestrator.runtime.layers.attention.masked import Bias, MaskedAttention
+from orchestrator.runtime.layers.residual_stream.norms import Norm
 from orchestrator.spec.encoder_decoder import Half
 from orchestrator.spec.sections.runtime import Layers
 

@@ -13,21 +13,21 @@ from torch.nn import functional
 
 from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import attention_named
-from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.core_attention import CoreAttention
-from orchestrator.runtime.layers.experts import layers_of_chunk
-from orchestrator.runtime.layers.flash_attention import FlashAttention, FlashAttentionApart
-from orchestrator.runtime.layers.masked_attention import MaskedAttention
-from orchestrator.runtime.layers.norms import Norm
-from orchestrator.runtime.layers.residual import add_plainly
-from orchestrator.runtime.layers.rotation import RotatedAttention
-from orchestrator.runtime.layers.scores import (
+from orchestrator.runtime.layers.attention.core import CoreAttention
+from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
+from orchestrator.runtime.layers.attention.masked import MaskedAttention
+from orchestrator.runtime.layers.attention.rotation import RotatedAttention
+from orchestrator.runtime.layers.attention.scores import (
     alibi_slopes,
     capped_attention,
     causal_mask,
     for_every_head,
     plain_causal_mask,
 )
+from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.experts import layers_of_chunk
+from orchestrator.runtime.layers.residual_stream.addition import add_plainly
+from orchestrator.runtime.layers.residual_stream.norms import Norm
 from orchestrator.runtime.processes import context_parallel
 from orchestrator.runtime.processes.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
 

@@ -11,13 +11,13 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 
 from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import attention_named
+from orchestrator.runtime.layers.attention.flash import FlashAttention
+from orchestrator.runtime.layers.attention.padded import PaddedAttention
+from orchestrator.runtime.layers.attention.rotation import RotatedAttention
+from orchestrator.runtime.layers.attention.sequence_lengths import Lengths
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import layers_of_chunk
-from orchestrator.runtime.layers.flash_attention import FlashAttention
-from orchestrator.runtime.layers.padded_attention import PaddedAttention
-from orchestrator.runtime.layers.residual import add_plainly
-from orchestrator.runtime.layers.rotation import RotatedAttention
-from orchestrator.runtime.layers.sequence_lengths import Lengths
+from orchestrator.runtime.layers.residual_stream.addition import add_plainly
 from orchestrator.runtime.layers.torch_layers import Attention
 
 

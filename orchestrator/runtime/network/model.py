@@ -21,13 +21,13 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.graphs import Graphs
+from orchestrator.runtime.layers.attention.frequencies import attention_factor
 from orchestrator.runtime.layers.biases import add_in_products
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.engine import absence
 from orchestrator.runtime.layers.experts import expert_settings, keep_experts_apart
-from orchestrator.runtime.layers.fp8 import fp8_settings
 from orchestrator.runtime.layers.gelu import gelu
-from orchestrator.runtime.layers.rotary import attention_factor
+from orchestrator.runtime.layers.transformer_engine.availability import absence
+from orchestrator.runtime.layers.transformer_engine.fp8 import fp8_settings
 from orchestrator.runtime.layers.weight_gradient import fuses_accumulation
 from orchestrator.runtime.network.gradient_reduction import finalize
 from orchestrator.runtime.network.initialization import Stream, initialize_weights

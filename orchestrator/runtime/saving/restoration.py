@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.data.samples.position import DataPosition
 from orchestrator.errors import CheckpointError, OrchestratorError, UserError
-from orchestrator.planning.progress import StoredProgress, stored_progress
+from orchestrator.planning.schedule.progress import StoredProgress, stored_progress
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.run.checkpoints import Commit, passed_over
 from orchestrator.run.events.log import EventLog

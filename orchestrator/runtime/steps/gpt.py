@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.runtime.layers.scores import packed_mask
+from orchestrator.runtime.layers.attention.scores import packed_mask
 from orchestrator.runtime.steps.base import Batch, Part
 
 _FIELDS = ("tokens", "labels", "loss_mask", "position_ids", "segment_ids")

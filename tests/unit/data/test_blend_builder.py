@@ -26,8 +26,8 @@ from orchestrator.data.samples.blend_samples import built
 from orchestrator.data.samples.datasets import Datasets, build_datasets
 from orchestrator.data.samples.position import DataPosition, beginning, position_of
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
+from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.schedule import ScheduleSpec
 

@@ -25,8 +25,8 @@ from orchestrator.data.preparation import survey_job
 from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, MissingDependency, UserError
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
+from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 
 Tokenize = Callable[..., Path]

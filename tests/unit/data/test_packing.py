@@ -26,8 +26,8 @@ from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.samples.index_statistics import measured
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, UserError
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report
+from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.chat import ChatSpec
 

@@ -19,7 +19,7 @@ from orchestrator.exchange.megatron.arguments import (
     to_model,
 )
 from orchestrator.exchange.megatron.names import wanted_tensors
-from orchestrator.planning.batch import Progress
+from orchestrator.planning.schedule.batch import Progress
 from orchestrator.run.checkpoints import MEGATRON_TRACKER, find_weights
 from orchestrator.spec.model import ModelSpec
 

@@ -28,7 +28,7 @@ from orchestrator.launch.runs import (
     remove_new_run,
     taken_back,
 )
-from orchestrator.planning.preflight_checks import runs_dir_of
+from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.run.checkpoints import write_commit
 from orchestrator.run.rundir import default_runs_dir
 from orchestrator.spec.job import JobSpec

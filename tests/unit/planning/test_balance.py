@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.shipped import SHIPPED
 from support.training import layout, tiny_job
 
-from orchestrator.planning.balance import balanced, splits
 from orchestrator.planning.hardware import device_named
+from orchestrator.planning.layout.balance import balanced, splits
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.time import estimate_time
 from orchestrator.spec.job import JobSpec

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.indexed_files import write_indexed
 
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.blend import blend_report, evaluations, samples_needed
 from orchestrator.planning.blend.report import BlendReport
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
+from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.planning.verdict import judge
 from orchestrator.spec.job import JobSpec
 

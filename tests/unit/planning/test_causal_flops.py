@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.jobs.planned_job import forecast_rows
-from orchestrator.planning.batch import BatchSchedule
 from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
+from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.quantities import amount
 
 LLAMA = {

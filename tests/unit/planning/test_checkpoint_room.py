@@ -10,7 +10,7 @@ import pytest
 from support.refusals import leave_room
 
 from orchestrator.errors import Problem
-from orchestrator.planning.checkpoint_room import room_for_checkpoints
+from orchestrator.planning.checks.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.spec.job import JobSpec

@@ -27,8 +27,8 @@ from orchestrator.planning.drawing import (
     write_page,
 )
 from orchestrator.planning.drawing.colours import contrast, pass_colour, stage_colour
-from orchestrator.planning.pipeline import timeline
-from orchestrator.planning.topology import Topology, topology
+from orchestrator.planning.layout.pipeline import timeline
+from orchestrator.planning.layout.topology import Topology, topology
 
 SVG = "{http://www.w3.org/2000/svg}"
 _KINDS = ("forward", "backward")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.memory import estimate_memory
-from orchestrator.planning.time.kernels import TRANSFORMER_ENGINE, Kernels
+from orchestrator.planning.time.kernels.accesses import TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.step import estimate_with
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec

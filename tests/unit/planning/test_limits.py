@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.planning.limits import what_is_refused
+from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.planning.pipeline import Pass, in_flight, passes_of, timeline
+from orchestrator.planning.layout.pipeline import Pass, in_flight, passes_of, timeline
 
 LAYOUTS = [
     (stages, chunks, groups * stages) for stages in (2, 3, 4, 8) for chunks in (1, 2, 3, 5) for groups in (1, 2, 4)

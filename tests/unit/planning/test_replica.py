@@ -8,7 +8,7 @@ import pytest
 from support.training import four_layer_job, layout
 
 from orchestrator.errors import UserError
-from orchestrator.planning.replica import at_layout
+from orchestrator.planning.layout.replica import at_layout
 
 
 def test_another_pipeline_has_stages_of_its_own() -> None:

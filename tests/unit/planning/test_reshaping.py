@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.training import layout, tiny_job
 
-from orchestrator.planning.reshaping import judge_reshape
+from orchestrator.planning.layout.reshaping import judge_reshape
 
 SPLIT = layout(tp=2, pp=2)
 

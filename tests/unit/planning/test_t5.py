@@ -8,10 +8,10 @@ import pytest
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import shipped
+from orchestrator.planning.layout.topology import topology
 from orchestrator.planning.memory import estimate_memory
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.time import estimate_time
-from orchestrator.planning.topology import topology
 from orchestrator.spec.job import JobSpec
 
 VOCAB = 512

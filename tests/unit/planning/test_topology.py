@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.pace import at_the_promised_pace
 
-from orchestrator.planning.topology import topology
+from orchestrator.planning.layout.topology import topology
 
 LAYOUTS = [
     {},

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.pace import at_the_promised_pace
 
-from orchestrator.planning.groups import group_kinds
-from orchestrator.planning.topology import crossing, topology
+from orchestrator.planning.layout.groups import group_kinds
+from orchestrator.planning.layout.topology import crossing, topology
 
 SIZES = [
     # tp, cp, ep, dp, pp, etp

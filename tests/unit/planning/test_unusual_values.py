@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.shipped import SHIPPED
 
-from orchestrator.planning.unusual_values import unusual_values
+from orchestrator.planning.checks.unusual_values import unusual_values
 from orchestrator.spec.loading import load_job
 
 SGD = ("optimizer.name=sgd", "adam_beta2=null")

@@ -17,9 +17,9 @@ from orchestrator.planning.parameters import parameters
 from orchestrator.planning.parameters.vision import encoder_parameters
 from orchestrator.planning.time import StepTime, estimate_time, step_timeline
 from orchestrator.planning.time.communication import group_of
-from orchestrator.planning.time.kernels import kernels_of
+from orchestrator.planning.time.families.vision import images_of
+from orchestrator.planning.time.kernels.accesses import kernels_of
 from orchestrator.planning.time.setting import setting_of
-from orchestrator.planning.time.vision import images_of
 from orchestrator.planning.vision import encoder_job
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text

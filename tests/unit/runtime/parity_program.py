@@ -26,8 +26,8 @@ from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.layers import scores
-from orchestrator.runtime.layers.rotary import attention_factor, scaled_frequencies
+from orchestrator.runtime.layers.attention import scores
+from orchestrator.runtime.layers.attention.frequencies import attention_factor, scaled_frequencies
 from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups

@@ -10,10 +10,10 @@ import torch
 from support.clock import own_clock
 
 from orchestrator.planning.hardware import Device, shipped
-from orchestrator.planning.time.attention import attention_seconds
-from orchestrator.planning.time.gemm import gemm_seconds
-from orchestrator.planning.time.kernel_measurements import efficiency_of, table_of
-from orchestrator.planning.time.kernels import TORCH
+from orchestrator.planning.time.fits.kernel_measurements import efficiency_of, table_of
+from orchestrator.planning.time.kernels.accesses import TORCH
+from orchestrator.planning.time.kernels.attention import attention_seconds
+from orchestrator.planning.time.kernels.gemm import gemm_seconds
 from orchestrator.runtime.calibration.kernels import Sizes, burst_seconds, measure_kernels, sustained_seconds
 
 TINY = Sizes(gemms=((64, 32, 16),), attention=(1, 2, 32, 8), stream_bytes=1 << 16)

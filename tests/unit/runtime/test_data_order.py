@@ -23,7 +23,7 @@ from support.indexed_files import write_indexed
 from support.training import make_run, tiny_job
 
 from orchestrator.errors import CheckpointError
-from orchestrator.planning.progress import stored_progress
+from orchestrator.planning.schedule.progress import stored_progress
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run.checkpoints import Commit, file_record, read_commit, write_commit
 from orchestrator.run.rundir import RunDir

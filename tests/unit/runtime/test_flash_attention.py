@@ -31,10 +31,12 @@ from support.training import layout, tiny_job
 from torch.nn import functional
 
 from orchestrator.errors import UserError
-from orchestrator.runtime.layers import attention_choice, flash_attention, torch_layers
-from orchestrator.runtime.layers.attention_choice import choose_attention, keep_compiled
-from orchestrator.runtime.layers.flash_attention import FlashAttention, FlashAttentionApart
-from orchestrator.runtime.layers.rotation import thirds_of_one
+from orchestrator.runtime.layers import torch_layers
+from orchestrator.runtime.layers.attention import choice
+from orchestrator.runtime.layers.attention import flash as flash_module
+from orchestrator.runtime.layers.attention.choice import choose_attention, keep_compiled
+from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
+from orchestrator.runtime.layers.attention.rotation import thirds_of_one
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
@@ -61,9 +63,9 @@ def flash(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeFlash]:
     for name in ("flash_attn", "flash_attn.cute"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    flash_attention.interface.cache_clear()
+    flash_module.interface.cache_clear()
     yield fake
-    flash_attention.interface.cache_clear()
+    flash_module.interface.cache_clear()
 
 
 def core(kind: type[FlashAttention] = FlashAttention) -> FlashAttention:
@@ -207,7 +209,7 @@ def test_what_the_gpu_fails_at_is_no_fault_of_the_package(
     def fails(*tensors: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(attention_choice, "attend", fails)
+    monkeypatch.setattr(choice, "attend", fails)
     with pytest.raises(type(error), match="CUDA"):
         choose(demanding("auto"))
 
@@ -244,7 +246,7 @@ def test_a_machine_that_has_no_way(
         def fails() -> Any:
             raise ImportError("no cutlass\nat all")
 
-        monkeypatch.setattr(attention_choice, "interface", fails)
+        monkeypatch.setattr(choice, "interface", fails)
     if why == "another":
         module._flash_attn_bwd = lambda q, k, v: None
     if why == "without":

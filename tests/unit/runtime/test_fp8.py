@@ -16,7 +16,12 @@ from megatron.core.enums import Fp8Recipe
 from support.training import four_layer_job
 
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.runtime.layers.fp8 import QuantizedWeights, fp8_settings, largest_values_kept, require_fp8
+from orchestrator.runtime.layers.transformer_engine.fp8 import (
+    QuantizedWeights,
+    fp8_settings,
+    largest_values_kept,
+    require_fp8,
+)
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec

@@ -21,7 +21,7 @@ import torch
 from support.training import four_layer_job, layout
 
 from orchestrator.errors import JobError, UserError
-from orchestrator.runtime.layers.overlap import begin_overlap
+from orchestrator.runtime.layers.transformer_engine.tensor_overlap import begin_overlap
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
@@ -85,7 +85,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
     monkeypatch.setitem(sys.modules, "transformer_engine", ModuleType("transformer_engine"))
     monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", engine)
-    monkeypatch.delitem(sys.modules, "orchestrator.runtime.layers.user_buffers", raising=False)
+    monkeypatch.delitem(sys.modules, "orchestrator.runtime.layers.transformer_engine.user_buffers", raising=False)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     for name in ("UB_SKIPMC", "UB_TIMEOUT"):

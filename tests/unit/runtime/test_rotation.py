@@ -19,7 +19,7 @@ from support.rotated import rotated_by_operations
 from support.training import tiny_job
 
 from orchestrator.runtime.layers import torch_layers
-from orchestrator.runtime.layers.rotation import RotatedAttention, rotated, thirds_of_one
+from orchestrator.runtime.layers.attention.rotation import RotatedAttention, rotated, thirds_of_one
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 

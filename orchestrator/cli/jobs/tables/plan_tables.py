@@ -11,8 +11,8 @@ from rich.table import Table
 from orchestrator.cli.jobs.planned_job import PlannedJob, cluster_line, describe, forecast_rows
 from orchestrator.planning.drawing import Rows
 from orchestrator.planning.forecast import Forecast
+from orchestrator.planning.layout.topology import Rank
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.topology import Rank
 from orchestrator.quantities import memory_size, short_count, time_span
 
 MANY_RANKS = 16

@@ -24,8 +24,8 @@ from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation
+from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.forecast import forecast
-from orchestrator.planning.limits import what_is_refused
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import too_large
 from orchestrator.run.checkpoints import committed

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.spec.hybrid import KINDS, layer_pattern, state_space_heads, state_space_width
+from orchestrator.models.blocks.state_space.matrices import state_space_heads, state_space_width
+from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient

@@ -183,7 +183,7 @@ def behave_like_cuda() -> None:
     from megatron.core.tensor_parallel import layers as linears
     from megatron.core.tensor_parallel import random
 
-    from orchestrator.runtime.layers import rotation
+    from orchestrator.runtime.layers.attention import rotation
     from orchestrator.runtime.losses import rows
 
     any_rotation: Any = rotation
@@ -224,7 +224,7 @@ def groups(job: Any, rank: int) -> Iterator[Any]:
     from megatron.core import parallel_state, tensor_parallel
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 
-    from orchestrator.planning.topology import rank_of
+    from orchestrator.planning.layout.topology import rank_of
     from orchestrator.runtime.processes.process_groups import Ranks
 
     degrees = job.parallelism
@@ -261,7 +261,7 @@ def network(job: Any, padded_vocab: int, ranks: Any) -> tuple[Any, list[Any]]:
 
 def kept_by_forward(job: Any, padded_vocab: int, rank: int) -> int:
     """Bytes between a forward and its backward pass beyond the weights."""
-    from orchestrator.runtime.layers.scores import causal_mask
+    from orchestrator.runtime.layers.attention.scores import causal_mask
 
     causal_mask.cache_clear()  # masks are for all layers and passes, and no layer's
     with groups(job, rank) as ranks:
@@ -286,7 +286,7 @@ def kept_by_layer(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
 
 def most_in_step(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
     """Build, and take two steps."""
-    from orchestrator.planning.hyperparameters import Hyperparameters
+    from orchestrator.planning.schedule.hyperparameters import Hyperparameters
     from orchestrator.runtime.network.model import wrap_data_parallel
     from orchestrator.runtime.optimizer import build_optimizer, update
     from orchestrator.runtime.step import run_micro_batches

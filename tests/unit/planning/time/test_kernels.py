@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.planning.hardware import Device, shipped
-from orchestrator.planning.pipeline import timeline
-from orchestrator.planning.time.attention import attention_seconds
+from orchestrator.planning.layout.pipeline import timeline
 from orchestrator.planning.time.communication import group_of
-from orchestrator.planning.time.gemm import gemm_seconds
-from orchestrator.planning.time.kernels import TORCH, TRANSFORMER_ENGINE
+from orchestrator.planning.time.kernels.accesses import TORCH, TRANSFORMER_ENGINE
+from orchestrator.planning.time.kernels.attention import attention_seconds
+from orchestrator.planning.time.kernels.gemm import gemm_seconds
 from orchestrator.planning.time.schedule import closed_form, pipeline_seconds
 
 SIDES = st.integers(1, 20_000)

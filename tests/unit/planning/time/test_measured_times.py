@@ -27,8 +27,8 @@ from support.reference_times import (
 )
 
 from orchestrator.planning.hardware import Device, shipped
-from orchestrator.planning.time.fitting import fit
-from orchestrator.planning.time.kernels import TORCH, TRANSFORMER_ENGINE
+from orchestrator.planning.time.fits.fitting import fit
+from orchestrator.planning.time.kernels.accesses import TORCH, TRANSFORMER_ENGINE
 from orchestrator.planning.time.step import StepTime, estimate_with
 
 

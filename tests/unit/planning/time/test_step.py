@@ -17,7 +17,7 @@ from support.timed_jobs import LARGE, LAYOUTS, device, job, seconds
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware import Device, shipped_names
 from orchestrator.planning.time import PARTS, StepTime, estimate_time, faster_with_graphs
-from orchestrator.planning.time.kernels import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels
+from orchestrator.planning.time.kernels.accesses import OVERLAPPING, TORCH, TRANSFORMER_ENGINE, Kernels
 from orchestrator.planning.time.passes import layer_pass, output_pass
 from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with

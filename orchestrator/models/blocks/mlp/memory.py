@@ -1,0 +1,45 @@
+"""What a dense MLP keeps for its backward pass. Bytes of one rank and micro-batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.models.blocks.base import RankShape
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Fields
+
+
+def inner(model: Fields, shape: RankShape) -> int:
+    """Its inner activation, without a gate."""
+    return shape.tokens * (model.ffn_size // shape.tp) * shape.width
+
+
+def halves(model: Fields) -> int:
+    """Of the first matrix's output: 2 with a gate, else 1."""
+    return 2 if model.is_gated else 1
+
+
+def saved(model: Fields, shape: RankShape) -> int:
+    """The activation's input, and its output for the second linear. ReLU needs its output alone."""
+    return (halves(model) + (model.activation != "relu")) * inner(model, shape)
+
+
+def backward(model: Fields, shape: RankShape, *, engine: bool, in_fp8: bool) -> int:
+    """The most that its backward pass takes beyond everything that the layer had saved when it began. Three moments
+    compete: gradients appear while what was saved is still needed. `engine`: with Transformer Engine's layers.
+    """
+    inside, of_first = inner(model, shape), halves(model)
+    gradient, weight = shape.stream, model.ffn_size // shape.tp * shape.hidden * shape.width
+    gathered = shape.whole_stream if shape.sequence_parallel else 0
+    masked = shape.stream if model.hidden_dropout > 0 else 0
+    second_linear = gradient + masked + gathered + inside + weight
+    activation = gradient + of_first * inside
+    first_linear = gradient - inside + shape.whole_stream + of_first * weight
+    if shape.sequence_parallel:
+        first_linear += shape.stream + (gathered if engine else 0)
+    if in_fp8:
+        # The gradient of a linear's output is cast in both orders, and is still there itself; its input was one byte.
+        second_linear += shape.whole_stream
+        first_linear += of_first * inside + inside // 2
+    return max(second_linear, activation, first_linear)

@@ -1,0 +1,36 @@
+"""What a state space layer keeps for its backward pass. Bytes of one rank and micro-batch.
+
+In mamba-ssm's fused kernel it keeps the output of its first matrix and the scan's output, and outside it the normed
+output for the second matrix; it computes the convolution and the states of each piece of the sequence again. The
+figures have not been measured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.models.blocks.base import FP32, RankShape
+from orchestrator.models.blocks.state_space.matrices import convolved_width, projected_width, state_space_width
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import StateSpaceFields
+
+PIECE = 128
+"""Tokens between states that the scan writes down."""
+
+
+def saved(model: StateSpaceFields, shape: RankShape) -> int:
+    """Between its matrices. Batches of one are already laid out as the kernel wants them; others are copied, which it
+    keeps instead.
+    """
+    row = shape.tokens * shape.width // shape.tp
+    return row * projected_width(model) + 2 * row * state_space_width(model) + shape.tokens * FP32
+
+
+def backward(model: StateSpaceFields, shape: RankShape) -> int:
+    """The most that its backward pass takes beyond what is saved."""
+    width, row = state_space_width(model), shape.tokens * shape.width // shape.tp
+    states = -(-shape.tokens // PIECE) * width // shape.tp * model.mamba_state_dim * FP32
+    inside = row * projected_width(model) + row * convolved_width(model) + row * width + 2 * states
+    weight = projected_width(model) * shape.hidden * shape.width // shape.tp
+    return shape.stream + inside + weight + (shape.whole_stream if shape.sequence_parallel else 0)

@@ -1,0 +1,1 @@
+"""What is checked of a job before it starts, beside the rules of its spec."""

@@ -1,0 +1,1 @@
+"""Batches, learning rates and progress: what each step is."""

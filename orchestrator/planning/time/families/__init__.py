@@ -1,0 +1,1 @@
+"""Seconds of the layers of some families."""

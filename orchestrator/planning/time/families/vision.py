@@ -1,0 +1,119 @@
+"""Seconds of encoding the images of a micro-batch, on the first stage: as many as its sequences may have. The figures
+of its parts are those of other layers; no step with images has been measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.planning.time.communication import group_of
+from orchestrator.planning.time.host import LaunchTime, started_again, starts
+from orchestrator.planning.time.kernels.elementwise import branch_seconds
+from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
+from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, recomputed, scale
+from orchestrator.planning.time.setting import Setting, setting_of
+from orchestrator.planning.vision import CHANNELS, encoder_job
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.vision import VisionSpec
+
+_NUMBERS = 4
+"""Accesses of an image's numbers in the activations' format: scaled, and cut into patches."""
+_PLACED = ForwardBackward(3, 3)
+"""Accesses of the decoder's [tokens, h]: embeddings of images put among those of words, and their gradients taken out.
+"""
+_BESIDE = 1
+"""Layers that start as many kernels, and have as many tensors, as what stands before the encoder's and behind them."""
+
+
+class Images(NamedTuple):
+    """What the first model chunk does more for a micro-batch."""
+
+    passes: Pass
+    starts: LaunchTime
+
+
+def trained_layers(model: ModelSpec) -> int:
+    """Layers that have as many tensors as what is trained for the images of a model; 0 where there are none."""
+    if not model.has_vision:
+        return 0
+    return _BESIDE + (0 if model.has_frozen_encoder else model.image_encoder.num_layers)
+
+
+def images_of(setting: Setting) -> Images | None:
+    """The encoder and the two matrices behind it; None where there are no images. A frozen encoder has no backward
+    pass.
+    """
+    if not setting.model.has_vision:
+        return None
+    vision = setting.model.image_encoder
+    own = _encoder_setting(setting, vision)
+    layers, layer, before = vision.num_layers, layer_pass(own), _before(own, vision)
+    projector, placed = _projector(own, vision, setting.model.hidden_size), _placed(setting, vision)
+    forward = add(before.forward, scale(layer.forward, layers), projector.forward, placed.forward)
+    backward = add(projector.backward, placed.backward)
+    encoder, beside = starts(own, layers, 0.0, started_again(own, layers)), starts(own, _BESIDE, 0.0, 0.0)
+    if vision.freeze:
+        alone = LaunchTime(*(ForwardBackward(each.forward, 0.0) for each in encoder))
+        return Images(Pass(forward, backward), beside.plus(alone))
+    back = add(backward, scale(layer.backward, layers), recomputed(own, layer, layers), before.backward)
+    return Images(Pass(forward, back), beside.plus(encoder))
+
+
+def _encoder_setting(setting: Setting, vision: VisionSpec) -> Setting:
+    """The encoder's attention is the layers' own."""
+    kernels = replace(setting.kernels, attention_rate=1.0)
+    own = setting_of(encoder_job(setting.job, vision), setting.padded_vocab, kernels, setting.device)
+    return replace(own, captured=setting.captured, host_slowness=setting.host_slowness)
+
+
+def _before(own: Setting, vision: VisionSpec) -> Pass:
+    """Patches as vectors, whole on each tensor-parallel rank, to which positions are added, and a norm. Images have no
+    gradient.
+    """
+    patches, width, device = own.sequences * vision.tokens_per_image, vision.hidden_size, own.device
+    inputs = CHANNELS * vision.patch_size**2
+    normed, numbers = branch_seconds(own), own.streaming(_NUMBERS * patches * inputs * own.size)
+    return Pass(
+        {"gemm": gemm_seconds(patches, width, inputs, device, own.dtype), "memory_bound": normed.forward + numbers},
+        {"gemm": gemm_seconds(width, inputs, patches, device, own.dtype), "memory_bound": normed.backward},
+    )
+
+
+def _projector(own: Setting, vision: VisionSpec, hidden: int) -> Pass:
+    """From the encoder's width to the decoder's. The gradient of its input is computed behind a frozen encoder, too, as
+    megatron-core's layers do not ask whether it is needed.
+    """
+    tokens, width = own.sequences * vision.tokens_per_image, hidden / own.tp
+    setting = replace(own, tokens=tokens, own_tokens=tokens)
+    up, down = Linear(vision.hidden_size, width, True), Linear(width, hidden, False)
+    first, second = (linear_passes(setting, [linear], own.dtype) for linear in (up, down))
+    bias, gelu = own.kernels.bias, own.kernels.gelu
+    forward = bias.forward * (width + hidden) + gelu.forward * width
+    backward = bias.backward * (width + hidden) + gelu.backward * width
+    return Pass(
+        add(first.forward, second.forward, {"memory_bound": own.streaming(forward * tokens * own.size)}),
+        add(
+            first.backward,
+            second.backward,
+            {"memory_bound": own.streaming(backward * tokens * own.size)},
+        ),
+    )
+
+
+def _placed(setting: Setting, vision: VisionSpec) -> Pass:
+    """Among the embeddings of words; under sequence parallelism by each rank in its part of the sequence, and the
+    gradients of all patches are summed over the ranks then.
+    """
+    row = setting.model.hidden_size * setting.size
+    own = setting.own_tokens * row
+    patches = setting.sequences * vision.images_per_sequence * vision.tokens_per_image
+    group = group_of(setting.job, setting.device, setting.tp, 1)
+    return Pass(
+        {"memory_bound": setting.streaming(_PLACED.forward * own)},
+        {
+            "memory_bound": setting.streaming(_PLACED.backward * own),
+            "tensor_parallel": group.reduce_seconds(patches * row) if setting.sp else 0.0,
+        },
+    )

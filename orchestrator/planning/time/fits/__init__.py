@@ -1,0 +1,1 @@
+"""What calibration makes of measured kernels: the efficiencies of a device."""

@@ -1,0 +1,133 @@
+"""Seconds of attention as fused kernels do it (FlashAttention; Dao 2023, Shah et al. 2024), and where its scores are
+masked, lowered by distance or capped.
+"""
+
+from __future__ import annotations
+
+from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.time.kernels.accesses import Kernels
+from orchestrator.planning.time.kernels.gemm import peak
+from orchestrator.planning.time.setting import Setting
+
+_BLOCK = 128
+"""Tokens of a block: those on the diagonal are computed whole."""
+_SOFTMAX = 43
+"""The exponentials of a score take as long as this much of a head's width."""
+_BESIDE = ForwardBackward(220, 490)
+"""What there is to do for a query beside its scores, to read it and to write what becomes of it, takes as long as so
+many keys (H200, cuDNN, 512 to 4,096 tokens; docs/benchmarks/2026-11-23-h200-7.md).
+"""
+_STATED_LENGTH, _STATED_WIDTH = 4096, 128
+_STATED_KEYS = (_STATED_LENGTH + _BLOCK) / 2
+"""Efficiencies are stated for heads of this, and for as many keys as a query of a causal sequence has on average."""
+_LAST = 2.2
+"""Under a causal mask blocks take unequally long, and processors wait for the last ones: as long as so many heads of
+one sequence would take, up to that length. A block takes longer in proportion to the length, a head to its square."""
+_RECOMPUTATION = 2.5
+"""The backward pass does five products where the forward does two."""
+_CAPPED = ForwardBackward(16, 24)
+"""Accesses of each score, beside the two products: to scale, cap, mask and normalise it, one kernel after the other."""
+_IN_PIECES, _FASTER_ON = 1.85, "Hopper"
+"""How many times as long torch's attention takes over a sequence that ranks share: a piece of it sees more keys than it
+has queries, for which torch has FlashAttention 2, and on these GPUs a faster kernel for all else (1.7B, 16,384 tokens
+on two H100s; docs/benchmarks/2026-11-26-h100.md). Others are planned by FlashAttention 2's speed as it is.
+"""
+
+
+def attention_seconds(
+    sequences: float,
+    length: float,
+    heads: float,
+    head_dim: float,
+    device: Device,
+    dtype: str,
+    kernels: Kernels,
+    *,
+    causal: bool = True,
+    drops: bool = False,
+    parts: int = 1,
+) -> ForwardBackward:
+    """Forward and backward over `sequences` of `length` tokens with `heads` heads; causal: half the scores masked.
+    `parts`: ranks that share each sequence, of which `sequences` counts this one's part. Among their pieces only those
+    of the same tokens are masked within.
+    """
+    keys = (length + _BLOCK) / 2 if causal else length
+    waiting = _LAST * min(_STATED_LENGTH / length, 1.0) / parts if causal and not device.is_cpu else 0.0
+    flops = 4.0 * (sequences * heads + waiting) * length  # of a key, and of one number of a head
+    width = head_dim + _SOFTMAX
+    drawn = kernels.score_dropout if drops else ForwardBackward(0, 0)
+    efficiency = device.efficiency
+    if kernels.fused_attention:
+        reached = ForwardBackward(efficiency.fused_attention_forward, efficiency.fused_attention_backward)
+    else:
+        reached = ForwardBackward(efficiency.attention_forward, efficiency.attention_backward)
+
+    def seconds(beside: float, drawn: float, reached: float) -> float:
+        stated = (_STATED_WIDTH + _SOFTMAX) / _STATED_WIDTH * (_STATED_KEYS + beside) / _STATED_KEYS
+        rate = peak(device, dtype) * stated * reached * kernels.attention_rate
+        return flops * (keys * (width + drawn) + beside * width) / rate
+
+    return ForwardBackward(
+        seconds(_BESIDE.forward, drawn.forward, reached.forward),
+        _RECOMPUTATION * seconds(_BESIDE.backward, drawn.backward, reached.backward),
+    )
+
+
+def attends_to_a_mask(setting: Setting) -> bool:
+    """Whether attention is torch's in all layers of both backends, with a mask or a bias of every score."""
+    model = setting.model
+    changed = model.attention_logit_softcapping is not None or model.position_embedding_type == "alibi"
+    return changed or setting.job.data.packs
+
+
+def goes_round(setting: Setting) -> bool:
+    """Whether the keys and values of ranks that share a sequence go round in a ring: Transformer Engine's way, of all
+    layers but those that attend to a mask or a window.
+    """
+    in_windows = setting.model.sliding_window is not None
+    return setting.cp > 1 and setting.kernels.rings and not (attends_to_a_mask(setting) or in_windows)
+
+
+def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBackward:
+    """The mean over the layers. `causal`: the seconds of plain causal attention in one layer."""
+    model = setting.model
+    length, window = model.seq_length, model.sliding_window
+    capped = model.attention_logit_softcapping is not None
+    if attends_to_a_mask(setting):
+        return _masked(setting, causal, capped)
+    whole = _in_pieces(setting, causal)
+    if window is None or window >= length:
+        return whole
+    skipped = 0 if model.window_attn_skip_freq is None else model.num_layers // model.window_attn_skip_freq
+    full = skipped / model.num_layers
+    if setting.kernels.fused_attention and setting.cp == 1:
+        seen = window * (2 * length - window) / length**2  # of the pairs below the diagonal
+        local = ForwardBackward(seen * causal.forward, seen * causal.backward)
+    else:
+        local = _masked(setting, causal, capped=False)
+    return ForwardBackward(
+        full * whole.forward + (1 - full) * local.forward, full * whole.backward + (1 - full) * local.backward
+    )
+
+
+def _in_pieces(setting: Setting, causal: ForwardBackward) -> ForwardBackward:
+    """The same, by torch, where ranks that share a sequence gather its keys and values."""
+    if setting.cp == 1 or goes_round(setting) or setting.device.generation != _FASTER_ON:
+        return causal
+    return ForwardBackward(_IN_PIECES * causal.forward, _IN_PIECES * causal.backward)
+
+
+def _masked(setting: Setting, causal: ForwardBackward, capped: bool) -> ForwardBackward:
+    """With a mask, torch's attention computes every score, and its kernel is the one for both layer backends."""
+    efficiency = setting.device.efficiency
+    forward, backward = 2 * causal.forward, 2 * causal.backward
+    if setting.kernels.fused_attention:
+        forward *= efficiency.fused_attention_forward / efficiency.attention_forward
+        backward *= efficiency.fused_attention_backward / efficiency.attention_backward
+    if not capped:
+        return ForwardBackward(forward, backward)
+    scores = setting.tokens * setting.model.num_attention_heads / setting.tp * setting.model.seq_length * setting.size
+    return ForwardBackward(
+        forward + setting.streaming(_CAPPED.forward * scores), backward + setting.streaming(_CAPPED.backward * scores)
+    )

@@ -1,0 +1,65 @@
+"""Attention of an encoder, and of a decoder that attends to it: keys that are padding, and a bias by distance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn import functional
+
+from orchestrator.runtime.layers.attention.core import CoreAttention
+
+Bias = Callable[[int, int], torch.Tensor]
+"""From the lengths of queries and keys to what is added to their scores: [1, heads of this rank, sq, sk]."""
+
+
+class MaskedAttention(CoreAttention):
+    """Scaled dot product attention with hidden keys and a bias, through torch."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer_number: int,
+        attn_mask_type: AttnMaskType,
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
+        super().__init__(config, layer_number, attn_mask_type, *arguments, **options)
+        self.causal = attn_mask_type == AttnMaskType.causal
+        self.bias: Bias | None = None
+        """Asked in each pass, inside what is recomputed: a bias from outside would be differentiated twice there."""
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **unused: Any,
+    ) -> torch.Tensor:
+        """query: [sq, b, heads, d]; key, value: [sk, b, heads, d]; attention_mask: [b, 1, 1, sk], True hides a key.
+
+        Returns [sq, b, heads * d].
+        """
+        sq, sk = query.size(0), key.size(0)
+        q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        mask = self._mask(attention_mask, sq, sk, q.dtype)
+        with self.dropping() as dropout:
+            out = functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal and mask is None, scale=self.scale
+            )
+        return out.permute(2, 0, 1, 3).reshape(sq, query.size(1), -1)
+
+    def _mask(self, hidden: torch.Tensor | None, sq: int, sk: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """What torch adds to the scores, or which keys it keeps. Causal attention needs no padding mask: padding comes
+        last, where no query that counts sees it."""
+        if self.bias is None:
+            return None if self.causal or hidden is None else ~hidden
+        bias = self.bias(sq, sk).to(dtype)
+        if self.causal:
+            hidden = torch.ones(sq, sk, dtype=torch.bool, device=bias.device).triu(diagonal=1)
+        # A finite number: a sample that is all padding must not become NaN.
+        return bias if hidden is None else bias.masked_fill(hidden, torch.finfo(dtype).min)

@@ -1,0 +1,1 @@
+"""What encodes a decoder's images, and puts them among its tokens."""

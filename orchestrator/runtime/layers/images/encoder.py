@@ -1,0 +1,178 @@
+"""Images as embeddings of a decoder: CLIP's vision transformer, and two matrices behind it (Liu et al. 2023, LLaVA).
+
+Tensor parallelism splits attention, MLPs and the two matrices, as it does a decoder's; what stands between them is
+whole on every rank: there is no sequence parallelism here.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlock, TransformerBlockSubmodules
+from torch.nn import functional
+
+from orchestrator.runtime.layers.attention.masked import MaskedAttention
+from orchestrator.runtime.layers.choice import block_spec_function
+from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.gelu import gelu
+from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.spec.sections.runtime import Layers
+from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, VisionSpec
+
+
+class ImageEncoder(MegatronModule):
+    """From images to the embeddings that stand for their patches."""
+
+    def __init__(self, vision: VisionSpec, config: LayerConfig, layers: Layers) -> None:
+        """`config` is the decoder's."""
+        own = _config_of_encoder(vision, config)
+        super().__init__(config=own)
+        width, side = vision.hidden_size, vision.patch_size
+        self.patch_size, self.is_frozen = side, vision.freeze
+        self.patches = torch.nn.Parameter(torch.empty(width, 3, side, side))
+        self.class_token = torch.nn.Parameter(torch.empty(width))
+        self.positions = torch.nn.Parameter(torch.empty(vision.positions, width))
+        self.input_norm = Norm(own, width, vision.norm_epsilon)
+        self.block = TransformerBlock(
+            config=own,
+            spec=_block_spec(own, layers),
+            pre_process=True,
+            post_process=False,  # no norm behind the last layer
+            pg_collection=ProcessGroupCollection.use_mpu_process_groups(),
+        )
+        if vision.freeze:
+            self.requires_grad_(False)
+        between = _config_of_projector(config)
+        matrices = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+        self.projector = MLP(between, matrices, input_size=width, ffn_hidden_size=between.ffn_hidden_size)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """images: [b, n, 3, size, size], uint8. Returns [n · patches of an image, b, h], of the decoder's h."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
+            seen = self._encode(images.flatten(0, 1))[1:]  # without the token of the whole image
+        projected, bias = self.projector(seen)
+        by_image = (projected + bias).view(seen.size(0), *images.shape[:2], -1)  # [patches, b, n, h]
+        embeddings: torch.Tensor = by_image.permute(2, 0, 1, 3).flatten(0, 1)
+        return embeddings
+
+    def _encode(self, images: torch.Tensor) -> torch.Tensor:
+        """images: [n, 3, size, size]; what the last layer gives, [1 + patches, n, width]."""
+        embedded = functional.linear(_cut(self._scaled(images), self.patch_size), self.patches.flatten(1))
+        whole = self.class_token.expand(1, embedded.size(1), -1)
+        embedded = torch.cat([whole, embedded]) + self.positions.unsqueeze(1)
+        encoded: torch.Tensor = self.block(hidden_states=self.input_norm(embedded), attention_mask=None)
+        return encoded
+
+    def _scaled(self, images: torch.Tensor) -> torch.Tensor:
+        """Around 0, in the format of the weights."""
+        mean, deviation = _colours(images.device)
+        return ((images.float() / 255 - mean) / deviation).to(self.patches.dtype)
+
+
+@functools.cache
+def _colours(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation of what CLIP has seen, [3, 1, 1]. Made once: the host waits for the device when it does that,
+    and a module's buffers would be rounded to the weights' format.
+    """
+    colours = (COLOUR_MEAN, COLOUR_DEVIATION)
+    mean, deviation = (torch.tensor(values, device=device).view(3, 1, 1) for values in colours)
+    return mean, deviation
+
+
+def _cut(images: torch.Tensor, side: int) -> torch.Tensor:
+    """images: [n, 3, size, size]; their patches row by row, [patches, n, 3 · side · side]."""
+    number, along = images.size(0), images.size(2) // side
+    rows = images.view(number, 3, along, side, along, side)
+    return rows.permute(2, 4, 0, 1, 3, 5).reshape(along * along, number, -1)
+
+
+def _config_of_encoder(vision: VisionSpec, config: LayerConfig) -> LayerConfig:
+    head = vision.hidden_size // vision.num_attention_heads
+    return _changed(
+        config,
+        num_layers=vision.num_layers,
+        hidden_size=vision.hidden_size,
+        ffn_hidden_size=vision.ffn_size,
+        num_attention_heads=vision.num_attention_heads,
+        num_query_groups=vision.num_attention_heads,
+        kv_channels=head,
+        softmax_scale=1 / math.sqrt(head),
+        layernorm_epsilon=vision.norm_epsilon,
+        activation_func=_ACTIVATIONS[vision.activation],
+        recompute_method="uniform" if config.recompute_granularity == "full" else None,
+        recompute_num_layers=1 if config.recompute_granularity == "full" else None,
+    )
+
+
+def _config_of_projector(config: LayerConfig) -> LayerConfig:
+    return _changed(config, ffn_hidden_size=config.hidden_size, activation_func=gelu)
+
+
+def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
+    """A decoder's configuration as that of layers that are whole on one stage, and plain."""
+    own = copy.deepcopy(config)
+    plain: dict[str, Any] = {
+        "pipeline_model_parallel_size": 1,
+        "virtual_pipeline_model_parallel_size": None,
+        "num_layers_in_first_pipeline_stage": None,
+        "num_layers_in_last_pipeline_stage": None,
+        "account_for_embedding_in_pipeline_split": False,
+        "account_for_loss_in_pipeline_split": False,
+        "pipeline_model_parallel_layout": None,
+        "sequence_parallel": False,
+        "distribute_saved_activations": False,
+        "normalization": "LayerNorm",
+        "layernorm_zero_centered_gamma": False,
+        "qk_layernorm": False,
+        "add_bias_linear": True,
+        "add_qkv_bias": True,
+        "gated_linear_unit": False,
+        "bias_activation_fusion": False,
+        "attention": "attention",
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "alibi": False,
+        "attention_logit_softcapping": None,
+        "window_size": None,
+        "window_attn_skip_freq": None,
+        "packs": False,
+        "apply_rope_fusion": False,
+        "rotates_projection": False,
+        "flash_attention": False,
+    }
+    for name, value in {**plain, **values}.items():
+        setattr(own, name, value)
+    return own
+
+
+def quick_gelu(x: torch.Tensor) -> torch.Tensor:
+    """x · sigmoid(1.702 x), CLIP's approximation; written so that one tensor is kept for the backward pass."""
+    return functional.silu(1.702 * x) / 1.702
+
+
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "quick_gelu": quick_gelu,
+    "gelu": gelu,
+    "gelu_tanh": functools.partial(functional.gelu, approximate="tanh"),
+}
+
+
+def _block_spec(config: LayerConfig, layers: Layers) -> TransformerBlockSubmodules:
+    """Layers whose attention sees all patches."""
+    block: TransformerBlockSubmodules = block_spec_function(layers)(config, None)
+    for layer in block.layer_specs:
+        attention = layer.submodules.self_attention
+        attention.params = {**attention.params, "attn_mask_type": AttnMaskType.no_mask}
+        if layers == "torch":
+            attention.submodules.core_attention = MaskedAttention
+    return block

@@ -1,0 +1,63 @@
+"""Layers whose norms stand behind attention and MLP, after the residual is added (Vaswani et al. 2017; the first BERT).
+
+megatron-core's layers have them before. There the norms go, and what adds the residual normalises the sum.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.spec.sections.runtime import Layers
+
+_KEYS = {"self_attn_bda.norm.": "post_self_attn_layernorm.", "mlp_bda.norm.": "post_mlp_layernorm."}
+"""What the norms are called in checkpoints."""
+AddResidual = Callable[[Any, torch.Tensor, float], torch.Tensor]
+
+
+class AddAndNormalise(torch.nn.Module):
+    """Bias, dropout and residual as megatron-core's layers add them, and then a norm of the sum."""
+
+    def __init__(self, config: TransformerConfig, norm: Callable[..., torch.nn.Module]) -> None:
+        super().__init__()
+        self.norm = norm(config=config, hidden_size=config.hidden_size, eps=config.layernorm_epsilon)
+
+    def forward(self, training: bool, fused: bool) -> AddResidual:
+        """A function of (output, bias), residual and dropout, which returns [s, b, h], s over TP under SP."""
+        add = get_bias_dropout_add(training, fused)
+        return lambda output, residual, dropout: self.norm(add(output, residual, dropout))
+
+
+def normalise_behind(block: TransformerBlockSubmodules, layers: Layers, config: TransformerConfig) -> None:
+    """Move the norms of a block's layers behind their branches; none is left behind the last layer."""
+    norm: Callable[..., torch.nn.Module] = Norm
+    for layer in block.layer_specs:
+        parts = layer.submodules
+        parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp
+        if layers == "transformer_engine":
+            engine = importlib.import_module("megatron.core.extensions.transformer_engine")
+            norm = engine.TENorm
+            # The linears that normalise their input themselves.
+            parts.self_attention.submodules.linear_qkv = engine.TEColumnParallelLinear
+            parts.mlp.submodules.linear_fc1 = engine.TEColumnParallelLinear
+        parts.self_attn_bda = ModuleSpec(AddAndNormalise, {"config": config, "norm": norm})
+        parts.mlp_bda = ModuleSpec(AddAndNormalise, {"config": config, "norm": norm})
+        parts.sharded_state_dict_keys_map = _KEYS
+    block.layer_norm = None
+
+
+def normalise_embedding(embedding: torch.nn.Module, config: TransformerConfig) -> None:
+    """Normalise what megatron-core's embedding gives, before its dropout."""
+    norm = Norm(config, config.hidden_size, config.layernorm_epsilon)
+    embedding.add_module("layer_norm", norm)
+    dropout = embedding.get_submodule("embedding_dropout")
+    dropout.register_forward_pre_hook(lambda module, arguments: norm(*arguments))
