@@ -50,7 +50,7 @@ import orchestrator.runtime.loop as loop
 plain = loop.train_step
 def train_step(session):
     time.sleep({seconds})
-    while session.state.iteration >= {last} and not session.run.stop_file.exists():
+    while session.state.iteration >= {last} and not session.launch.run.stop_file.exists():
         time.sleep(0.02)
     return plain(session)
 loop.train_step = train_step

@@ -47,7 +47,7 @@ from orchestrator.runtime.bench.__main__ import callbacks
 from orchestrator.runtime.__main__ import main
 real, when = measurement.Benchmark.{method}, {number}
 def failing(self, session, number):
-    if number == when and session.ranks.rank == 1:
+    if number == when and session.processes.ranks.rank == 1:
         if {dies}:
             os.kill(os.getpid(), signal.SIGKILL)
         raise RuntimeError("CUPTI_ERROR_NOT_COMPATIBLE")
@@ -55,7 +55,7 @@ def failing(self, session, number):
 measurement.Benchmark.{method} = failing
 if {stops}:
     def asking(self, session, number):
-        session.run.stop_file.write_text("{{}}")
+        session.launch.run.stop_file.write_text("{{}}")
         return real(self, session, number)
     measurement.Benchmark.{method} = asking
 raise SystemExit(main(callbacks))
