@@ -110,7 +110,7 @@ def main():
 """
 DIES = """
 import os, sys
-from orchestrator.exchange import hf_export, hf_import
+from orchestrator.exchange.hugging_face import hf_export, hf_import
 calls = []
 def dying(function):
     def wrapped(*arguments):

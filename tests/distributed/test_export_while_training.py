@@ -32,7 +32,7 @@ BATCH = {"micro_batch_size": 2, "global_batch_size": 2}
 STAND_IN = """
 import json, os, resource, sys, time
 from pathlib import Path
-from orchestrator.exchange import hf_export
+from orchestrator.exchange.hugging_face import hf_export
 from orchestrator.exchange.__main__ import main
 home = Path(__file__).parent
 to_config = hf_export.to_config

@@ -100,7 +100,7 @@ def test_a_decompression_bomb_uses_little_memory(ending: str, tmp_path: Path) ->
         file.writelines(bomb(ending, 40))
     limited = (
         "import resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
-        "from orchestrator.data import sources\nsources.LONGEST_RECORD = 1 << 26\n"
+        "from orchestrator.data.input import sources\nsources.LONGEST_RECORD = 1 << 26\n"
         "from orchestrator.data.__main__ import main\nsys.exit(main())\n"
     )
     arguments = ("tokenize", str(path), "--output-prefix", str(tmp_path / "made"), "--workers", "1")

@@ -166,7 +166,7 @@ def test_stopped_run_says_where_and_how_to_go_on(
     assert code == 1
     assert f"run tiny/{run.run_id} stopped at iteration 0 of 20, saved" in err
     assert f"continue with: orchestrator resume {run.run_id}" in err
-    assert "stopping at iteration 0 (stop file)" in out
+    assert "stopping at iteration 0 (the test)" in out
 
 
 def test_render_prints_the_script_that_run_starts(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:

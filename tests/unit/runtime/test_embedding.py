@@ -26,7 +26,8 @@ def weight_with_buffer(**attributes: Any) -> Any:
     weight.main_grad = torch.ones(11, 6)
     weight.grad_added_to_main_grad = False
     mark_only_looked_up(weight)
-    vars(weight).update(attributes)
+    for name, value in attributes.items():
+        setattr(weight, name, value)
     return weight
 
 

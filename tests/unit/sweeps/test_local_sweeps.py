@@ -168,8 +168,8 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
 
 PROGRAM = """if True:
     import functools, sys
-    from orchestrator.cli.runs import sweep_start
-    sweep_start.local_request = functools.partial(sweep_start.local_request, module="sweep_runtime")
+    from orchestrator.cli.runs.sweeps import start
+    start.local_request = functools.partial(start.local_request, module="sweep_runtime")
     from orchestrator.cli.main import main
     sys.exit(main(sys.argv[1:]))
 """
