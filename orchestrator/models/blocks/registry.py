@@ -70,17 +70,7 @@ class AttentionBlock:
         return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
 
 
-ATTENTIONS: Final = (
-    AttentionBlock(
-        "gated_attention",
-        is_used=lambda model: model.attention_gate,
-        field="attention_gate",
-        families=("gpt",),
-        features=frozenset(("context_parallelism", "experts", "joined_loss")),
-        declares="GatedAttentionFields",
-    ),
-    AttentionBlock("attention", is_used=lambda model: True),
-)
+ATTENTIONS: Final = (AttentionBlock("attention", is_used=lambda model: True),)
 """The first that a model has is its attention."""
 
 
