@@ -10,19 +10,6 @@ from orchestrator.planning.time.passes import Parts, Pass, add, layer_pass, line
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE, convolved_width, projected_width, state_space_width
 
-LAUNCHES = 0.5
-"""Kernels of a layer of any kind, of those of a transformer layer, which is two of them."""
-_PROJECTED = ForwardBackward(3, 6)
-"""Accesses of z, x, B, C and dt together: brought into another order, and read by the scan."""
-_CONVOLVED = ForwardBackward(2, 5)
-"""Of x, B and C: the convolution, which the backward pass does again."""
-_INNER = ForwardBackward(5, 8)
-"""Of the scan's output: written, brought back into order, and normed."""
-_RATE = 0.2
-"""Of the device's peak that the products inside the scan reach, which are small."""
-_BACKWARD = 2.5
-"""Products of the scan's backward pass for one of the forward pass."""
-
 
 def layer_passes(setting: Setting) -> dict[str, Pass]:
     """One layer of each kind: those of a transformer layer taken apart, and a state space layer."""
@@ -62,16 +49,20 @@ def _state_space(setting: Setting) -> Pass:
 
 def _scan(setting: Setting) -> ForwardBackward:
     """Convolution, scan and norm: the slower of moving and computing."""
-    model = setting.model
+    model, fitted = setting.model, setting.device.fitted.hybrid
     own = setting.tokens / setting.tp
     width = state_space_width(model)
-    widths = ((_PROJECTED, projected_width(model)), (_CONVOLVED, convolved_width(model)), (_INNER, width))
+    widths = (
+        (fitted.projected, projected_width(model)),
+        (fitted.convolved, convolved_width(model)),
+        (fitted.inner, width),
+    )
     moved = ForwardBackward(
         sum(accesses.forward * each for accesses, each in widths),
         sum(accesses.backward * each for accesses, each in widths),
     )
-    computed = SCAN * width * model.mamba_state_dim * own / (_RATE * peak(setting.device, setting.dtype))
+    computed = SCAN * width * model.mamba_state_dim * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
     return ForwardBackward(
         max(setting.streaming(moved.forward * own * setting.size), computed),
-        max(setting.streaming(moved.backward * own * setting.size), _BACKWARD * computed),
+        max(setting.streaming(moved.backward * own * setting.size), fitted.scan_backward * computed),
     )
