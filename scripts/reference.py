@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from orchestrator.cli.main import COMMANDS, build_app, value_name
 from orchestrator.fields.base import Section
 from orchestrator.fields.docstrings import documented_schema
 from orchestrator.migration.megatron_flags.performance import ANSWERS, GROUPS
+from orchestrator.planning.hardware.fitted_constants import ANY, entries
 from orchestrator.planning.hardware.profiles import GpuProfile
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.documents.field_names import short_names
@@ -36,6 +37,7 @@ def pages() -> dict[str, str]:
         "sweep.md": sweep_page(),
         "cluster-profile.md": profile_page(),
         "gpu-profile.md": gpu_page(),
+        "fitted-constants.md": constants_page(),
         "commands.md": commands_page(),
         "megatron-performance-flags.md": flags_page(),
     }
@@ -78,6 +80,40 @@ def gpu_page() -> str:
         "[how to use it](../how-to/calibrate.md). Unknown keys are refused."
     )
     return document_page("The GPU profile", intro, GpuProfile)
+
+
+def constants_page() -> str:
+    """Every number that was fitted to measurements."""
+    parts = [
+        f"{NOTE}# Fitted constants\n\n"
+        "The numbers in the plan's models of memory and time that follow from measurements, not from algorithms or\n"
+        "data sheets: `orchestrator/planning/hardware/fitted_constants.json`. Two numbers are of the forward and of\n"
+        'the backward pass. "Counted" are reads, writes and kernels of the code that is named, "assumed" what nobody\n'
+        "measured. `calibrate` measures those of `efficiency` on your GPU; [how](../how-to/calibrate.md).\n"
+    ]
+    for group, subjects in entries().items():
+        for subject, found in subjects.items():
+            where = "" if group == ANY else f" ({group})"
+            parts.append(
+                f"\n## `{subject}`{where}\n\n| name | value | unit | from | meaning |\n|---|---|---|---|---|\n"
+            )
+            parts.extend(_constant_row(name, entry) for name, entry in found.items())
+    return "".join(parts)
+
+
+def _constant_row(name: str, entry: Mapping[str, Any]) -> str:
+    value, source = entry["value"], entry["source"]
+    if isinstance(value, dict):
+        pair = value.keys() == {"forward", "backward"}
+        shown = ", ".join(f"{each:.3g}" if pair else f"{key} {each:.3g}" for key, each in value.items())
+    elif isinstance(value, list):
+        shown = "; ".join(", ".join(f"{each:g}" for each in row) for row in value)
+    else:
+        shown = f"{value:.3g}"
+    page = source.removeprefix("docs/benchmarks/")
+    link = f"[{page.removesuffix('.md')}](../benchmarks/{page})" if page != source else source
+    origin = f"{entry['measured_on']}, {entry['date']}: {link}"
+    return f"| `{name}` | {shown} | {entry['unit']} | {origin} | {entry['meaning']} |\n"
 
 
 def document_page(title: str, intro: str, model: type[Section]) -> str:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from orchestrator.backends.effective_job import settled
 from orchestrator.backends.layers import layers_of
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
-from orchestrator.planning.hardware.devices import Device, Efficiency
+from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.hardware.fitted_constants import values
 from orchestrator.spec.job import JobSpec
-
-SLOWER = 2.0
-"""Hosts with the same GPU were 0.7 to 2.7 times as slow as planned (docs/benchmarks/2026-11-25-h100.md)."""
 
 
 def slow_host_seconds(job: JobSpec, padded_vocab: int, device: Device) -> float | None:
     """Seconds of a step on a host half as fast, with the layers and the CUDA graphs that a run chooses there. None on
     the CPU, and of a GPU whose host was measured: its profile has that.
     """
-    if device.is_cpu or device.efficiency.launch != Efficiency.launch:
+    if device.is_cpu or device.efficiency.launch != values("efficiency", device.generation)["launch"]:
         return None
     machine = machine_of(device)
-    slow = DeviceEstimates(padded_vocab, device.with_launch(SLOWER * device.efficiency.launch))
+    slow = DeviceEstimates(padded_vocab, device.with_launch(device.fitted.host.slow_host * device.efficiency.launch))
     layers, _ = layers_of(job, machine, slow)
     return slow.step(settled(job, layers, machine, slow), layers).seconds

@@ -1,4 +1,5 @@
-"""Accelerators by name: datasheet figures from `devices.json`, and what of them is reached in training.
+"""Accelerators by name: datasheet figures from `devices.json`, and what of them is reached in training: where that file
+has no other, `efficiency` in `fitted_constants.json`.
 
 The units of the file are in its keys (TFLOP/s dense, GiB as the driver reports it, GB/s in one direction); here all is
 in bytes, seconds and FLOP.
@@ -18,6 +19,7 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.planning.hardware import profiles
+from orchestrator.planning.hardware.fitted_constants import FittedConstants, fitted_constants, values
 from orchestrator.planning.hardware.profiles import GpuProfile
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.sections.runtime import Layers
@@ -36,37 +38,34 @@ _OF_THE_MACHINE = {"memory_bytes", "gpus_per_node", "link_bandwidth", "network_b
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What of a datasheet is reached. The defaults hold for Hopper; docs/benchmarks has where each comes from.
+    """What of a datasheet is reached. `orchestrator calibrate` replaces what is shipped by what it measures."""
 
-    `orchestrator calibrate` replaces them by what it measures.
-    """
-
-    gemm: float = 0.83
+    gemm: float
     """Of the peak: a matrix product that is large in every dimension and that no power limit holds back, before tiles
     are cut (planning/time/kernels/gemm.py)."""
-    gemm_at_power_limit: float = 1.0
+    gemm_at_power_limit: float
     """Of the peak: what products reach at the most, one after another, where the GPU lowers its clock to keep to its
-    power. Steps of large ones are at that limit throughout (docs/benchmarks/2026-11-24-h200-2.md)."""
-    attention_forward: float = 0.52
+    power. Steps of large ones are at that limit throughout."""
+    attention_forward: float
     """Of the peak: torch's fused attention (on Hopper cuDNN's), heads of 128 and 4,096 tokens, counting what a causal
     mask leaves."""
-    attention_backward: float = 0.415
+    attention_backward: float
     """The same in the backward pass, which recomputes the scores: 2.5 times the forward's FLOPs."""
-    fused_attention_forward: float = 0.52
+    fused_attention_forward: float
     """Of the peak: Transformer Engine's (cuDNN's) attention."""
-    fused_attention_backward: float = 0.415
+    fused_attention_backward: float
     """The same in the backward pass."""
-    memory: float = 0.88
+    memory: float
     """Of the memory's bandwidth: kernels that stream."""
-    link: float = 0.55
+    link: float
     """Of the link to the other GPUs of the machine: all-gather and reduce-scatter of large tensors."""
-    network: float = 0.90
+    network: float
     """Of the network between machines."""
-    link_latency: float = 1.3e-5
+    link_latency: float
     """Seconds that a collective takes at the least inside a machine."""
-    network_latency: float = 3e-5
+    network_latency: float
     """The same between machines."""
-    launch: float = 6e-6
+    launch: float
     """Seconds in which the host starts one kernel; what a layer's Python takes beside it is planning/time/host.py's."""
 
 
@@ -107,6 +106,11 @@ class Device:
     def is_cpu(self) -> bool:
         """Whether its figures are nominal, so that no MFU is stated against them."""
         return self.memory_bytes is None
+
+    @property
+    def fitted(self) -> FittedConstants:
+        """What was fitted to measurements of GPUs of its generation, or holds for any."""
+        return fitted_constants(self.generation)
 
     def with_launch(self, seconds: float) -> Device:
         """The same behind a host that starts a kernel in so many."""
@@ -199,6 +203,6 @@ def _device(entry: Mapping[str, Any]) -> Device:
         multiprocessors=entry["multiprocessors"],
         power_watts=float(entry["power_watts"]),
         source=entry["source"],
-        efficiency=Efficiency(**entry.get("efficiency", {})),
+        efficiency=Efficiency(**values("efficiency", entry.get("generation")) | entry.get("efficiency", {})),
         linked_machines=entry.get("linked_machines", 1),
     )

@@ -9,23 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
+from orchestrator.planning.hardware.fitted_constants import fitted_constants
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
 from orchestrator.spec.sections.runtime import Layers
 
 MIB = 2**20
-_CONTEXT = 640 * MIB
-"""CUDA's context and the loaded kernels of torch, cuBLAS and cuDNN, on an H200."""
-_COMMUNICATOR = 448 * MIB
-"""NCCL's buffers of one communicator, of one rank too: 4 MiB for each of its channels and directions, and smaller ones.
-On H200s they took 0.4 to 0.5 GiB.
-"""
 _ALWAYS = 4
 """Communicators of every job: of all ranks, of the loss, of the gradients and of their norm."""
 _OF_EXPERTS = 2
 """Those of the gradients of experts, and of their norm, whatever their size."""
-_FRAGMENTATION = 0.03
-"""Of what is made and freed in every step: the caching allocator holds on to partly free blocks."""
 _GATHERING, _KEPT_IN_BF16, _SUMMING = 6, 2, 4
 """Transformer Engine's user buffers, each for [s * b / CP, h]: those that gather what a product reads, in FP8 where it
 does; those that gather or sum whole behind another product; those that sum what a product gives in pieces, with room
@@ -67,7 +60,9 @@ def outside_the_allocator(job: JobSpec, layers: Layers) -> NonTorchMemory:
     if overlaps_tensor_parallel(job, layers):
         groups += 1  # over which the buffers are opened
         buffers = _user_buffers(job)
-    return NonTorchMemory(_CONTEXT + (_ALWAYS + groups) * _COMMUNICATOR + buffers, _FRAGMENTATION)
+    fitted = fitted_constants().memory
+    outside = fitted.context_mib + (_ALWAYS + groups) * fitted.communicator_mib
+    return NonTorchMemory(outside * MIB + buffers, fitted.fragmentation)
 
 
 def _user_buffers(job: JobSpec) -> int:

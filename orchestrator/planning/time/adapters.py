@@ -13,16 +13,6 @@ from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.passes import Pass, add, split
 from orchestrator.planning.time.setting import Setting
 
-_ADDED = ForwardBackward(5, 2)
-"""Accesses of the matrix's output: what is added is scaled and added, and its gradient scaled."""
-_JOINED = 3
-"""Accesses of the input's gradient, which comes from the matrix and from the adapter."""
-_DROPOUT = ForwardBackward(2.5, 2.5)
-"""Accesses of the input, with one byte of mask per element."""
-_LAUNCHES = ForwardBackward(4, 8)
-"""Kernels of one adapter: two products, scaled and added; their four gradients, scaled, joined, and two accumulated."""
-_LAUNCHES_OF_WEIGHTS = 10
-"""Kernels that a frozen layer's backward pass lacks: gradients of four matrices and two norms, most accumulated."""
 MATRICES = 2
 """Of an adapter."""
 
@@ -44,14 +34,13 @@ def launches(setting: Setting) -> ForwardBackward:
     """Kernels that the host starts for a layer beside those of one that is trained whole."""
     if not setting.model.has_adapters:
         return ForwardBackward(0, 0)
-    lora = setting.model.adapters
-    count = len(lora.target_modules)
-    return ForwardBackward(count * _LAUNCHES.forward, count * _LAUNCHES.backward - _LAUNCHES_OF_WEIGHTS)
+    count, fitted = len(setting.model.adapters.target_modules), setting.device.fitted.adapters
+    return ForwardBackward(count * fitted.launches.forward, count * fitted.launches.backward - fitted.frozen_launches)
 
 
 def _beside(setting: Setting, linear: Linear, rank: int, *, drops: bool) -> Pass:
     """One adapter. A rank's tokens change between its matrices: from its share to all, or the other way."""
-    device, dtype = setting.device, setting.dtype
+    device, dtype, fitted = setting.device, setting.dtype, setting.device.fitted.adapters
     first, second = setting.own_tokens, setting.tokens
     if not linear.is_column:
         first, second = second, first
@@ -61,10 +50,10 @@ def _beside(setting: Setting, linear: Linear, rank: int, *, drops: bool) -> Pass
         backward += gemm_seconds(tokens, inputs, outputs, device, dtype)
         backward += gemm_seconds(outputs, inputs, tokens, device, dtype)
     entering, leaving = first * linear.inputs * setting.size, second * linear.outputs * setting.size
-    dropped = _DROPOUT if drops else ForwardBackward(0, 0)
+    dropped = fitted.dropout if drops else ForwardBackward(0, 0)
     moved = ForwardBackward(
-        _ADDED.forward * leaving + dropped.forward * entering,
-        _ADDED.backward * leaving + (_JOINED + dropped.backward) * entering,
+        fitted.added.forward * leaving + dropped.forward * entering,
+        fitted.added.backward * leaving + (fitted.joined + dropped.backward) * entering,
     )
     sent = _sent(setting, linear, rank)
     return Pass(

@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.spec.job import JobSpec
 
-_CONTENTION = 0.35
-"""Of the time that its bytes would take on the link: what computing loses to a hidden collective, whose kernels take
-processors and memory bandwidth for every byte, however long the network makes them wait.
-"""
-
 
 @dataclass(frozen=True)
 class Group:
@@ -61,11 +56,11 @@ def group_of(job: JobSpec, device: Device, size: int, stride: int) -> Group:
     Where it crosses machines, as many of its ranks as share a machine share their network ports too (NCCL runs a ring
     through each port), so a group with eight ranks in each machine is not slower than inside one.
     """
-    efficiency = device.efficiency
+    efficiency, contention = device.efficiency, device.fitted.communication.contention
     link = device.link_bandwidth * efficiency.link
     together = max(1, min(size, linked_ranks(job, device) // stride))
     if together == size:
-        return Group(size, link, efficiency.link_latency, _CONTENTION)
+        return Group(size, link, efficiency.link_latency, contention)
     ports = together * device.network_bandwidth * efficiency.network
     bandwidth = min(link, ports)
-    return Group(size, bandwidth, efficiency.network_latency, _CONTENTION * bandwidth / link)
+    return Group(size, bandwidth, efficiency.network_latency, contention * bandwidth / link)

@@ -12,19 +12,6 @@ from orchestrator.planning.time.communication import group_of, linked_ranks
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
 from orchestrator.planning.time.setting import Setting
 
-_MOVED = ForwardBackward(13, 13)
-"""Accesses of [tokens · chosen experts, h]: copied together by expert, and added up again in their old places. Some
-five would do: this and the next are what Mixtral's layers took (docs/benchmarks/2026-11-24-h200-2.md).
-"""
-_SORTED = ForwardBackward(11, 11)
-"""More of them where a rank has several experts, whose tokens come from each rank in turn."""
-_ROUTED = ForwardBackward(40, 40)
-"""Bytes per token and expert of the router's softmax, choice and losses."""
-_LAUNCHES = ForwardBackward(70, 90)
-"""Kernels beside those of a layer with a dense MLP."""
-_LAUNCHES_OF_EXPERT = ForwardBackward(5, 9)
-"""Kernels of each expert, where they are computed one after the other."""
-
 
 def rows(setting: Setting) -> float:
     """Tokens that the experts of a rank compute on, each as often as it is routed to one of them."""
@@ -78,8 +65,9 @@ def moving_seconds(setting: Setting) -> ForwardBackward:
     sent = _kept(setting) * model.hidden_size * setting.size
     sorted_ = rows(setting) * model.hidden_size * setting.size if local_experts(setting) > 1 else 0.0
     scores = setting.own_tokens * model.expert_count
-    forward = _MOVED.forward * sent + _SORTED.forward * sorted_ + _ROUTED.forward * scores
-    backward = _MOVED.backward * sent + _SORTED.backward * sorted_ + _ROUTED.backward * scores
+    each = setting.device.fitted.experts
+    forward = each.moved.forward * sent + each.sorted.forward * sorted_ + each.routed.forward * scores
+    backward = each.moved.backward * sent + each.sorted.backward * sorted_ + each.routed.backward * scores
     return ForwardBackward(setting.streaming(forward), setting.streaming(backward))
 
 
@@ -113,7 +101,5 @@ def _exchange(setting: Setting, size: int, stride: int, count: float) -> float:
 
 def launches(setting: Setting) -> ForwardBackward:
     """Kernels that the host starts for a layer with experts beside those of one with a dense MLP."""
-    each = 0 if is_grouped(setting) else local_experts(setting)
-    return ForwardBackward(
-        _LAUNCHES.forward + each * _LAUNCHES_OF_EXPERT.forward, _LAUNCHES.backward + each * _LAUNCHES_OF_EXPERT.backward
-    )
+    fitted = setting.device.fitted.experts
+    return fitted.launches.plus(fitted.launches_of_expert, 0 if is_grouped(setting) else local_experts(setting))

@@ -11,31 +11,9 @@ from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.kernels.attention import goes_round
 from orchestrator.planning.time.kernels.elementwise import rotates_at_once
-from orchestrator.planning.time.kernels.fp8 import LAUNCHES as FP8_LAUNCHES
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.sections.runtime import RecomputedModule
-
-_WORK = 4.0
-"""What the host takes for each kernel of a layer, in starts of a kernel: 60.3 ms for a step of 24 layers (345M, one
-sequence, docs/benchmarks/2026-11-23-h200-3.md), of which 11 are no layer's."""
-_GAP = 1 / 6
-"""Between two kernels the GPU idles for this part of the time in which the host starts one."""
-_GAP_IN_A_GRAPH = 2e-6 / 3
-"""Seconds between two of one CUDA graph, however fast the host is: 1.7B DP2 1x8 took 645.5 ms where it took 2.8 times
-as long as planned, and 648.6 with another (docs/benchmarks/2026-11-25-h100.md).
-"""
-_COLLECTIVES = {True: ForwardBackward(4, 6), False: ForwardBackward(2, 2)}
-"""Of a layer under tensor parallelism, with and without sequence parallelism."""
-_DROPPING = ForwardBackward(14, 26)
-"""What the host takes, in kernels, where the branches of a layer have a bias or dropout: 22.6 ms of that step. It was
-measured of a compiled function; the kernel there is now takes it as long (docs/benchmarks/2026-11-23-h200-7.md)."""
-_COUNTING = 2.2e-3
-"""Seconds of the forward pass of a layer with experts in which the GPU has nothing to do: the host waits to know how
-many tokens each has, and is ahead again only some kernels later (H200, Mixtral's layers;
-docs/benchmarks/2026-11-24-h200-2.md)."""
-_MODULES: dict[RecomputedModule, float] = {"core_attn": 0.1, "layernorm": 0.1, "mlp": 0.3, "moe": 0.3}
-"""Of the kernels of a layer's forward pass; those of experts, of a dense MLP's."""
 
 
 class LaunchTime(NamedTuple):
@@ -62,7 +40,8 @@ def with_host(
     """
     host, gaps = starts(setting, layers, share, again).plus(more)
     ahead = _waits(each.forward, host.forward, gaps.forward)
-    counting = 0.0 if setting.device.is_cpu or setting.captured else _COUNTING * layers * share
+    waits = not (setting.device.is_cpu or setting.captured)
+    counting = setting.device.fitted.experts.counting_seconds * layers * share if waits else 0.0
     back = _waits(each.backward, host.backward, gaps.backward)
     return Pass(add(each.forward, ahead, {"overhead": counting}), add(each.backward, back))
 
@@ -73,13 +52,13 @@ def _waits(parts: Parts, host: float, gap: float) -> Parts:
 
 def starts(setting: Setting, layers: float, share: float, again: float) -> LaunchTime:
     """The same of so many layers."""
-    device = setting.device
+    device, fitted = setting.device, setting.device.fitted.host
     # On the CPU the host computes itself: nothing waits for it.
-    work = device.efficiency.launch * (1.0 if device.is_cpu else _WORK * setting.host_slowness)
+    work = device.efficiency.launch * (1.0 if device.is_cpu else fitted.starts_of_kernel * setting.host_slowness)
     if setting.captured:  # a start for each micro-batch
         work = 0.0
     kernels, beside = _kernels(setting, share), _beside(setting)
-    gap_of_one = _GAP_IN_A_GRAPH if setting.captured else _GAP * device.efficiency.launch
+    gap_of_one = fitted.gap_in_graph if setting.captured else fitted.gap * device.efficiency.launch
     return LaunchTime(
         ForwardBackward(
             work * layers * (kernels.forward + beside.forward),
@@ -99,7 +78,8 @@ def started_again(setting: Setting, layers: int, share: float = 0.0) -> float:
     of_experts = share * expert_launches(setting).forward
     parts: dict[RecomputedModule, float] = {"mlp": 1 - share, "moe": share}
     modules = setting.job.runtime.recomputed_modules
-    found = sum(_MODULES[name] * parts.get(name, 1.0) for name in modules) * _plain(setting).forward
+    started = setting.device.fitted.host.recomputed
+    found = sum(started[name] * parts.get(name, 1.0) for name in modules) * _plain(setting).forward
     found += _exchanging(setting).forward if "core_attn" in modules else 0.0
     return layers * (found + (of_experts if "moe" in modules else 0.0))
 
@@ -107,7 +87,7 @@ def started_again(setting: Setting, layers: int, share: float = 0.0) -> float:
 def _kernels(setting: Setting, share: float) -> ForwardBackward:
     """Kernels that the host starts for a layer."""
     plain, own, of_experts = _plain(setting), adapter_launches(setting), expert_launches(setting)
-    casts = FP8_LAUNCHES if setting.products == "fp8" else ForwardBackward(0, 0)
+    casts = setting.device.fitted.fp8.launches if setting.products == "fp8" else ForwardBackward(0, 0)
     return ForwardBackward(
         plain.forward + share * of_experts.forward + own.forward + casts.forward,
         plain.backward + share * of_experts.backward + own.backward + casts.backward,
@@ -125,10 +105,11 @@ def _beside(setting: Setting) -> ForwardBackward:
     """What the host does for a layer beside starting its kernels, in kernels that would take it as long: additions
     with a bias or dropout, the collectives of tensor parallelism, and attention over a sequence that ranks share.
     """
-    model, kernels = setting.model, setting.kernels
-    found = _DROPPING if model.add_bias_linear or model.hidden_dropout else ForwardBackward(0, 0)
+    model, fitted = setting.model, setting.device.fitted.host
+    found = fitted.dropout if model.add_bias_linear or model.hidden_dropout else ForwardBackward(0, 0)
     if setting.tp > 1:
-        found = found.plus(_COLLECTIVES[setting.sp], kernels.collective)
+        collectives = fitted.collectives_in_parallel if setting.sp else fitted.collectives
+        found = found.plus(collectives, setting.kernels.collective)
     return found.plus(_exchanging(setting))
 
 

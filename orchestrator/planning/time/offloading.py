@@ -7,9 +7,6 @@ from orchestrator.planning.memory import offloaded_bytes
 from orchestrator.planning.time.passes import Parts, Pass, add
 from orchestrator.planning.time.setting import Setting
 
-_REACHED = 0.85
-"""Of the link's bandwidth, by pinned copies; PCIe 5.0 with 64 GB/s moves about 55."""
-
 
 def with_offloading(setting: Setting, each: Pass, layers: int) -> Pass:
     """The passes over all `layers` of a rank. Transformer Engine (2.11, `DefaultOffloadSynchronizer`) copies the
@@ -21,7 +18,7 @@ def with_offloading(setting: Setting, each: Pass, layers: int) -> Pass:
     moved, count = offloaded_bytes(setting.job, setting.kernels.layers), setting.job.runtime.cpu_offloading_num_layers
     if not moved or count is None:
         return each
-    copying = moved / (setting.device.host_bandwidth * _REACHED)
+    copying = moved / (setting.device.host_bandwidth * setting.device.fitted.communication.host_copies)
     between = layers - 2 if count < layers - 1 else 0
     in_order = device_connections(setting.job) == 1
 

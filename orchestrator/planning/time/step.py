@@ -16,9 +16,8 @@ from orchestrator.planning.parameters import layers_with_experts, stage_expert_p
 from orchestrator.planning.parameters.trainable import trained_parameters
 from orchestrator.planning.time.adapters import MATRICES, adapted
 from orchestrator.planning.time.data_parallel import data_parallel_seconds
-from orchestrator.planning.time.families.hybrid import LAUNCHES as HYBRID_LAUNCHES
 from orchestrator.planning.time.families.hybrid import layer_passes
-from orchestrator.planning.time.families.t5 import LAUNCHES, half_layer_pass, settings_of_halves
+from orchestrator.planning.time.families.t5 import half_layer_pass, settings_of_halves
 from orchestrator.planning.time.families.vision import images_of, trained_layers
 from orchestrator.planning.time.host import NOTHING, started_again, with_host
 from orchestrator.planning.time.kernels.accesses import Kernels, kernels_of
@@ -63,12 +62,6 @@ PARTS = (
 
 _TENSORS_PER_LAYER = 6
 """Weights of four linear layers and two norms; biases go with them in small kernels."""
-_SPREAD = 0.02
-"""Standard deviation of the speed of GPUs of one kind: each runs as fast as its power limit lets it."""
-_SLOW_HOST = 2.0
-"""How many times as long as planned a host may take; 1.7 was seen (docs/benchmarks/2026-11-24-h200-4.md)."""
-_STEP_OVERHEAD = 5e-4
-"""Seconds of a step on a GPU in which nothing is computed, beside the gaps between kernels: between two steps."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +120,7 @@ def faster_with_graphs(job: JobSpec, padded_vocab: int, layers: Layers, device: 
     setting = setting_of(job, padded_vocab, kernels_of(job, layers), device)
     plain, captured = replace(setting, captured=False), replace(setting, captured=True)
     if job.data_parallel_size == 1:
-        plain = replace(plain, host_slowness=_SLOW_HOST)
+        plain = replace(plain, host_slowness=device.fitted.host.slow_host)
     one, other = ({**_parts(each), "overhead": 0.0} for each in (captured, plain))
     return sum(one.values()) < sum(other.values())
 
@@ -138,7 +131,7 @@ def _parts(setting: Setting) -> Parts:
     stages = _stages(setting, held)
     parts = add(dict.fromkeys(PARTS, 0.0), _passes(setting, stages), _update(setting, held, experts))
     parts["data_parallel"] += data_parallel_seconds(setting, held, experts, stages)
-    parts["overhead"] += _slowest_rank(setting.job.world_size) * sum(parts.values())
+    parts["overhead"] += _slowest_rank(setting) * sum(parts.values())
     return parts
 
 
@@ -249,6 +242,7 @@ def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]
     """The passes of a T5's stages, each one chunk."""
     job, settings = setting.job, settings_of_halves(setting)
     layer_of = {half: half_layer_pass(half, settings) for half in HALVES}
+    launches = setting.device.fitted.encoder_decoder.launches
     stages = []
     for stage, parameters_held in enumerate(held):
         each = [embedding_pass(setting)] if stage == 0 else []
@@ -257,8 +251,8 @@ def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]
             layer = layer_of[half]
             back = add(scale(layer.backward, layers), recomputed(setting, layer, layers))
             each.append(Pass(scale(layer.forward, layers), back))
-            started += layers * LAUNCHES[half]
-            again += started_again(setting, layers) * LAUNCHES[half]
+            started += layers * launches[half]
+            again += started_again(setting, layers) * launches[half]
         each += [output_pass(settings["decoder"])] if stage == len(held) - 1 else []
         accumulation = {"memory_bound": accumulation_seconds(setting, parameters_held)}
         whole = Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each), accumulation))
@@ -269,6 +263,7 @@ def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]
 def _stages_of_hybrid(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
     """The passes of the chunks of a hybrid, each the sum of its layers."""
     pattern, layer_of = layer_pattern(setting.model), layer_passes(setting)
+    launches = setting.device.fitted.hybrid.launches
     stages = []
     in_stages = layers_of_stages(setting.model, setting.job.parallelism)
     for stage, chunks in enumerate(in_stages):
@@ -280,7 +275,7 @@ def _stages_of_hybrid(setting: Setting, held: Sequence[int]) -> list[list[Pass]]
             each += [embedding_pass(setting)] if stage == number == 0 else []
             each += [output_pass(setting)] if (stage, number) == (len(in_stages) - 1, len(chunks) - 1) else []
             whole = Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each), accumulation))
-            found.append(with_host(setting, whole, HYBRID_LAUNCHES * len(kinds), 0.0, 0.0))
+            found.append(with_host(setting, whole, launches * len(kinds), 0.0, 0.0))
         stages.append(found)
     return stages
 
@@ -300,7 +295,7 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     each = MATRICES * len(model.adapters.target_modules) if model.has_adapters else _TENSORS_PER_LAYER
     each = each * model.family.residual_branches // 2  # those are of a layer with both
     in_stages = [sum(stage) for stage in stages]
-    in_stages[0] += trained_layers(setting.model)
+    in_stages[0] += trained_layers(setting)
     tensors = each * max(in_stages)
     launching = tensors * setting.kernels.optimizer_launches * device.efficiency.launch
     replicas, of_experts = setting.job.weight_replicas, setting.job.expert_replicas
@@ -310,10 +305,10 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     )
     return {
         "optimizer": max(updates) + launching,
-        "overhead": 0.0 if device.is_cpu else _STEP_OVERHEAD,
+        "overhead": 0.0 if device.is_cpu else device.fitted.step.overhead_seconds,
     }
 
 
-def _slowest_rank(ranks: int) -> float:
-    """How much longer the slowest of so many ranks takes than one: the largest of n normal draws."""
-    return _SPREAD * math.sqrt(2 * math.log(ranks))
+def _slowest_rank(setting: Setting) -> float:
+    """How much longer the slowest of all ranks takes than one: the largest of n normal draws."""
+    return setting.device.fitted.step.gpu_spread * math.sqrt(2 * math.log(setting.job.world_size))

@@ -10,17 +10,13 @@ from torch import nn
 
 from orchestrator.backends.machine import MEASURED_ON
 from orchestrator.planning.hardware import shipped
+from orchestrator.planning.hardware.fitted_constants import fitted_constants
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import Device
 
 _LAYERS, _WIDTH = 16, 64
 _WARM_UP, _ROUNDS, _QUARTER = 2, 9, 2
 """Of so many rounds, from the shortest on, the one that counts: others are held up by what begins beside them."""
-_STARTS = 605.0
-"""What a round takes, in starts of a kernel as Efficiency.launch counts them. On two hosts that took 2.6 and 2.05 times
-as long as planned for the kernels of 1.7B's layers rounds in the middle were 10.1 and 8.2 ms, and the shortest a tenth
-and an eighth less (docs/benchmarks/2026-11-25-h100.md).
-"""
 
 
 class _Product(torch.autograd.Function):
@@ -74,4 +70,4 @@ def start_seconds(device: torch.device) -> float:
         network(x).backward(x)
         rounds.append(time.perf_counter() - started)
     torch.cuda.synchronize(device)
-    return sorted(rounds[_WARM_UP:])[_QUARTER] / _STARTS
+    return sorted(rounds[_WARM_UP:])[_QUARTER] / fitted_constants().host.starts_of_round

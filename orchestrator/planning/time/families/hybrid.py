@@ -11,13 +11,6 @@ from orchestrator.planning.time.passes import Parts, Pass, add, layer_pass, line
 from orchestrator.planning.time.setting import Setting
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE
 
-LAUNCHES = 0.5
-"""Kernels of a layer of any kind, of those of a transformer layer, which is two of them."""
-_RATE = 0.2
-"""Of the device's peak that the products inside the scan reach, which are small."""
-_BACKWARD = 2.5
-"""Products of the scan's backward pass for one of the forward pass."""
-
 
 def layer_passes(setting: Setting) -> dict[str, Pass]:
     """One layer of each kind: those of a transformer layer taken apart, and a state space layer."""
@@ -52,9 +45,11 @@ def _state_space(setting: Setting) -> Pass:
 
 def _scan(setting: Setting) -> ForwardBackward:
     """Convolution, scan and norm: the slower of moving and computing."""
-    own, each = setting.tokens / setting.tp, moved(setting.model)
-    computed = state_space.scan_flops(setting.model) * own / (_RATE * peak(setting.device, setting.dtype))
+    fitted = setting.device.fitted.hybrid
+    own = setting.tokens / setting.tp
+    each = moved(setting.model, fitted.projected, fitted.convolved, fitted.inner)
+    computed = state_space.scan_flops(setting.model) * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
     return ForwardBackward(
         max(setting.streaming(each.forward * own * setting.size), computed),
-        max(setting.streaming(each.backward * own * setting.size), _BACKWARD * computed),
+        max(setting.streaming(each.backward * own * setting.size), fitted.scan_backward * computed),
     )

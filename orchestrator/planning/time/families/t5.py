@@ -5,18 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.models.blocks.attention.matrices import cross_matrices
-from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.time.kernels.attention import attention_seconds
 from orchestrator.planning.time.kernels.elementwise import layer_seconds
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, scale, split
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.spec.encoder_decoder import HALVES, Half
-
-LAUNCHES: dict[Half, float] = {"encoder": 1.0, "decoder": 1.5}
-"""Kernels of a layer, of those of a BERT or a GPT."""
-_BIAS = ForwardBackward(3, 4)
-"""Reading and writing of the bias of all scores: made with the padding, and added; its gradient summed over samples."""
 
 
 def settings_of_halves(setting: Setting) -> dict[Half, Setting]:
@@ -39,9 +33,10 @@ def half_layer_pass(half: Half, settings: dict[Half, Setting]) -> Pass:
     if own.model.position_embedding_type == "relative":
         samples = own.sequences if half == "encoder" else 1
         scores = samples * own.model.num_attention_heads / own.tp * own.model.seq_length**2 * own.size
-        moved = {name: own.streaming(times * scores) for name, times in _BIAS._asdict().items()}
+        bias = own.device.fitted.encoder_decoder.bias
         layer = Pass(
-            add(layer.forward, {"attention": moved["forward"]}), add(layer.backward, {"attention": moved["backward"]})
+            add(layer.forward, {"attention": own.streaming(bias.forward * scores)}),
+            add(layer.backward, {"attention": own.streaming(bias.backward * scores)}),
         )
     if half == "encoder":
         return layer

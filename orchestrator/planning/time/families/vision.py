@@ -15,16 +15,7 @@ from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.passes import Pass, add, layer_pass, linear_passes, recomputed, scale
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.planning.vision import CHANNELS, encoder_job
-from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
-
-_NUMBERS = 4
-"""Accesses of an image's numbers in the activations' format: scaled, and cut into patches."""
-_PLACED = ForwardBackward(3, 3)
-"""Accesses of the decoder's [tokens, h]: embeddings of images put among those of words, and their gradients taken out.
-"""
-_BESIDE = 1
-"""Layers that start as many kernels, and have as many tensors, as what stands before the encoder's and behind them."""
 
 
 class Images(NamedTuple):
@@ -34,11 +25,14 @@ class Images(NamedTuple):
     starts: LaunchTime
 
 
-def trained_layers(model: ModelSpec) -> int:
+def trained_layers(setting: Setting) -> int:
     """Layers that have as many tensors as what is trained for the images of a model; 0 where there are none."""
+    model = setting.model
     if not model.has_vision:
         return 0
-    return _BESIDE + (0 if model.has_frozen_encoder else model.image_encoder.num_layers)
+    return setting.device.fitted.vision.layers_beside + (
+        0 if model.has_frozen_encoder else model.image_encoder.num_layers
+    )
 
 
 def images_of(setting: Setting) -> Images | None:
@@ -53,7 +47,10 @@ def images_of(setting: Setting) -> Images | None:
     projector, placed = _projector(own, vision, setting.model.hidden_size), _placed(setting, vision)
     forward = add(before.forward, scale(layer.forward, layers), projector.forward, placed.forward)
     backward = add(projector.backward, placed.backward)
-    encoder, beside = starts(own, layers, 0.0, started_again(own, layers)), starts(own, _BESIDE, 0.0, 0.0)
+    encoder, beside = (
+        starts(own, layers, 0.0, started_again(own, layers)),
+        starts(own, own.device.fitted.vision.layers_beside, 0.0, 0.0),
+    )
     if vision.freeze:
         alone = LaunchTime(*(ForwardBackward(each.forward, 0.0) for each in encoder))
         return Images(Pass(forward, backward), beside.plus(alone))
@@ -74,7 +71,7 @@ def _before(own: Setting, vision: VisionSpec) -> Pass:
     """
     patches, width, device = own.sequences * vision.tokens_per_image, vision.hidden_size, own.device
     inputs = CHANNELS * vision.patch_size**2
-    normed, numbers = branch_seconds(own), own.streaming(_NUMBERS * patches * inputs * own.size)
+    normed, numbers = branch_seconds(own), own.streaming(device.fitted.vision.numbers * patches * inputs * own.size)
     return Pass(
         {"gemm": gemm_seconds(patches, width, inputs, device, own.dtype), "memory_bound": normed.forward + numbers},
         {"gemm": gemm_seconds(width, inputs, patches, device, own.dtype), "memory_bound": normed.backward},
@@ -110,10 +107,11 @@ def _placed(setting: Setting, vision: VisionSpec) -> Pass:
     own = setting.own_tokens * row
     patches = setting.sequences * vision.images_per_sequence * vision.tokens_per_image
     group = group_of(setting.job, setting.device, setting.tp, 1)
+    placed = setting.device.fitted.vision.placed
     return Pass(
-        {"memory_bound": setting.streaming(_PLACED.forward * own)},
+        {"memory_bound": setting.streaming(placed.forward * own)},
         {
-            "memory_bound": setting.streaming(_PLACED.backward * own),
+            "memory_bound": setting.streaming(placed.backward * own),
             "tensor_parallel": group.reduce_seconds(patches * row) if setting.sp else 0.0,
         },
     )

@@ -14,19 +14,6 @@ from orchestrator.planning.time.kernels.accesses import TORCH
 from orchestrator.planning.time.kernels.attention import attention_seconds
 from orchestrator.planning.time.kernels.gemm import gemm_seconds, peak
 
-_IN_TRAINING = 0.98
-"""What a matrix product reaches within a training step where no power limit holds it, of what it reaches alone. With
-it what an H200 reaches in bursts (docs/benchmarks/2026-11-24-h200-3.md) gives the 0.83 of the peak that
-explains profiles of steps (docs/benchmarks/2026-11-21-h200-profiles.md).
-"""
-_OF_LOOPED = 1.03
-"""What products reach within a training step at the power limit, of what the largest reaches there in a loop: between
-them are kernels that draw less power. On an H200 1.016 to 1.042 (docs/benchmarks/2026-11-24-h200-3.md).
-"""
-_CPU_WORK = 2.0
-"""On the CPU a kernel takes this much longer to start within a step than in a loop that starts nothing else. On GPUs
-what is measured is within passes."""
-
 
 class KernelEfficiency(NamedTuple):
     """One measurement beside its datasheet figure."""
@@ -50,23 +37,24 @@ def efficiency_of(found: Mapping[str, Any], base: Device) -> dict[str, float]:
             attention_backward=1.0,
         ),
     )
-    dtype, sizes = found["dtype"], found["attention"]
+    dtype, sizes, fitted = found["dtype"], found["attention"], base.fitted.calibration
     products = [gemm_seconds(one["m"], one["n"], one["k"], ideal, dtype) / one["seconds"] for one in found["gemms"]]
     attention = attention_seconds(
         sizes["sequences"], sizes["length"], sizes["heads"], sizes["head_dim"], ideal, dtype, TORCH
     )
     reached = {
-        "gemm": math.exp(sum(map(math.log, products)) / len(products)) * (1.0 if base.is_cpu else _IN_TRAINING),
+        "gemm": math.exp(sum(map(math.log, products)) / len(products))
+        * (1.0 if base.is_cpu else fitted.gemm_in_training),
         "attention_forward": attention.forward / sizes["forward_seconds"],
         "attention_backward": attention.backward / sizes["backward_seconds"],
         "memory": found["stream"]["bytes"] / found["stream"]["seconds"] / base.memory_bandwidth,
-        "launch": found["launch_seconds"] * (_CPU_WORK if base.is_cpu else 1.0),
+        "launch": found["launch_seconds"] * (fitted.cpu_launch if base.is_cpu else 1.0),
     }
     held = found["sustained_gemm"]
     if held:
         # Written where nothing holds it too: a GPU of the base's kind may have a limit that this one has not.
-        limit = min(1.0, _OF_LOOPED * _rate(held) / peak(base, dtype))
-        reached["gemm_at_power_limit"] = limit if _is_limited(found, held) else 1.0
+        limit = min(1.0, fitted.gemm_at_power_limit * _rate(held) / peak(base, dtype))
+        reached["gemm_at_power_limit"] = limit if _is_limited(found, held, base) else 1.0
     links = found.get("links")
     if links:
         reached["link"] = _ring_bandwidth(links) / base.link_bandwidth
@@ -87,7 +75,7 @@ def table_of(found: Mapping[str, Any], base: Device) -> list[KernelEfficiency]:
     ]
     held = found["sustained_gemm"]
     if held:
-        limit = "the power limit" if _is_limited(found, held) else "no power limit"
+        limit = "the power limit" if _is_limited(found, held, base) else "no power limit"
         rows.append(
             KernelEfficiency(
                 f"the largest for {held['loop_seconds']:g} s, at {limit}", _rate(held) / 1e12, top, "TFLOP/s"
@@ -109,10 +97,10 @@ def table_of(found: Mapping[str, Any], base: Device) -> list[KernelEfficiency]:
     return rows
 
 
-def _is_limited(found: Mapping[str, Any], held: Mapping[str, Any]) -> bool:
+def _is_limited(found: Mapping[str, Any], held: Mapping[str, Any], base: Device) -> bool:
     """Whether a product is so much slower in a loop than in bursts that it is slower in a training step as well."""
     burst = next(one for one in found["gemms"] if all(one[size] == held[size] for size in "mnk"))
-    return _OF_LOOPED * _rate(held) < _rate(burst)
+    return base.fitted.calibration.gemm_at_power_limit * _rate(held) < _rate(burst)
 
 
 def _rate(product: Mapping[str, Any]) -> float:

@@ -12,27 +12,11 @@ from orchestrator.planning.time.setting import Setting
 
 _BLOCK = 128
 """Tokens of a block: those on the diagonal are computed whole."""
-_SOFTMAX = 43
-"""The exponentials of a score take as long as this much of a head's width."""
-_BESIDE = ForwardBackward(220, 490)
-"""What there is to do for a query beside its scores, to read it and to write what becomes of it, takes as long as so
-many keys (H200, cuDNN, 512 to 4,096 tokens; docs/benchmarks/2026-11-23-h200-7.md).
-"""
 _STATED_LENGTH, _STATED_WIDTH = 4096, 128
 _STATED_KEYS = (_STATED_LENGTH + _BLOCK) / 2
 """Efficiencies are stated for heads of this, and for as many keys as a query of a causal sequence has on average."""
-_LAST = 2.2
-"""Under a causal mask blocks take unequally long, and processors wait for the last ones: as long as so many heads of
-one sequence would take, up to that length. A block takes longer in proportion to the length, a head to its square."""
 _RECOMPUTATION = 2.5
 """The backward pass does five products where the forward does two."""
-_CAPPED = ForwardBackward(16, 24)
-"""Accesses of each score, beside the two products: to scale, cap, mask and normalise it, one kernel after the other."""
-_IN_PIECES, _FASTER_ON = 1.85, "Hopper"
-"""How many times as long torch's attention takes over a sequence that ranks share: a piece of it sees more keys than it
-has queries, for which torch has FlashAttention 2, and on these GPUs a faster kernel for all else (1.7B, 16,384 tokens
-on two H100s; docs/benchmarks/2026-11-26-h100.md). Others are planned by FlashAttention 2's speed as it is.
-"""
 
 
 def attention_seconds(
@@ -52,10 +36,11 @@ def attention_seconds(
     `parts`: ranks that share each sequence, of which `sequences` counts this one's part. Among their pieces only those
     of the same tokens are masked within.
     """
+    fitted = device.fitted.attention
     keys = (length + _BLOCK) / 2 if causal else length
-    waiting = _LAST * min(_STATED_LENGTH / length, 1.0) / parts if causal and not device.is_cpu else 0.0
+    waiting = fitted.last_heads * min(_STATED_LENGTH / length, 1.0) / parts if causal and not device.is_cpu else 0.0
     flops = 4.0 * (sequences * heads + waiting) * length  # of a key, and of one number of a head
-    width = head_dim + _SOFTMAX
+    width = head_dim + fitted.softmax_width
     drawn = kernels.score_dropout if drops else ForwardBackward(0, 0)
     efficiency = device.efficiency
     if kernels.fused_attention:
@@ -64,13 +49,13 @@ def attention_seconds(
         reached = ForwardBackward(efficiency.attention_forward, efficiency.attention_backward)
 
     def seconds(beside: float, drawn: float, reached: float) -> float:
-        stated = (_STATED_WIDTH + _SOFTMAX) / _STATED_WIDTH * (_STATED_KEYS + beside) / _STATED_KEYS
+        stated = (_STATED_WIDTH + fitted.softmax_width) / _STATED_WIDTH * (_STATED_KEYS + beside) / _STATED_KEYS
         rate = peak(device, dtype) * stated * reached * kernels.attention_rate
         return flops * (keys * (width + drawn) + beside * width) / rate
 
     return ForwardBackward(
-        seconds(_BESIDE.forward, drawn.forward, reached.forward),
-        _RECOMPUTATION * seconds(_BESIDE.backward, drawn.backward, reached.backward),
+        seconds(fitted.query_keys.forward, drawn.forward, reached.forward),
+        _RECOMPUTATION * seconds(fitted.query_keys.backward, drawn.backward, reached.backward),
     )
 
 
@@ -113,9 +98,10 @@ def attention_of_variant(setting: Setting, causal: ForwardBackward) -> ForwardBa
 
 def _in_pieces(setting: Setting, causal: ForwardBackward) -> ForwardBackward:
     """The same, by torch, where ranks that share a sequence gather its keys and values."""
-    if setting.cp == 1 or goes_round(setting) or setting.device.generation != _FASTER_ON:
+    if setting.cp == 1 or goes_round(setting):
         return causal
-    return ForwardBackward(_IN_PIECES * causal.forward, _IN_PIECES * causal.backward)
+    slowdown = setting.device.fitted.attention.gathered_slowdown
+    return ForwardBackward(slowdown * causal.forward, slowdown * causal.backward)
 
 
 def _masked(setting: Setting, causal: ForwardBackward, capped: bool) -> ForwardBackward:
@@ -128,6 +114,7 @@ def _masked(setting: Setting, causal: ForwardBackward, capped: bool) -> ForwardB
     if not capped:
         return ForwardBackward(forward, backward)
     scores = setting.tokens * setting.model.num_attention_heads / setting.tp * setting.model.seq_length * setting.size
+    capping = setting.device.fitted.attention.softcapping
     return ForwardBackward(
-        forward + setting.streaming(_CAPPED.forward * scores), backward + setting.streaming(_CAPPED.backward * scores)
+        forward + setting.streaming(capping.forward * scores), backward + setting.streaming(capping.backward * scores)
     )

@@ -18,7 +18,8 @@ def layer_seconds(setting: Setting, ffn: float) -> ForwardBackward:
     inputs = block.time.moved(model, work)
     forward = 2 * branch.forward * hidden + inputs.forward
     backward = 2 * branch.backward * hidden + inputs.backward
-    gate = _GATED if model.is_gated else kernels.gelu if model.activation == "gelu" else _ACTIVATION
+    fitted = setting.device.fitted.elementwise
+    gate = fitted.gated if model.is_gated else kernels.gelu if model.activation == "gelu" else fitted.activation
     forward += gate.forward * ffn
     backward += gate.backward * ffn
     if model.add_bias_linear:
@@ -51,24 +52,18 @@ def branch_seconds(setting: Setting) -> ForwardBackward:
 def _branch(setting: Setting) -> ForwardBackward:
     """Accesses of [tokens, h]."""
     norm, dropped = _norm(setting), setting.kernels.dropout if setting.model.hidden_dropout else ForwardBackward(0, 0)
+    residual = setting.device.fitted.elementwise.residual
     return ForwardBackward(
-        norm.forward + _RESIDUAL.forward + dropped.forward, norm.backward + _RESIDUAL.backward + dropped.backward
+        norm.forward + residual.forward + dropped.forward, norm.backward + residual.backward + dropped.backward
     )
 
 
 def _norm(setting: Setting) -> ForwardBackward:
     """Accesses of a norm; one that is frozen has its input's gradient alone, from what is read once."""
     norm = setting.kernels.norm
-    return ForwardBackward(norm.forward, min(norm.backward, _FROZEN_NORM)) if setting.is_frozen else norm
-
-
-_FROZEN_NORM = 3
-_RESIDUAL = ForwardBackward(3, 3)
-"""Adding a branch to the residual stream, and its gradient to the stream's."""
-_ACTIVATION = ForwardBackward(3, 4.3)
-"""Of [tokens, ffn]: what is neither gated nor the exact GeLU."""
-_GATED = ForwardBackward(3, 5)
-"""Of [tokens, ffn]: SwiGLU over both halves."""
+    if not setting.is_frozen:
+        return norm
+    return ForwardBackward(norm.forward, min(norm.backward, setting.device.fitted.elementwise.frozen_norm))
 
 
 def embedding_seconds(setting: Setting) -> ForwardBackward:

@@ -8,13 +8,6 @@ from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.time.kernels.gemm import Linear
 from orchestrator.planning.time.setting import Setting
 
-_CAST = {"delayed": 4, "tensorwise": 6, "blockwise": 10}
-"""Bytes per element: bf16 is read, FP8 and its transpose (Hopper multiplies in one order only) are written; the largest
-value of a tensor has to be looked for before. Blockwise is what it took beside the others, its slower products included
-(1,160 ms for 1,071 and 1,096: docs/benchmarks/2026-11-21-parallelism-h200.md)."""
-LAUNCHES = ForwardBackward(4, 4)
-"""Kernels of the casts of a layer's four linears."""
-
 
 def casting_seconds(setting: Setting, linears: Iterable[Linear]) -> ForwardBackward:
     """Casting the inputs of linear layers forward, the gradients of their outputs backward, and once per step, at the
@@ -22,7 +15,7 @@ def casting_seconds(setting: Setting, linears: Iterable[Linear]) -> ForwardBackw
     """
     fp8 = setting.job.precision.fp8
     assert fp8 is not None, "products are in FP8"
-    each = _CAST[fp8.recipe]
+    each = setting.device.fitted.fp8.cast_bytes[fp8.recipe]
     forward = backward = 0.0
     for linear in linears:
         weights = linear.inputs * linear.outputs / max(setting.job.num_micro_batches, 1)
