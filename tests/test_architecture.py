@@ -204,7 +204,7 @@ def test_nothing_names_a_registry_or_a_path_of_one_machine() -> None:
 
 READS_RUNS = (
     *("batch", "bench", "cli/runs", "dashboard", "evaluation", "inference", "launch", "review", "run"),
-    *("sweeps", "tracking", "tuning", "runtime/callbacks", "runtime/records", "runtime/saving"),
+    *("sweeps", "tracking", "tuning", "runtime/callbacks", "runtime/records", "runtime/checkpointing"),
     *("cli/run_start.py", "portable.py", "spec/loading.py"),
 )
 # How often a file of these opens or reads others itself, and why these are no files of a run directory.

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.batch.requeue_decision import conclude, is_stale, say
+from orchestrator.batch.job_end import conclude, is_stale, say
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import SUPERVISOR_VARIABLE
 from orchestrator.launch.processes.stop_request import asked_to_stay, caught_signals, request_stop

@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.batch.requeue_decision import (
+from orchestrator.batch.exit_cause import unhealthy, verdict
+from orchestrator.batch.job_end import (
     account_for_previous,
     conclude,
     is_stale,
@@ -22,8 +23,7 @@ from orchestrator.batch.requeue_decision import (
     say,
 )
 from orchestrator.batch.slurm_job import SlurmJob
-from orchestrator.batch.verdict import unhealthy, verdict
-from orchestrator.launch.exits import LogMarks, classify
+from orchestrator.launch.exit_classification import LogMarks, classify
 from orchestrator.launch.notifications.process import tell_of_start, tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
 from orchestrator.launch.processes.stop_request import (

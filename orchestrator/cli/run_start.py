@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.backends.libraries import require_libraries
 from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.data_preparation import prepare_here
 from orchestrator.errors import JobError, MissingDependency
-from orchestrator.launch.exits import LogMarks
+from orchestrator.kernel_selection.libraries import require_libraries
+from orchestrator.launch.exit_classification import LogMarks
 from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.local.restarts import launch_with_restarts
 from orchestrator.launch.scripts.render import RUNTIME_MODULE

@@ -14,13 +14,13 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
 from orchestrator.run.checkpoints import Commit
 from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.checkpointing.checkpoint_reader import load
+from orchestrator.runtime.checkpointing.verification import newest_whole, require_whole, require_whole_at
 from orchestrator.runtime.network.lora import merge_adapters
 from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups
-from orchestrator.runtime.saving.checkpoint_reader import load
-from orchestrator.runtime.saving.verification import newest_whole, require_whole, require_whole_at
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stage_letters import evenly
 

@@ -20,9 +20,9 @@ from orchestrator.errors import UserError
 from orchestrator.fields.values import resolve_environment
 from orchestrator.inference import scoring
 from orchestrator.inference.generation import writer
-from orchestrator.inference.generation.conditional import EncoderDecoderRunner
 from orchestrator.inference.generation.decoder import DecoderRunner, ModelRunner
 from orchestrator.inference.generation.decoding import Decoding
+from orchestrator.inference.generation.encoder_decoder import EncoderDecoderRunner
 from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
 from orchestrator.inference.lengths import refusal
 from orchestrator.inference.loading import open_network

@@ -6,7 +6,7 @@ import platform
 import re
 from pathlib import Path
 
-from orchestrator.backends.libraries import versions_of
+from orchestrator.kernel_selection.libraries import versions_of
 from orchestrator.planning.hardware.here import gpus_here
 from orchestrator.spec.job import JobSpec
 

@@ -1,11 +1,11 @@
-"""What is estimated of a job on a device, as the choices of `backends` weigh it; and the device as they know it."""
+"""What is estimated of a job on a device, as the choices of `kernel_selection` weigh it; and the device as they know it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from orchestrator.backends.libraries import has_flash, is_engine_installed
-from orchestrator.backends.machine import Fit, Machine, Step
+from orchestrator.kernel_selection.libraries import has_flash, is_engine_installed
+from orchestrator.kernel_selection.machine import Fit, Machine, Step
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory import capacity, estimate_memory
 from orchestrator.planning.time import estimate_time, faster_with_graphs

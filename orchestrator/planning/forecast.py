@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.backends.effective_job import settled
-from orchestrator.backends.layers import layers_of, saved_by_torch
-from orchestrator.backends.machine import Estimates, Fit, Machine
-from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
+from orchestrator.kernel_selection.effective_job import settled
+from orchestrator.kernel_selection.layers import layers_of, saved_by_torch
+from orchestrator.kernel_selection.machine import Estimates, Fit, Machine
+from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.blend import evaluations
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware.choice import DeviceChoice, device_of

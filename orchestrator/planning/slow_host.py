@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.backends.effective_job import settled
-from orchestrator.backends.layers import layers_of
+from orchestrator.kernel_selection.effective_job import settled
+from orchestrator.kernel_selection.layers import layers_of
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.hardware.fitted_constants import values

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, UserError
+from orchestrator.kernel_selection.connections import CONNECTIONS, device_connections
 from orchestrator.planning.checks.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.checks.preflight_checks import (

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from orchestrator.backends.cuda_graphs import AgainstGraphs, against_graphs_of_run
 from orchestrator.errors import UserError
+from orchestrator.kernel_selection.cuda_graphs import AgainstGraphs, against_graphs_of_run
 from orchestrator.runtime.layers.machine import machine_and_estimates
 from orchestrator.runtime.layers.transformer_engine.fp8 import QuantizedWeights
 from orchestrator.runtime.processes.control import Control, of_any

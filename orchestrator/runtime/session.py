@@ -14,12 +14,12 @@ from orchestrator.planning.schedule.hyperparameters import HyperparameterSchedul
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.run.events.types import Event
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
+from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.graphs import CapturedPasses
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses
 from orchestrator.runtime.processes.context_parallel import slice_batch
 from orchestrator.runtime.processes.control import Losses
 from orchestrator.runtime.rank import Launch, Processes
-from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.state import StepRecord, TrainState
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.spec.job import JobSpec

@@ -9,14 +9,14 @@ from typing import Any
 import megatron.core
 import torch
 
-from orchestrator.backends.attention import with_attention
-from orchestrator.backends.effective_job import depends_on_host
 from orchestrator.data.samples.datasets import Datasets, build_datasets
 from orchestrator.data.samples.position import DataPosition, position_of
 from orchestrator.data.samples.sample_index import sample_index_dir
 from orchestrator.data.tasks.dataset import examples_line, open_task
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import RunIsHeld
+from orchestrator.kernel_selection.attention import with_attention
+from orchestrator.kernel_selection.effective_job import depends_on_host
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
 from orchestrator.planning.parameters.choice import parameters
@@ -29,6 +29,9 @@ from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.batches import RandomTokens
+from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
+from orchestrator.runtime.checkpointing.layouts import layout
+from orchestrator.runtime.checkpointing.restoration import Restored, restore
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
 from orchestrator.runtime.layers.attention.choice import choose_attention
@@ -58,9 +61,6 @@ from orchestrator.runtime.records.last_start import LastStart
 from orchestrator.runtime.records.records import Records
 from orchestrator.runtime.records.sources import record_sources
 from orchestrator.runtime.records.start_clock import StartClock
-from orchestrator.runtime.saving.checkpointing import Checkpointer
-from orchestrator.runtime.saving.layouts import layout
-from orchestrator.runtime.saving.restoration import Restored, restore
 from orchestrator.runtime.session import Network, Session, TrainingData
 from orchestrator.runtime.state import TrainState
 from orchestrator.runtime.steps.base import TrainStep, metrics_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeVar
 
-from orchestrator.backends.effective_job import settled
-from orchestrator.backends.machine import Machine
+from orchestrator.kernel_selection.effective_job import settled
+from orchestrator.kernel_selection.machine import Machine
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware import Device
 from orchestrator.planning.memory import Memory, estimate_memory

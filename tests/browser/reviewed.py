@@ -26,7 +26,7 @@ from support.ranks import Started
 from support.training import four_layer_job, layout, logs
 
 from orchestrator.launch.code import CodeState
-from orchestrator.launch.exits import LogMarks, classify
+from orchestrator.launch.exit_classification import LogMarks, classify
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.launch.scripts.render import render
 from orchestrator.process import Process

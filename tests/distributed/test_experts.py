@@ -177,8 +177,8 @@ MOVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 EARLIER = """
-from orchestrator.runtime.saving import checkpointing
-del checkpointing.CONTENT["chained_optim_avoid_prefix"]
+from orchestrator.runtime.checkpointing import checkpointer
+del checkpointer.CONTENT["chained_optim_avoid_prefix"]
 """
 """Saves as earlier versions did: the keys number the optimizers of dense weights and of experts."""
 

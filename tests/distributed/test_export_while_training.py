@@ -49,7 +49,7 @@ sys.exit(main())
 """
 INJECT = """
 import os, time
-import orchestrator.runtime.saving.exports as exports
+import orchestrator.runtime.checkpointing.exports as exports
 import orchestrator.runtime.loop as loop
 exports.EXCHANGE_MODULE = "stand_in"
 seconds, step = float(os.environ.get("STEP_SECONDS", "0")), loop.train_step

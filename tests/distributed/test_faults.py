@@ -327,7 +327,7 @@ def test_hung_rank(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> N
 
 SLOW_LAST_WRITE = """
 import time
-from orchestrator.runtime.saving.checkpointing import Checkpointer
+from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 real = Checkpointer._start_writing
 def start_writing(self, saving):
     if RANK == 1:
@@ -415,7 +415,9 @@ def test_drill(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
     assert "passed: 30 steps bitwise equal after kill -9 and resume" in said.out
     assert "killed after step 8" in said.out
 
-    forgetful = "\nfrom orchestrator.runtime.saving import checkpointing as it\nit.set_rng_state = lambda state: None"
+    forgetful = (
+        "\nfrom orchestrator.runtime.checkpointing import checkpointer as it\nit.set_rng_state = lambda state: None"
+    )
     inject(WAITS_FOR_ITS_KILLER + forgetful)
     said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8", "--json")
     assert said.code == 1, said.out + said.err

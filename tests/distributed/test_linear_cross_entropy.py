@@ -15,7 +15,7 @@ from orchestrator.spec.job import JobSpec
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
 
 SMALL_CHUNKS = """
-from orchestrator.backends import chunked_loss
+from orchestrator.kernel_selection import chunked_loss
 from orchestrator.runtime.losses import linear
 chunked_loss._LOGITS, chunked_loss._CHUNKS = 1000, 64
 _logits = linear._logits

@@ -39,7 +39,7 @@ EP2 = {"expert_model_parallel_size": 2}
 
 ALONE = """
 import torch.distributed as dist
-from orchestrator.runtime.saving.checkpointing import Checkpointer
+from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 COLLECTIVES = [name for name in dir(dist) if name.startswith(("all_", "gather", "broadcast", "reduce", "scatter"))]
 with_others = Checkpointer._state_dict
 def refused(*arguments, **options):

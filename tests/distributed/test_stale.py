@@ -29,7 +29,7 @@ MEASURED = {"mlflow": False, "system_metrics_seconds": 0.1}
 SLOW_WRITER = """
 import sys, time
 from pathlib import Path
-from orchestrator.runtime.saving.checkpointing import Checkpointer
+from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 real = Checkpointer._start_writing
 def start_writing(self, saving):
     if saving.state.iteration == 20:

@@ -10,7 +10,7 @@ from support.faults import Ranks
 from support.measured import Measured, Meter, asked_of, has_layers, largest_differences, needs_layers
 from support.training import events, four_layer_job, largest_difference, layout, losses, make_run
 
-from orchestrator.backends.experts import GROUPED_PRODUCTS
+from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]

@@ -10,7 +10,7 @@ import torch
 from support.measured import needs_layers
 from support.training import four_layer_job
 
-from orchestrator.backends.experts import GROUPED_PRODUCTS
+from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS
 from orchestrator.runtime.layers.experts import multiply_in_one_kernel
 from orchestrator.spec.job import JobSpec
 

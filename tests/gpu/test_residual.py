@@ -9,8 +9,8 @@ import torch
 from support.gpu_clock import fastest
 from support.measured import needs_gpus
 
-from orchestrator.runtime.kernels.loading import kernels
 from orchestrator.runtime.layers.residual_stream.addition import drop_and_add
+from orchestrator.runtime.triton_kernels.loading import kernels
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

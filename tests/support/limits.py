@@ -7,10 +7,10 @@ import importlib
 import pytest
 
 PLACES = {
-    "chunks_of_a_loss": ("orchestrator.backends.chunked_loss", "CHUNKS"),
+    "chunks_of_a_loss": ("orchestrator.kernel_selection.chunked_loss", "CHUNKS"),
     "cublas_workspace": ("orchestrator.planning.memory.stages", "_CUBLAS_WORKSPACE"),
     "between_job_steps": ("orchestrator.batch.supervisor", "SECONDS_BETWEEN_STEPS"),
-    "to_send_the_end": ("orchestrator.batch.requeue_decision", "SECONDS_TO_SEND_THE_END"),
+    "to_send_the_end": ("orchestrator.batch.job_end", "SECONDS_TO_SEND_THE_END"),
     "between_requeues": ("orchestrator.cluster.requeueing", "SECONDS_BETWEEN_ATTEMPTS"),
     "to_insist_on_a_requeue": ("orchestrator.cluster.requeueing", "SECONDS_TO_INSIST"),
     "to_submit": ("orchestrator.cluster.slurm", "SUBMIT_SECONDS"),

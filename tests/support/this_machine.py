@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.libraries import has_flash
+from orchestrator.kernel_selection.libraries import has_flash
 from orchestrator.planning.hardware import here
 
 

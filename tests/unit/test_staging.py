@@ -10,7 +10,7 @@ import pytest
 from support.refusals import before
 
 from orchestrator.run.checkpoints import COMMIT_FILE
-from orchestrator.runtime.saving.staging import Removals, drafts_beside
+from orchestrator.runtime.checkpointing.staging import Removals, drafts_beside
 
 
 def test_a_removed_checkpoint_is_none_at_once_and_gone_after_the_wait(

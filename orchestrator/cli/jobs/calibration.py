@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.effective_job import as_started
 from orchestrator.cli.run_start import label
 from orchestrator.errors import JobError, MissingDependency, UserError
+from orchestrator.kernel_selection.effective_job import as_started
 from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.planning.time.fits.fitting import Observation
 from orchestrator.planning.time.kernels.accesses import kernels_of

@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.backends.layers import WORTH
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as
+from orchestrator.kernel_selection.layers import WORTH
 from orchestrator.planning.checks.limits import partition_of, what_is_refused
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit

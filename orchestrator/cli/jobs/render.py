@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json, warn
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import as_yaml, shorten
+from orchestrator.kernel_selection.connections import CONNECTIONS, device_connections
 from orchestrator.launch.continuation import find_continuation
 from orchestrator.launch.runs import next_run_dir
 from orchestrator.launch.scripts.render import render, render_template

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.backends.layers import layers_there
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, end_with, print_json
 from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, profile_named, vocabulary_size_of
 from orchestrator.cli.jobs.preflight import tell_of_measurement
@@ -21,6 +20,7 @@ from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_o
 from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import JobError, OrchestratorError, SpecError, UserError
 from orchestrator.imports import staying
+from orchestrator.kernel_selection.layers import layers_there
 from orchestrator.planning.checks.limits import partition_of, what_is_refused
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.estimates import machine_of

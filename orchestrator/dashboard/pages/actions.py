@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse
 
 from orchestrator.dashboard.actions import ACTIONS, Action, Outcome, act_on_run, actions_of, retry_cells
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages.run_page import asked_run, asked_sweep_dir
+from orchestrator.dashboard.pages.run_common import asked_run, asked_sweep_dir
 from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.security import checked_form, sealed
 from orchestrator.dashboard.settings import Its, Settings

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.parts import AskedView
-from orchestrator.dashboard.pages.run_page import Text, tag_of, unchanged
+from orchestrator.dashboard.pages.run_common import Text, tag_of, unchanged
 from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.review.charts.curves import CHARTS, Chart, Curve, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels

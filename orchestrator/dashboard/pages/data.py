@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.pages.parts import Begin, part_of
-from orchestrator.dashboard.pages.run_page import PREFIX, Asked, AskedFolder, section
+from orchestrator.dashboard.pages.run_common import PREFIX, Asked, AskedFolder, section
 from orchestrator.review.charts.blend import blend_use, consumption_figure
 from orchestrator.review.damage import readable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-from orchestrator.dashboard.pages.run_page import PREFIX, Asked, AskedFolder, section, tag_of, unchanged
+from orchestrator.dashboard.pages.run_common import PREFIX, Asked, AskedFolder, section, tag_of, unchanged
 from orchestrator.review.charts.machines import MEASURES, machine_figure, measures_of, nodes_of, system_version
 from orchestrator.review.damage import readable
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 from orchestrator.dashboard.pages.parts import AskedView
-from orchestrator.dashboard.pages.run_page import (
+from orchestrator.dashboard.pages.run_common import (
     PREFIX,
     SECTIONS,
     Asked,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 from fastapi import APIRouter, Query, Request, Response
 
 from orchestrator.dashboard.pages.parts import Begin, part_of
-from orchestrator.dashboard.pages.run_page import PREFIX, Asked, section
+from orchestrator.dashboard.pages.run_common import PREFIX, Asked, section
 from orchestrator.launch.event_messages import Group, Told, told
 from orchestrator.review.checkpoint_history import checkpoints_of, measured_in
 from orchestrator.review.damage import readable

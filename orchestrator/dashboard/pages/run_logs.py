@@ -12,7 +12,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from orchestrator.dashboard.pages.run_page import PREFIX, Asked, AskedFolder, section
+from orchestrator.dashboard.pages.run_common import PREFIX, Asked, AskedFolder, section
 from orchestrator.errors import UserError
 from orchestrator.review.damage import readable
 from orchestrator.review.logs.log_search import SearchPattern, SearchPosition, SearchResults, search

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages.run_page import Text
+from orchestrator.dashboard.pages.run_common import Text
 from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.fields.formatting import shorten
 from orchestrator.review.logs.page_size import fitting

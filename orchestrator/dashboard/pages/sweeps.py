@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.compare import address
 from orchestrator.dashboard.pages.parts import Begin, head_of, part_of
-from orchestrator.dashboard.pages.run_page import asked_sweep_dir
+from orchestrator.dashboard.pages.run_common import asked_sweep_dir
 from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Literal, TypeAlias
 
-from orchestrator.launch.exits import LogMarks, classify
+from orchestrator.launch.exit_classification import LogMarks, classify
 from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.processes.stop_request import (

@@ -10,8 +10,8 @@ from typing import Any
 
 from orchestrator.launch.local.launcher import Display, Watcher, launch
 from orchestrator.launch.notifications.process import tell_of_withdrawn
-from orchestrator.launch.policy import Decision, decide, unless_withdrawn
 from orchestrator.launch.processes.stop_request import StopSignals, asked_to_stay, caught_signals, request_stop
+from orchestrator.launch.requeue_policy import Decision, decide, unless_withdrawn
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.states.state_words import withdrawn_end

@@ -12,9 +12,9 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from orchestrator.backends.connections import CONNECTIONS, device_connections
 from orchestrator.errors import UserError
 from orchestrator.fields.values import environment_references
+from orchestrator.kernel_selection.connections import CONNECTIONS, device_connections
 from orchestrator.resources import resource_root
 from orchestrator.spec.job import JobSpec
 

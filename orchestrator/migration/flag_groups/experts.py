@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.backends.layers import may_have_engine
+from orchestrator.kernel_selection.layers import may_have_engine
 from orchestrator.migration.defaults import default_of
 from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter

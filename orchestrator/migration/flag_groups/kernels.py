@@ -4,8 +4,8 @@ job, nothing, is in the table of `megatron_flags/performance.py`.
 
 from __future__ import annotations
 
-from orchestrator.backends.experts import can_fuse_permutation, can_fuse_router
-from orchestrator.backends.layers import may_have_engine
+from orchestrator.kernel_selection.experts import can_fuse_permutation, can_fuse_router
+from orchestrator.kernel_selection.layers import may_have_engine
 from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from orchestrator.backends.layers import demands_of_engine
-from orchestrator.backends.libraries import EXTRA, libraries_missing
 from orchestrator.errors import Problem
 from orchestrator.fields.values import environment_references
+from orchestrator.kernel_selection.layers import demands_of_engine
+from orchestrator.kernel_selection.libraries import EXTRA, libraries_missing
 from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan

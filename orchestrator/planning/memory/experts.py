@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from orchestrator.backends.experts import groups_experts
+from orchestrator.kernel_selection.experts import groups_experts
 from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.blocks.mlp.memory import halves
 from orchestrator.spec.job import JobSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.backends.machine import Fit
+from orchestrator.kernel_selection.machine import Fit
 from orchestrator.planning.memory.stages import Memory
 
 TIGHT = 0.92

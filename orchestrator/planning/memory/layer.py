@@ -8,7 +8,7 @@ micro-batch on this rank, h hidden, q and k the widths of this rank's queries an
 
 from __future__ import annotations
 
-from orchestrator.backends.fused_kernels import rotates_projection
+from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
 from orchestrator.models.blocks.mlp import memory as mlp
 from orchestrator.spec.job import JobSpec

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from operator import mul
 
-from orchestrator.backends.chunked_loss import tokens_of_chunk
-from orchestrator.backends.fused_kernels import adds_in_products
+from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
+from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.models.blocks.attention.memory import rotary_width
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.planning.encoder_decoder import half_job

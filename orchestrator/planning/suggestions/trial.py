@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.backends.machine import Fit
+from orchestrator.kernel_selection.machine import Fit
 from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.memory import capacity
 from orchestrator.planning.plan import Plan

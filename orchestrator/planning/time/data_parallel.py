@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from orchestrator.backends.data_parallel import bucket_size
+from orchestrator.kernel_selection.data_parallel import bucket_size
 from orchestrator.planning.time.communication import Group, group_of
 from orchestrator.planning.time.passes import Pass
 from orchestrator.planning.time.setting import Setting

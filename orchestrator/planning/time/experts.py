@@ -6,7 +6,7 @@ uneven step takes as long as its busiest rank.
 
 from __future__ import annotations
 
-from orchestrator.backends.experts import groups_experts
+from orchestrator.kernel_selection.experts import groups_experts
 from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.planning.time.communication import group_of, linked_ranks
 from orchestrator.planning.time.kernels.gemm import gemm_seconds

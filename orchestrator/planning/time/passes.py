@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from orchestrator.backends.chunked_loss import tokens_of_chunk
+from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.layers import transformer_layer

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.backends.libraries import versions_of
+from orchestrator.kernel_selection.libraries import versions_of
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.optimizer import parts_of
 from orchestrator.runtime.session import Session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.runtime.callbacks.base import Callback
-from orchestrator.runtime.saving.exports import Exports
+from orchestrator.runtime.checkpointing.exports import Exports
 from orchestrator.runtime.session import Session
 
 _WAIT_SECONDS = 0.5

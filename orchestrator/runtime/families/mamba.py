@@ -11,7 +11,7 @@ import importlib
 
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from orchestrator.backends.libraries import require_libraries
+from orchestrator.kernel_selection.libraries import require_libraries
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.gpt import GPT, decoder

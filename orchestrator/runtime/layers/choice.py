@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.backends.layers import against_engine, asked_layers, layers_of_run
 from orchestrator.errors import MissingDependency, UserError
+from orchestrator.kernel_selection.layers import against_engine, asked_layers, layers_of_run
 from orchestrator.runtime.layers.machine import machine_and_estimates
 from orchestrator.runtime.layers.transformer_engine.availability import has_engine, trouble
 from orchestrator.runtime.processes.control import Control, of_any

@@ -8,7 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from orchestrator.runtime.kernels.loading import kernels
+from orchestrator.runtime.triton_kernels.loading import kernels
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:

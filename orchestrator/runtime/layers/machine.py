@@ -1,9 +1,9 @@
-"""This rank's machine as the choices of `backends` know it, and the plan's estimates for it."""
+"""This rank's machine as the choices of `kernel_selection` know it, and the plan's estimates for it."""
 
 from __future__ import annotations
 
-from orchestrator.backends.libraries import has_flash
-from orchestrator.backends.machine import Estimates, Machine
+from orchestrator.kernel_selection.libraries import has_flash
+from orchestrator.kernel_selection.machine import Estimates, Machine
 from orchestrator.planning.hardware import device_named
 from orchestrator.runtime.layers.transformer_engine.availability import has_engine
 from orchestrator.runtime.processes.device import Device

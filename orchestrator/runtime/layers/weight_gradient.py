@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from orchestrator.backends.fused_kernels import adds_in_products
 from orchestrator.errors import MissingDependency
+from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.runtime.processes.device import Device
 from orchestrator.spec.job import JobSpec
 

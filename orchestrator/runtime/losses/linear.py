@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from orchestrator.backends.chunked_loss import tokens_of_chunk
+from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.runtime.layers.weight_gradient import Accumulate, nothing_to_add
 from orchestrator.runtime.losses.rows import rows_on
 from orchestrator.runtime.losses.vocab_parallel import loss_of, over_ranks, valid_columns

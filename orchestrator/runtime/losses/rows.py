@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from orchestrator.runtime.kernels.loading import kernels
+from orchestrator.runtime.triton_kernels.loading import kernels
 
 LOWEST = torch.finfo(torch.float32).min
 """The largest of no logits."""

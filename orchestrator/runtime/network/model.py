@@ -14,9 +14,9 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn import functional
 
-from orchestrator.backends.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
-from orchestrator.backends.fused_kernels import fuses_activation, fuses_rotation, rotates_projection
 from orchestrator.errors import MissingDependency
+from orchestrator.kernel_selection.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
+from orchestrator.kernel_selection.fused_kernels import fuses_activation, fuses_rotation, rotates_projection
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.choice import family_of
 from orchestrator.runtime.families.vision import is_of_images

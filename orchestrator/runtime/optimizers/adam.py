@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from orchestrator.runtime.kernels.loading import kernels
 from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
+from orchestrator.runtime.triton_kernels.loading import kernels
 
 
 class GroupStepAdam(StatefulOptimizer):

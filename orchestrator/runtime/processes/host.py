@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from orchestrator.backends.machine import MEASURED_ON
+from orchestrator.kernel_selection.machine import MEASURED_ON
 from orchestrator.planning.hardware import shipped
 from orchestrator.planning.hardware.fitted_constants import fitted_constants
 from orchestrator.runtime.processes.control import Control

@@ -6,8 +6,8 @@ import json
 import logging
 import platform
 
-from orchestrator.backends.libraries import versions_of
 from orchestrator.errors import is_full_disk
+from orchestrator.kernel_selection.libraries import versions_of
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.tracking.description import ENVIRONMENT_FILE

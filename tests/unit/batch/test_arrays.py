@@ -9,11 +9,11 @@ from support.event_log import append_event, lines_of
 from support.fake_slurm import FakeSlurm
 from support.refusals import after
 
-from orchestrator.batch.requeue_decision import conclude, left_to_caller
+from orchestrator.batch.job_end import conclude, left_to_caller
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.launch.cluster.submission import latest_job
-from orchestrator.launch.policy import Decision
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
+from orchestrator.launch.requeue_policy import Decision
 from orchestrator.run.causes import Exit
 from orchestrator.run.lease import supersedes
 from orchestrator.run.rundir import RunDir

@@ -8,7 +8,7 @@ import pytest
 from support.event_log import append_event
 from support.limits import set_limits
 
-from orchestrator.batch import requeue_decision
+from orchestrator.batch import job_end
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.run.causes import Exit
 from orchestrator.spec.loading import load_text
@@ -26,6 +26,6 @@ def test_the_end_is_sent_before_the_batch_script_ends(
     run, slurm = make_run(tmp_path), SlurmJob("5", 0, "alps", ("n1",), 0.0, None)
     append_event(run, "launched", launch_id=slurm.launch_id, job_id="5")
     job = load_text(JOB).job.model_copy(update={"tracking": TrackingSpec()})
-    requeue_decision.conclude(run, job, slurm, Exit.of("cancelled", "ended at once", 3), -15)
+    job_end.conclude(run, job, slurm, Exit.of("cancelled", "ended at once", 3), -15)
     stored = only_run(store_in)
     assert (stored.status, stored.tags["orchestrator.exit_cause"]) == ("KILLED", "cancelled")

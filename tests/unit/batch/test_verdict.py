@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.batch.verdict import unhealthy, unspoken_end, verdict
+from orchestrator.batch.exit_cause import unhealthy, unspoken_end, verdict
 from orchestrator.run.causes import Exit
 from orchestrator.run.rundir import RunDir
 

@@ -13,8 +13,8 @@ from support.event_log import append_event, lines_of
 from support.programs import run_instead
 from support.training import make_run, tiny_job
 
-from orchestrator.backends.attention import with_attention
 from orchestrator.cli.main import main
+from orchestrator.kernel_selection.attention import with_attention
 from orchestrator.planning.hardware import device_named, shipped
 from orchestrator.planning.time import estimate_time
 from orchestrator.run.rundir import RunDir, append_line

@@ -19,7 +19,7 @@ import transformers
 from transformers.generation import logits_process
 
 from orchestrator.inference import load
-from orchestrator.inference.generation.conditional import EncoderDecoderRunner
+from orchestrator.inference.generation.encoder_decoder import EncoderDecoderRunner
 from orchestrator.inference.generation.sampling import Choice
 from orchestrator.spec.generation import options_of
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.event_log import log_of
 
-from orchestrator.launch.policy import DEFAULT_ACTIONS, Decision
-from orchestrator.launch.policy import decide as decide_after
+from orchestrator.launch.requeue_policy import DEFAULT_ACTIONS, Decision
+from orchestrator.launch.requeue_policy import decide as decide_after
 from orchestrator.run.causes import CAUSES, Exit
 from orchestrator.spec.sections.launch import FailureCause, LaunchSpec
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.this_machine import Libraries
 
-from orchestrator.backends.layers import layers_there
 from orchestrator.errors import SpecError
+from orchestrator.kernel_selection.layers import layers_there
 from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.hardware import shipped

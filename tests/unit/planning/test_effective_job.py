@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.effective_job import as_started
+from orchestrator.kernel_selection.effective_job import as_started
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.time import estimate_time
 

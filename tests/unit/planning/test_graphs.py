@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.this_machine import Libraries
 
-from orchestrator.backends import cuda_graphs, effective_job
-from orchestrator.backends.cuda_graphs import with_graphs
+from orchestrator.kernel_selection import cuda_graphs, effective_job
+from orchestrator.kernel_selection.cuda_graphs import with_graphs
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.forecast import forecast, planned_timeline
 from orchestrator.planning.hardware.devices import Device, shipped

@@ -8,8 +8,8 @@ import pytest
 from support.shipped import SHIPPED
 from support.this_machine import Gpus, Libraries
 
-from orchestrator.backends import layers
-from orchestrator.backends.layers import WORTH
+from orchestrator.kernel_selection import layers
+from orchestrator.kernel_selection.layers import WORTH
 from orchestrator.planning import estimates
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware import Device, choice, device_named

@@ -20,7 +20,7 @@ from support.faults import Ranks
 from support.fixtures import inject, ranks
 from support.this_machine import Libraries, libraries
 
-from orchestrator.runtime.kernels.loading import kernels
+from orchestrator.runtime.triton_kernels.loading import kernels
 
 __all__ = ["inject", "libraries", "ranks"]
 
@@ -35,7 +35,7 @@ def put_kernels(libraries: Libraries, monkeypatch: pytest.MonkeyPatch) -> Iterat
     libraries.there("triton")
 
     def put(module: str, operations: object) -> None:
-        monkeypatch.setitem(sys.modules, f"orchestrator.runtime.kernels.{module}", operations)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, f"orchestrator.runtime.triton_kernels.{module}", operations)  # type: ignore[arg-type]
         kernels.cache_clear()
 
     yield put

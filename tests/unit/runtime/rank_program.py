@@ -27,6 +27,7 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run import checkpoints
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.checkpointing.verification import newest_whole
 from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer, parts_of
@@ -40,7 +41,6 @@ from orchestrator.runtime.processes.process_groups import (
     start_process_groups,
     stop_process_groups,
 )
-from orchestrator.runtime.saving.verification import newest_whole
 
 
 def control() -> Any:

@@ -13,11 +13,11 @@ from support.training import tiny_job
 
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir
+from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.records.records import Records
-from orchestrator.runtime.saving.checkpointing import Checkpointer
 from orchestrator.runtime.state import TrainState
 
 

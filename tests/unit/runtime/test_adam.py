@@ -114,9 +114,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
     vars(language).update(bfloat16="bf16", float16="fp16", constexpr=None)
     monkeypatch.setitem(sys.modules, "triton", triton)
     monkeypatch.setitem(sys.modules, "triton.language", language)
-    monkeypatch.delitem(sys.modules, "orchestrator.runtime.kernels.adam", raising=False)
-    yield importlib.import_module("orchestrator.runtime.kernels.adam")
-    sys.modules.pop("orchestrator.runtime.kernels.adam")
+    monkeypatch.delitem(sys.modules, "orchestrator.runtime.triton_kernels.adam", raising=False)
+    yield importlib.import_module("orchestrator.runtime.triton_kernels.adam")
+    sys.modules.pop("orchestrator.runtime.triton_kernels.adam")
 
 
 def of_kernel(kernel: Any, params: list[torch.nn.Parameter], *, half: bool) -> list[Any]:

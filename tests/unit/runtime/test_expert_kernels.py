@@ -11,7 +11,7 @@ import pytest
 from megatron.core.transformer.moe import moe_utils
 from support.training import tiny_job
 
-from orchestrator.backends.experts import GROUPED_PRODUCTS, can_fuse_router, multiplies_in_one_kernel
+from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, can_fuse_router, multiplies_in_one_kernel
 from orchestrator.runtime.layers import experts
 from orchestrator.runtime.layers.experts import kernel_settings
 from orchestrator.spec.job import JobSpec

@@ -15,8 +15,8 @@ from support.event_log import append_event, lines_of
 from orchestrator.run.checkpoints import write_commit
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir
+from orchestrator.runtime.checkpointing.exports import Export, Exports, missed
 from orchestrator.runtime.records.records import Records
-from orchestrator.runtime.saving.exports import Export, Exports, missed
 from orchestrator.spec.sections.checkpoint import CheckpointExportSpec
 
 

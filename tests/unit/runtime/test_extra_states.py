@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from orchestrator.errors import CheckpointError
-from orchestrator.runtime.saving import checkpoint_reader
+from orchestrator.runtime.checkpointing import checkpoint_reader
 
 NO_PICKLE = torch.tensor([1, 2, 3], dtype=torch.uint8)
 

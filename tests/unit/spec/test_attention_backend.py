@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.attention import may_use_flash
+from orchestrator.kernel_selection.attention import may_use_flash
 from orchestrator.spec.rules.kernels.flash_attention import ATTENTION
 from orchestrator.spec.schema.canonical import config_hash
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.tensor_overlap import wants_overlap
+from orchestrator.kernel_selection.tensor_overlap import wants_overlap
 from orchestrator.spec.rules.parallelism.tensor_overlap import OVERLAP
 
 TP = "parallelism.tensor_model_parallel_size"

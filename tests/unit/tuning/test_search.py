@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.layouts import GIB, Laws
 from support.shipped import SHIPPED
 
-from orchestrator.backends.cuda_graphs import with_graphs
+from orchestrator.kernel_selection.cuda_graphs import with_graphs
 from orchestrator.planning.hardware import device_named
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks

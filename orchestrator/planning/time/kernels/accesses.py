@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from orchestrator.backends.fused_kernels import adds_in_products
-from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel
+from orchestrator.kernel_selection.fused_kernels import adds_in_products
+from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward
 from orchestrator.planning.hardware.fitted_constants import fitted_constants, values
 from orchestrator.spec.job import JobSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.backends.fused_kernels import rotates_projection
+from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import CoreWork, ForwardBackward
 from orchestrator.planning.time.kernels.attention import attends_to_a_mask
 from orchestrator.planning.time.setting import Setting

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from orchestrator.backends.attention import may_use_flash
-from orchestrator.backends.libraries import FLASH, flash_version
 from orchestrator.errors import UserError
+from orchestrator.kernel_selection.attention import may_use_flash
+from orchestrator.kernel_selection.libraries import FLASH, flash_version
 from orchestrator.runtime.layers.attention.flash import attend, interface
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device

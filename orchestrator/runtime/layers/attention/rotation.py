@@ -12,7 +12,7 @@ import torch
 from megatron.core.transformer.attention import SelfAttention
 from torch.autograd.function import once_differentiable
 
-from orchestrator.runtime.kernels.loading import kernels
+from orchestrator.runtime.triton_kernels.loading import kernels
 
 
 class RotatedAttention(SelfAttention):

@@ -10,7 +10,7 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.autograd.function import once_differentiable
 
-from orchestrator.runtime.kernels.loading import kernels
+from orchestrator.runtime.triton_kernels.loading import kernels
 
 
 def add_residual(training: bool, fused: bool) -> Callable[..., torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.backends.libraries import is_engine_installed
+from orchestrator.kernel_selection.libraries import is_engine_installed
 from orchestrator.plain_megatron import ENGINE_TROUBLE
 from orchestrator.runtime.processes.device import Device
 

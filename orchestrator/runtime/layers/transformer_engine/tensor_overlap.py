@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from orchestrator.backends.tensor_overlap import overlaps_tensor_parallel, wants_overlap
 from orchestrator.errors import JobError, UserError
+from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel, wants_overlap
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device

@@ -13,7 +13,7 @@ from support.ends import (
     classified,
 )
 
-from orchestrator.launch.exits import LogMarks, classify, failed_ranks, last_exception
+from orchestrator.launch.exit_classification import LogMarks, classify, failed_ranks, last_exception
 from orchestrator.run.causes import CAUSES, by_word_of_the_ranks
 from orchestrator.run.rundir import RunDir
 

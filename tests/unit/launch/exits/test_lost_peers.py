@@ -14,7 +14,7 @@ from support.ends import (
     classified,
 )
 
-from orchestrator.launch.exits import LogMarks, classify
+from orchestrator.launch.exit_classification import LogMarks, classify
 from orchestrator.run.causes import lost_a_peer
 from orchestrator.run.rundir import RunDir
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.earlier_memory import plan_compiled_rotation, plan_megatrons_loss
 from support.pace import at_the_promised_pace
 
-from orchestrator.backends.fused_kernels import rotates_projection
+from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.memory.non_torch_memory import outside_the_allocator
 from orchestrator.planning.parameters import parameters

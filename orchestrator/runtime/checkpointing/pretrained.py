@@ -18,14 +18,14 @@ from orchestrator.portable import JOB_FILE, job_of, run_of
 from orchestrator.run.checkpoints import Commit, find_weights, read_commit
 from orchestrator.run.events.types import Pretrained
 from orchestrator.run.rundir import RunDir
+from orchestrator.runtime.checkpointing.checkpoint_reader import load, tensors_of
+from orchestrator.runtime.checkpointing.checkpointer import model_key
+from orchestrator.runtime.checkpointing.verification import newest_whole, require_whole_at
 from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
 from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.network.lora import is_adapter
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
-from orchestrator.runtime.saving.checkpoint_reader import load, tensors_of
-from orchestrator.runtime.saving.checkpointing import model_key
-from orchestrator.runtime.saving.verification import newest_whole, require_whole_at
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.pretrained import in_words, other_network
 

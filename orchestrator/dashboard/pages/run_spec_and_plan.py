@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse
 from markupsafe import Markup
 
 from orchestrator.dashboard.pages.parts import beginning
-from orchestrator.dashboard.pages.run_page import PREFIX, Asked, AskedFolder, section
+from orchestrator.dashboard.pages.run_common import PREFIX, Asked, AskedFolder, section
 from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.fields.formatting import shorten
 from orchestrator.planning.drawing import timeline_svg

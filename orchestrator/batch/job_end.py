@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from orchestrator.batch.exit_cause import unspoken_end
 from orchestrator.batch.slurm_job import SlurmJob
-from orchestrator.batch.verdict import unspoken_end
 from orchestrator.cluster.requeueing import earlier_ends, requeue_later
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.notifications.process import longest, tell_now
-from orchestrator.launch.policy import Decision, decide, unless_withdrawn
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
+from orchestrator.launch.requeue_policy import Decision, decide, unless_withdrawn
 from orchestrator.quantities import timestamp
 from orchestrator.run.causes import Exit, by_word_of_the_ranks
 from orchestrator.run.events.log import EventLog

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.backends.machine import MEASURED_ON, Machine
+from orchestrator.kernel_selection.machine import MEASURED_ON, Machine
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.kernels.flash_attention import obstacles
 

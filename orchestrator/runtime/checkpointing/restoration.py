@@ -15,10 +15,10 @@ from orchestrator.run.checkpoints import Commit, passed_over
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSkipped
 from orchestrator.run.rundir import RunDir
+from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
+from orchestrator.runtime.checkpointing.pretrained import Source, find_source, load_weights
+from orchestrator.runtime.checkpointing.verification import newest_whole
 from orchestrator.runtime.rank import Launch, Processes
-from orchestrator.runtime.saving.checkpointing import Checkpointer
-from orchestrator.runtime.saving.pretrained import Source, find_source, load_weights
-from orchestrator.runtime.saving.verification import newest_whole
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
 

@@ -38,13 +38,13 @@ from orchestrator.run.checkpoints import (
 from orchestrator.run.events.types import CheckpointFailed, CheckpointSaved
 from orchestrator.run.rundir import write_atomically
 from orchestrator.runtime import megatron_compat
+from orchestrator.runtime.checkpointing.checkpoint_reader import load, shared
+from orchestrator.runtime.checkpointing.exports import Exports
+from orchestrator.runtime.checkpointing.layouts import layout
+from orchestrator.runtime.checkpointing.staging import Removals, draft_of, drafts_beside, put_in_place
 from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.processes.process_groups import rng_state, set_rng_state
 from orchestrator.runtime.rank import Launch, Processes
-from orchestrator.runtime.saving.checkpoint_reader import load, shared
-from orchestrator.runtime.saving.exports import Exports
-from orchestrator.runtime.saving.layouts import layout
-from orchestrator.runtime.saving.staging import Removals, draft_of, drafts_beside, put_in_place
 from orchestrator.runtime.state import TrainState
 from orchestrator.spec.job import JobSpec
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.backends.attention import takes_flash, with_attention
-from orchestrator.backends.cuda_graphs import chooses_graphs, with_graphs
-from orchestrator.backends.machine import Estimates, Machine
+from orchestrator.kernel_selection.attention import takes_flash, with_attention
+from orchestrator.kernel_selection.cuda_graphs import chooses_graphs, with_graphs
+from orchestrator.kernel_selection.machine import Estimates, Machine
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 

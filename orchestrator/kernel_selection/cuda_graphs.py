@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.backends.machine import MEASURED_ON, Estimates, Machine
+from orchestrator.kernel_selection.machine import MEASURED_ON, Estimates, Machine
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS, obstacles
 from orchestrator.spec.sections.runtime import Layers
