@@ -1,4 +1,4 @@
-"""What is estimated of a job on a device, as the choices of `kernel_selection` weigh it; and the device as they know it."""
+"""What is estimated of a job on a device, as `kernel_selection` weighs it; and the device as it knows it."""
 
 from __future__ import annotations
 
