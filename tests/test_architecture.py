@@ -218,7 +218,7 @@ OPENS_OTHERS = {
     "launch/processes/launch_processes.py": (2, "what the kernel says in /proc"),
     "launch/scripts/render.py": (1, "a template of a job's author"),
     "portable.py": (1, "a tokenizer of a job's author"),
-    "run/checkpoints.py": (1, "what was just written, and files of data sets, which may be links"),
+    "run/commit_markers.py": (1, "what was just written, and files of data sets, which may be links"),
     "run/lease.py": (1, "a file that it creates exclusively"),
     "run/results/evaluation_request.py": (2, "files that a person has measured a checkpoint on"),
     "run/rundir.py": (2, "a file that it writes and renames, and what is made durable"),

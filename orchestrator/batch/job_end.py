@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from orchestrator.batch.exit_cause import unspoken_end
+from orchestrator.batch.slurm_exit_classification import unspoken_end
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.cluster.requeueing import earlier_ends, requeue_later
 from orchestrator.errors import OrchestratorError
@@ -13,7 +13,6 @@ from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.requeue_policy import Decision, decide, unless_withdrawn
 from orchestrator.quantities import timestamp
-from orchestrator.run.causes import Exit, by_word_of_the_ranks
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import (
     Event,
@@ -25,6 +24,7 @@ from orchestrator.run.events.types import (
     RequeueFailed,
     Withdrawn,
 )
+from orchestrator.run.exit_causes import Exit, by_word_of_the_ranks
 from orchestrator.run.lease import supersedes
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

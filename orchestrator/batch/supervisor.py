@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.batch.exit_cause import unhealthy, verdict
 from orchestrator.batch.job_end import (
     account_for_previous,
     conclude,
@@ -22,6 +21,7 @@ from orchestrator.batch.job_end import (
     left_to_caller,
     say,
 )
+from orchestrator.batch.slurm_exit_classification import unhealthy, verdict
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.launch.exit_classification import LogMarks, classify
 from orchestrator.launch.notifications.process import tell_of_start, tell_of_withdrawn
@@ -34,9 +34,9 @@ from orchestrator.launch.processes.stop_request import (
     stop_at_once,
 )
 from orchestrator.process import Process
-from orchestrator.run.causes import Exit
-from orchestrator.run.checkpoints import committed
+from orchestrator.run.commit_markers import committed
 from orchestrator.run.events.types import CheckpointSaved, Launched, Withdrawn
+from orchestrator.run.exit_causes import Exit
 from orchestrator.run.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.run.rundir import RunDir
 from orchestrator.safe_path import module_command

@@ -24,8 +24,8 @@ from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import begins_anew, check_startable
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
-from orchestrator.run.causes import Exit, cause_of
-from orchestrator.run.checkpoints import committed
+from orchestrator.run.commit_markers import committed
+from orchestrator.run.exit_causes import Exit, cause_of
 from orchestrator.run.lease import read_holder
 from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.safe_path import module_command

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.data.chat.packing import loss_mask_prefix, usable
 from orchestrator.data.chat.stored_images import images_problem
-from orchestrator.data.index.header import (
+from orchestrator.data.indexed_dataset.header import (
     HEADER,
     IndexHeader,
     bin_path,
@@ -19,7 +19,7 @@ from orchestrator.data.index.header import (
     sequences_before,
     tokens_before,
 )
-from orchestrator.data.index.manifest import Manifest, read_manifest
+from orchestrator.data.indexed_dataset.manifest import Manifest, read_manifest
 from orchestrator.errors import DataError, UserError
 from orchestrator.models.registry import ModelFamily
 from orchestrator.spec.sections.data import BlendEntry, DataSpec

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import has_images, images_damage, images_prefix
-from orchestrator.data.index.header import HEADER, IndexHeader, damaged, idx_path, read_index
-from orchestrator.data.index.manifest import manifest_path, read_manifest
+from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, damaged, idx_path, read_index
+from orchestrator.data.indexed_dataset.manifest import manifest_path, read_manifest
 from orchestrator.errors import DataError, UserError
-from orchestrator.run.checkpoints import file_record
+from orchestrator.run.commit_markers import file_record
 
 CHUNK = 1 << 12
 """Sequences, or documents, that are looked at together: their numbers stay in a core's cache."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.data.index.header import idx_path
-from orchestrator.data.index.manifest import Manifest
+from orchestrator.data.indexed_dataset.header import idx_path
+from orchestrator.data.indexed_dataset.manifest import Manifest
 from orchestrator.data.preparation import Source, survey, tokenize_request
 from orchestrator.data.progress import Display
 from orchestrator.data.request import TokenizeRequest

@@ -9,8 +9,8 @@ from pathlib import Path
 import typer
 
 from orchestrator.data.checks import tokenizer_name
-from orchestrator.data.index.header import read_index
-from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.indexed_dataset.header import read_index
+from orchestrator.data.indexed_dataset.manifest import read_manifest
 
 
 def describe(prefix: Path) -> dict[str, object]:

@@ -11,8 +11,8 @@ import numpy as np
 from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix
 from orchestrator.data.checks import mask_problem
 from orchestrator.data.damage import refuse_damage, refuse_lost_images
-from orchestrator.data.index.header import HEADER, IndexHeader, bin_path, idx_path, read_index
-from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, idx_path, read_index
+from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError

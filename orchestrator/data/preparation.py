@@ -11,8 +11,8 @@ from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.checks import conversations_problem, tokenizer_problem
 from orchestrator.data.damage import refuse_damage
-from orchestrator.data.index.header import IndexHeader, bin_path, idx_path, partial_path, read_index
-from orchestrator.data.index.manifest import Manifest, manifest_path, read_manifest
+from orchestrator.data.indexed_dataset.header import IndexHeader, bin_path, idx_path, partial_path, read_index
+from orchestrator.data.indexed_dataset.manifest import Manifest, manifest_path, read_manifest
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER, content_hash
 from orchestrator.errors import DataError, Problem, UserError

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 if TYPE_CHECKING:
-    from orchestrator.data.index.output import Progress
+    from orchestrator.data.indexed_dataset.output import Progress
 
 _SECONDS_BETWEEN_LINES = 10.0
 

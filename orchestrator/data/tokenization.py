@@ -18,9 +18,9 @@ from orchestrator.data.chat.encoding import IMAGES_DTYPE, MASK_DTYPE, ChatEncode
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import bytes_per_image, images_prefix
 from orchestrator.data.chat.templates import ChatTemplate, reads_day
-from orchestrator.data.index.header import partial_path
-from orchestrator.data.index.manifest import LeftOutSource, Manifest, Source
-from orchestrator.data.index.output import PartialOutput, open_output, skipped_path, unfinished_job
+from orchestrator.data.indexed_dataset.header import partial_path
+from orchestrator.data.indexed_dataset.manifest import LeftOutSource, Manifest, Source
+from orchestrator.data.indexed_dataset.output import PartialOutput, open_output, skipped_path, unfinished_job
 from orchestrator.data.input.images import pillow
 from orchestrator.data.input.sentences import SENTENCE_RULES
 from orchestrator.data.input.sources import (

@@ -32,7 +32,7 @@ from orchestrator.errors import CheckpointError
 from orchestrator.exchange.progress import shown
 from orchestrator.exchange.tensors.stored_weights import StoredWeights, Tensors
 from orchestrator.portable import JOB_FILE, TOKENIZER_FOLDER, files_to_carry
-from orchestrator.run.checkpoints import file_record, read_commit, write_commit
+from orchestrator.run.commit_markers import file_record, read_commit, write_commit
 from orchestrator.run.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved

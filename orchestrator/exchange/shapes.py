@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from orchestrator.exchange.table import DECODER, VISION, stack_of
-from orchestrator.models.blocks.attention.matrices import cross_matrices
+from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.blocks.weights import linears
 from orchestrator.spec.model import ModelSpec

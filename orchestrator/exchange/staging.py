@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.data.index.locking import locked
+from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
 from orchestrator.quantities import disk_size
 from orchestrator.run.rundir import sync_folder, sync_tree

@@ -92,7 +92,7 @@ class Family:
     """Of families of one `model_type`: the weight that only this one has."""
     copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
     """What some files hold a second time -> what it is a copy of."""
-    attention: str = "attention"
+    attention: str = "grouped_query_attention"
     """The block of `models.blocks` that its layers attend with."""
     decoder: Family | None = None
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""

@@ -24,7 +24,7 @@ from orchestrator.inference.generation.decoder import DecoderRunner, ModelRunner
 from orchestrator.inference.generation.decoding import Decoding
 from orchestrator.inference.generation.encoder_decoder import EncoderDecoderRunner
 from orchestrator.inference.images import Image, Images, each_with_images, seen, tokens_and_marks
-from orchestrator.inference.lengths import refusal
+from orchestrator.inference.length_limits import refusal
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import MOST_TOKENS, Request, token_ids
@@ -32,7 +32,7 @@ from orchestrator.inference.texts import Continuation, TextDelta
 from orchestrator.models.registry import FAMILIES, ModelFamily
 from orchestrator.planning.layout.replica import at_layout
 from orchestrator.portable import open_weights
-from orchestrator.run.checkpoints import Commit
+from orchestrator.run.commit_markers import Commit
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import leave_failed_groups, stop_process_groups
 from orchestrator.spec.generation import Generation, options_of

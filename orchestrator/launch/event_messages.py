@@ -10,7 +10,6 @@ from orchestrator.cluster.nodelist import compact_nodelist
 from orchestrator.files.stored_files import DAMAGE
 from orchestrator.launch.choices import choices_line
 from orchestrator.quantities import disk_size, time_span
-from orchestrator.run.causes import NO_FAILURES, cause_of
 from orchestrator.run.events.types import (
     BY_LAUNCHER,
     CheckpointFailed,
@@ -44,6 +43,7 @@ from orchestrator.run.events.types import (
     Submitted,
     Withdrawn,
 )
+from orchestrator.run.exit_causes import NO_FAILURES, cause_of
 
 Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other"]
 _Value = TypeVar("_Value")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.files.stored_files import NotStoredError, size_of
-from orchestrator.run.causes import (
+from orchestrator.run.exit_causes import (
     NO_FAILURES,
     Exit,
     by_word_of_the_ranks,

@@ -18,9 +18,9 @@ from orchestrator.planning.layout.pipeline import Timeline
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
 from orchestrator.planning.parameters.trainable import trained_in_all
 from orchestrator.planning.plan import Plan
-from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.planning.slow_host import slow_host_seconds
 from orchestrator.planning.time import StepTime, estimate_time, step_timeline
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES

@@ -13,8 +13,8 @@ from orchestrator.planning.blend.report import BlendReport, SourcePlan
 from orchestrator.planning.flops import formula, full_flops, model_flops
 from orchestrator.planning.layout.topology import Topology, topology
 from orchestrator.planning.parameters import Parameters, parameters
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.learning_rate import LearningRateSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.learning_rate import LearningRateSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.spec.job import JobSpec
 

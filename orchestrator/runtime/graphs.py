@@ -14,12 +14,12 @@ import torch
 
 from orchestrator.errors import UserError
 from orchestrator.kernel_selection.cuda_graphs import AgainstGraphs, against_graphs_of_run
+from orchestrator.runtime.forward_backward import run_micro_batches
 from orchestrator.runtime.layers.machine import machine_and_estimates
 from orchestrator.runtime.layers.transformer_engine.fp8 import QuantizedWeights
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks, rng_generators
-from orchestrator.runtime.step import run_micro_batches
 from orchestrator.runtime.steps.base import Batch, TrainStep, metrics_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS

@@ -8,12 +8,12 @@ import torch
 
 from orchestrator.run.events.types import Finished, StepSkipped, StopRequested
 from orchestrator.runtime.callbacks.base import Callback
+from orchestrator.runtime.forward_backward import run_micro_batches
 from orchestrator.runtime.optimizer import loss_scale, update
 from orchestrator.runtime.processes.exits import DivergenceError, Outcome
 from orchestrator.runtime.processes.garbage import collect, collected_by_hand
 from orchestrator.runtime.session import Session
 from orchestrator.runtime.state import StepRecord
-from orchestrator.runtime.step import run_micro_batches
 
 
 def train(session: Session, callbacks: list[Callback]) -> Outcome:

@@ -34,8 +34,8 @@ from torch.nn import functional
 
 from orchestrator.runtime.host_copies import HostCopies
 from orchestrator.runtime.layers.embedding import embedding
-from orchestrator.runtime.layers.residual_stream.addition import add_all, drop_and_add
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.bias_dropout_add import add_all, drop_and_add
+from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.runtime.optimizers.adam import GroupStepAdam
 from orchestrator.runtime.optimizers.sgd import MomentumSGD

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
-from orchestrator.planning.schedule.hyperparameters import Hyperparameters
+from orchestrator.planning.training_schedule.hyperparameters import Hyperparameters
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.network.model import DTYPES
 from orchestrator.runtime.optimizers.parameter_groups import group_overrides

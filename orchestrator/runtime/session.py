@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.hyperparameters import HyperparameterSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.run.events.types import Event
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler

@@ -20,8 +20,8 @@ from orchestrator.kernel_selection.effective_job import depends_on_host
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
 from orchestrator.planning.parameters.choice import parameters
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.hyperparameters import HyperparameterSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
 from orchestrator.run.events.types import Hang, Resumed, Started

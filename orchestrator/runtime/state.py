@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.data.samples.position import DataPosition
-from orchestrator.planning.schedule.batch import Progress
+from orchestrator.planning.training_schedule.batch import Progress
 
 
 @dataclass

@@ -22,7 +22,7 @@ from support.training import make_run
 
 from baseline.jobs import RecordedJob
 from orchestrator.cli.main import main
-from orchestrator.run.checkpoints import committed
+from orchestrator.run.commit_markers import committed
 from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.spec.loading import load_job
 

@@ -29,7 +29,7 @@ import torch  # isort: skip
 from torch import distributed
 
 from orchestrator.migration.to_megatron import to_megatron
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import write_log_to_run

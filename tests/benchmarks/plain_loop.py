@@ -34,8 +34,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import distributed
 
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.hyperparameters import HyperparameterSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.runtime import megatron_compat

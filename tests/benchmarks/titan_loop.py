@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import write_log_to_run

@@ -24,7 +24,7 @@ from support.megatron_saving import save_as_training
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing import checkpoint_reader
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer
 from orchestrator.runtime.processes.device import select_device

@@ -17,7 +17,7 @@ from support.faults import CommandLine, Ranks
 from support.training import events, layout, make_run, tiny_job
 from tokenizers import Tokenizer, models
 
-from orchestrator.run.checkpoints import committed, file_record, read_commit, write_commit
+from orchestrator.run.commit_markers import committed, file_record, read_commit, write_commit
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
 

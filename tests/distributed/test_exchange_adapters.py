@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from support.faults import CommandLine, Ranks
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.run.checkpoints import committed, verify
+from orchestrator.run.commit_markers import committed, verify
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 

@@ -15,7 +15,7 @@ from support.faults import CommandLine, Ranks, wait_until
 from support.training import events, layout, logs, losses, make_run, tiny_job
 
 from orchestrator.process import Process
-from orchestrator.run.checkpoints import committed
+from orchestrator.run.commit_markers import committed
 from orchestrator.run.rundir import RunDir
 
 pytestmark = [

@@ -14,7 +14,7 @@ from support.measured import Measured, Meter
 from support.training import layout, tiny_job
 from support.uneven import shorter_batches
 
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]

@@ -22,7 +22,7 @@ from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 from orchestrator.runtime import startup
 from orchestrator.runtime.processes import process_groups
 from orchestrator.runtime.layers import torch_layers
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.norms import Norm
 from torch.nn import functional as F
 
 def differ(fused, plain, *shapes):

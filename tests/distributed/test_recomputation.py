@@ -71,7 +71,7 @@ from orchestrator.runtime import __main__ as program
 from orchestrator.runtime.processes.process_groups import stop_process_groups
 from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
-from orchestrator.runtime.step import run_micro_batches
+from orchestrator.runtime.forward_backward import run_micro_batches
 from orchestrator.spec.loading import load_resolved
 
 def step(folder):

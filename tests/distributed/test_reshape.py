@@ -15,7 +15,7 @@ from support.training import events, largest_difference, layout, losses, make_ru
 
 from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.portable import JOB_FILE
-from orchestrator.run.checkpoints import file_record, read_commit, verify, write_commit
+from orchestrator.run.commit_markers import file_record, read_commit, verify, write_commit
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved

@@ -7,8 +7,8 @@ import torch
 from support.gpu_clock import fastest
 from support.measured import needs_gpus
 
-from orchestrator.runtime.losses import rows
-from orchestrator.runtime.losses.rows import rows_on
+from orchestrator.runtime.cross_entropy import rows
+from orchestrator.runtime.cross_entropy.rows import rows_on
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

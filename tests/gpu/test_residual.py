@@ -9,7 +9,7 @@ import torch
 from support.gpu_clock import fastest
 from support.measured import needs_gpus
 
-from orchestrator.runtime.layers.residual_stream.addition import drop_and_add
+from orchestrator.runtime.layers.normalization.bias_dropout_add import drop_and_add
 from orchestrator.runtime.triton_kernels.loading import kernels
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]

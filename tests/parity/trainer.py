@@ -24,7 +24,7 @@ import torch  # isort: skip
 from orchestrator.exchange.megatron.sentences import is_copy
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.runtime.network.initialization import Stream, initialize_weights
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.spec.job import JobSpec

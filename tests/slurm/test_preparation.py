@@ -15,7 +15,7 @@ from support.event_log import lines_of
 from support.faults import PATIENCE, QUICK_TORCHRUN, CommandLine
 from support.training import events, four_layer_job
 
-from orchestrator.data.index.header import read_index
+from orchestrator.data.indexed_dataset.header import read_index
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.run.rundir import RunDir
 

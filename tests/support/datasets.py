@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.data.index.header import bin_path, idx_path
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 
 
 def files_of(prefix: Path) -> tuple[bytes, bytes]:

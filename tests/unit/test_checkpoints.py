@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.event_log import append_event
 
-from orchestrator.run.checkpoints import (
+from orchestrator.run.commit_markers import (
     committed,
     file_record,
     latest_valid,

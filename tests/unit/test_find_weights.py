@@ -10,7 +10,7 @@ from support.event_log import append_event
 
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
-from orchestrator.run.checkpoints import find_weights, write_commit
+from orchestrator.run.commit_markers import find_weights, write_commit
 from orchestrator.run.rundir import RunDir
 
 

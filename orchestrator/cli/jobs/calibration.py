@@ -16,9 +16,9 @@ from typing import Any
 from orchestrator.cli.run_start import label
 from orchestrator.errors import JobError, MissingDependency, UserError
 from orchestrator.kernel_selection.effective_job import as_started
-from orchestrator.planning.schedule.batch import BatchSchedule
 from orchestrator.planning.time.fits.fitting import Observation
 from orchestrator.planning.time.kernels.accesses import kernels_of
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run.events.types import Started
 from orchestrator.run.rundir import RunDir

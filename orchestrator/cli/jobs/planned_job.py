@@ -26,7 +26,7 @@ from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.quantities import amount, disk_size, memory_size, short_count, spec_duration, time_span
-from orchestrator.run.checkpoints import Commit
+from orchestrator.run.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec

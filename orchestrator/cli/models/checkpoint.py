@@ -14,7 +14,7 @@ from orchestrator.cli.run_start import label
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.quantities import disk_size
-from orchestrator.run.checkpoints import Commit, committed, read_commit, verify
+from orchestrator.run.commit_markers import Commit, committed, read_commit, verify
 from orchestrator.run.rundir import RunDir, default_runs_dir
 
 app = typer.Typer(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.data.index.locking import locked
+from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
 from orchestrator.quantities import disk_size
 from orchestrator.safe_path import module_command

@@ -22,7 +22,7 @@ from orchestrator.errors import JobError, SpecError, UserError
 from orchestrator.planning.blend import blend_report, samples_needed
 from orchestrator.planning.blend.report import PartPlan, SourcePlan
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.safe_path import module_command
 from orchestrator.spec.loading import LoadedJob, load_job
 

@@ -23,7 +23,7 @@ from orchestrator.launch.runs import create_run
 from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
-from orchestrator.run.checkpoints import MEGATRON_TRACKER, committed
+from orchestrator.run.commit_markers import MEGATRON_TRACKER, committed
 from orchestrator.run.events.types import Imported
 from orchestrator.run.rundir import RunDir, in_command, sync_folder, write_atomically
 from orchestrator.spec.job import JobSpec

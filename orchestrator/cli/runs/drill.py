@@ -14,7 +14,7 @@ from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import UserError
 from orchestrator.launch.local.drill import Drill, drill, shortened
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.loading import load_job
 
 

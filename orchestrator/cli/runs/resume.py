@@ -32,9 +32,9 @@ from orchestrator.launch.runs import add_generation, find_run, written_with
 from orchestrator.launch.start_checks import check_startable, refuse_imported, refuse_without_checkpoint
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.planning.blend import blend_report
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.progress import stored_progress
-from orchestrator.run.checkpoints import Commit, latest_valid, verify
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.progress import stored_progress
+from orchestrator.run.commit_markers import Commit, latest_valid, verify
 from orchestrator.run.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.data.chat.stored_images import image_counts
-from orchestrator.data.index.header import HEADER, IndexHeader, bin_path, damaged, idx_path, tokens_before
+from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, damaged, idx_path, tokens_before
 from orchestrator.spec.sections.chat import ChatSpec
 from orchestrator.spec.vision import VisionSpec
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from array import array
 from pathlib import Path
 
-from orchestrator.data.index.header import HEADER, IndexHeader, bin_path, idx_path, read_index
-from orchestrator.data.index.manifest import Manifest, read_manifest
+from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, idx_path, read_index
+from orchestrator.data.indexed_dataset.manifest import Manifest, read_manifest
 from orchestrator.errors import UserError
 from orchestrator.spec.vision import VisionSpec
 

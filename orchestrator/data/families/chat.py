@@ -14,7 +14,7 @@ from megatron.core.datasets.megatron_dataset import MegatronDataset
 
 from orchestrator.data.chat.packing import COUNTS, PATCH, loss_mask_prefix, pack, usable
 from orchestrator.data.chat.stored_images import has_images, images_prefix
-from orchestrator.data.index.header import bin_path, read_index
+from orchestrator.data.indexed_dataset.header import bin_path, read_index
 from orchestrator.spec.sections.chat import ChatSpec
 from orchestrator.spec.vision import VisionSpec
 

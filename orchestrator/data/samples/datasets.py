@@ -27,8 +27,8 @@ from orchestrator.data.checks import (
 )
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.families.choice import dataset_family
-from orchestrator.data.index.header import bin_path, idx_path
-from orchestrator.data.index.locking import locked
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path
+from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.data.samples.blend_builder import BlendBuilder
 from orchestrator.data.samples.blend_samples import SURPLUS, asked_of_blend
 from orchestrator.data.samples.position import DataPosition

@@ -29,7 +29,7 @@ from orchestrator.exchange.tensors.shards import Entry, ShardFiles, in_shards
 from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.exchange.tensors.threads import in_threads
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.checkpoints import file_record, read_commit, verify
+from orchestrator.run.commit_markers import file_record, read_commit, verify
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

@@ -20,7 +20,7 @@ from orchestrator.exchange.tensors.safetensors_reader import PublishedWeights
 from orchestrator.exchange.tensors.tensor_writer import TensorPart, write_tensors
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
-from orchestrator.run.checkpoints import file_record, write_commit
+from orchestrator.run.commit_markers import file_record, write_commit
 from orchestrator.run.rundir import sync_file, sync_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec

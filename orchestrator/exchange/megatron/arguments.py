@@ -17,8 +17,8 @@ from orchestrator.exchange.megatron import sentences
 from orchestrator.migration.flag_groups.variants import LLAMA_SCALING
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.models.registry import GPT, ModelFamily
-from orchestrator.planning.schedule.batch import BatchSchedule, Progress
-from orchestrator.planning.schedule.hyperparameters import HyperparameterSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
+from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

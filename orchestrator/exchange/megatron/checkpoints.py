@@ -41,9 +41,9 @@ from orchestrator.exchange.reshaping import contents, copy_tensors
 from orchestrator.exchange.staging import drafted, require_free
 from orchestrator.exchange.table import DECODER
 from orchestrator.exchange.tensors.stored_weights import StoredWeights
-from orchestrator.planning.schedule.progress import progress_of
+from orchestrator.planning.training_schedule.progress import progress_of
 from orchestrator.portable import files_to_carry
-from orchestrator.run.checkpoints import CONTENT, MEGATRON_TRACKER, file_record, read_commit, write_commit
+from orchestrator.run.commit_markers import CONTENT, MEGATRON_TRACKER, file_record, read_commit, write_commit
 from orchestrator.run.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
 

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from orchestrator.exchange.tensors.threads import in_threads
-from orchestrator.run.checkpoints import FileRecord
+from orchestrator.run.commit_markers import FileRecord
 
 
 @dataclass(frozen=True)

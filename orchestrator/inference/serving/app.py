@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.inference.images import Image
-from orchestrator.inference.lengths import refusal
+from orchestrator.inference.length_limits import refusal
 from orchestrator.inference.model import Model, Prompt
 from orchestrator.inference.requests import Request as WriteRequest
 from orchestrator.inference.serving.chats import Chat

@@ -11,8 +11,8 @@ from pathlib import Path
 from orchestrator.cluster.slurm import JobState, Warn, job_states, submit
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
-from orchestrator.data.index.header import bin_path, idx_path
-from orchestrator.data.index.manifest import manifest_path
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path
+from orchestrator.data.indexed_dataset.manifest import manifest_path
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.files.stored_files import NotStoredError
 from orchestrator.launch.scripts.render import render_template
@@ -25,9 +25,9 @@ from orchestrator.launch.scripts.sbatch import (
     setting,
     slurm_time,
 )
-from orchestrator.run.causes import Exit
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import DataFailed, DataPrepared, DataSubmitted
+from orchestrator.run.exit_causes import Exit
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec

@@ -20,10 +20,10 @@ from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.processes.stop_request import caught_signals, request_stop, sigterm_as_ctrl_c
 from orchestrator.launch.runs import create_run
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.run.causes import Exit, cause_of
-from orchestrator.run.checkpoints import committed, find_weights
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.run.commit_markers import committed, find_weights
 from orchestrator.run.events.types import Resumed, Started
+from orchestrator.run.exit_causes import Exit, cause_of
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text

@@ -30,8 +30,8 @@ from orchestrator.launch.scripts.render import RUNTIME_MODULE, render
 from orchestrator.launch.start_checks import check_startable
 from orchestrator.process import Process
 from orchestrator.quantities import timestamp
-from orchestrator.run.causes import Exit, exit_records
 from orchestrator.run.events.types import Event, Exited, Launched
+from orchestrator.run.exit_causes import Exit, exit_records
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec

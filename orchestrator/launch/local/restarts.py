@@ -1,5 +1,5 @@
 """Starting a run here again after an end that it may recover from, decided as on a cluster: by its cause, the spec and
-what came of the starts before (policy.py).
+what came of the starts before (requeue_policy.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.states.state_words import withdrawn_end
 from orchestrator.quantities import spec_duration
-from orchestrator.run.causes import Exit, cause_of
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
+from orchestrator.run.exit_causes import Exit, cause_of
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

@@ -21,12 +21,12 @@ from orchestrator.launch.states.state_words import (
     working_state,
     written_end,
 )
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.progress import progress_of
-from orchestrator.run.causes import Exit, by_word_of_the_ranks, cause_of
-from orchestrator.run.checkpoints import Commit, committed
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.progress import progress_of
+from orchestrator.run.commit_markers import Commit, committed
 from orchestrator.run.events.log import EventLog, Launch
 from orchestrator.run.events.types import Launched
+from orchestrator.run.exit_causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.run.lease import Holder, read_holder
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orchestrator.run.causes import Exit, cause_of
 from orchestrator.run.events.types import Exited
+from orchestrator.run.exit_causes import Exit, cause_of
 from orchestrator.run.rundir import RunDir
 
 State = Literal[

@@ -70,7 +70,7 @@ class AttentionBlock:
         return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
 
 
-ATTENTIONS: Final = (AttentionBlock("attention", is_used=lambda model: True),)
+ATTENTIONS: Final = (AttentionBlock("grouped_query_attention", is_used=lambda model: True),)
 """The first that a model has is its attention."""
 
 

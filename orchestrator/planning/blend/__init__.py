@@ -17,12 +17,12 @@ from orchestrator.data.checks import (
     part_of,
     used_parts,
 )
-from orchestrator.data.index.header import IndexHeader, tokens_before
+from orchestrator.data.indexed_dataset.header import IndexHeader, tokens_before
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.data.samples.blend_samples import Draws, asked_of_sources, built, length_of, samples_of
 from orchestrator.planning.blend.findings import notes, warnings
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.chat import ChatSpec
 from orchestrator.spec.sections.data import BlendEntry, DataSpec

@@ -9,10 +9,10 @@ s sequence length, V padded vocabulary).
 
 from __future__ import annotations
 
-from orchestrator.planning.flops.causal import CAUSAL_FORMULA, causal_layers_flops
 from orchestrator.planning.flops.hybrid import HYBRID_FORMULA, hybrid_flops
 from orchestrator.planning.flops.layers import attended, layers_flops
 from orchestrator.planning.flops.lora import LORA_FORMULA, lora_flops
+from orchestrator.planning.flops.megatron_count import CAUSAL_FORMULA, causal_layers_flops
 from orchestrator.planning.flops.t5 import T5_FORMULA, t5_flops
 from orchestrator.planning.flops.vision import vision_flops, vision_formula
 from orchestrator.planning.hardware.devices import shipped

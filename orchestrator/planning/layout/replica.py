@@ -11,12 +11,12 @@ from orchestrator.spec.layout.stage_letters import evenly
 from orchestrator.spec.rules.base import Rule, divisors
 from orchestrator.spec.rules.model.experts import expert_widths
 from orchestrator.spec.rules.model.mamba import state_space_shapes
-from orchestrator.spec.rules.model.shapes import (
+from orchestrator.spec.rules.model.t5 import halves_of_the_pipeline
+from orchestrator.spec.rules.parallelism.divisibility import (
     ffn_by_tensor_parallel,
     heads_by_tensor_parallel,
     query_groups_by_tensor_parallel,
 )
-from orchestrator.spec.rules.model.t5 import halves_of_the_pipeline
 
 _OF_TENSORS: tuple[Rule, ...] = (
     heads_by_tensor_parallel,

@@ -9,8 +9,8 @@ from operator import mul
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
-from orchestrator.models.blocks.attention.memory import rotary_width
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
+from orchestrator.models.blocks.grouped_query_attention.memory import rotary_width
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.layout import pipeline
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages

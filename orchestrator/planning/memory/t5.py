@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.attention.memory import head_sizes
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
+from orchestrator.models.blocks.grouped_query_attention.memory import head_sizes
 from orchestrator.spec.encoder_decoder import Half
 from orchestrator.spec.job import JobSpec
 

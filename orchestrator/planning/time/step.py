@@ -34,7 +34,7 @@ from orchestrator.planning.time.passes import (
     recomputed,
     scale,
 )
-from orchestrator.planning.time.schedule import pipeline_seconds
+from orchestrator.planning.time.pipeline_schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.spec.encoder_decoder import HALVES
 from orchestrator.spec.hybrid import MLP, layer_pattern

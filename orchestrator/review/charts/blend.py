@@ -16,8 +16,8 @@ from orchestrator.data.samples.blend_samples import Draws
 from orchestrator.errors import OrchestratorError
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.blend.report import BlendReport, Conversations, PartPlan, SourcePlan
-from orchestrator.planning.schedule.batch import BatchSchedule, Progress
-from orchestrator.planning.schedule.spec_history import Period, periods_of, starts_of
+from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
+from orchestrator.planning.training_schedule.spec_history import Period, periods_of, starts_of
 from orchestrator.review.charts.axes import plain
 from orchestrator.review.charts.curves import Figure
 from orchestrator.run.events.log import EventLog

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.run.causes import NO_FAILURES
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import (
     CheckpointFailed,
@@ -17,6 +16,7 @@ from orchestrator.run.events.types import (
     StepSkipped,
     StopRequested,
 )
+from orchestrator.run.exit_causes import NO_FAILURES
 
 Kind = Literal["resumed", "checkpoint", "skipped", "failure", "stop"]
 

@@ -24,7 +24,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
 from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
-from orchestrator.run.checkpoints import (
+from orchestrator.run.commit_markers import (
     CONTENT,
     Commit,
     FileRecord,

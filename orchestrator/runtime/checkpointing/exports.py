@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.quantities import timestamp
-from orchestrator.run.checkpoints import Commit, committed, read_commit
+from orchestrator.run.commit_markers import Commit, committed, read_commit
 from orchestrator.run.events.types import Exported, ExportFailed, ExportStopped
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir, sync_folder

@@ -9,9 +9,9 @@ from typing import Any
 
 from orchestrator.data.samples.position import DataPosition
 from orchestrator.errors import CheckpointError, OrchestratorError, UserError
-from orchestrator.planning.schedule.progress import StoredProgress, stored_progress
+from orchestrator.planning.training_schedule.progress import StoredProgress, stored_progress
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.run.checkpoints import Commit, passed_over
+from orchestrator.run.commit_markers import Commit, passed_over
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSkipped
 from orchestrator.run.rundir import RunDir

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import CheckpointError
-from orchestrator.run.checkpoints import Commit, latest_valid, read_commit, verify
+from orchestrator.run.commit_markers import Commit, latest_valid, read_commit, verify
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from orchestrator.runtime.losses.vocab_parallel import vocab_parallel_cross_entropy
+from orchestrator.runtime.cross_entropy.vocab_parallel import vocab_parallel_cross_entropy
 from orchestrator.runtime.processes.process_groups import (
     get_tensor_model_parallel_group,
     get_tensor_model_parallel_rank,

@@ -11,7 +11,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 class LayerConfig(TransformerConfig):
     """megatron-core's, and what our attention does beyond it."""
 
-    attention: str = "attention"
+    attention: str = "grouped_query_attention"
     """The block of `models.blocks` that its layers attend with."""
     alibi: bool = False
     """Lower scores by distance, with a slope for each head."""

@@ -21,7 +21,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from orchestrator.runtime.layers.choice import block_spec_function
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE
 from orchestrator.spec.sections.runtime import Layers
 

@@ -20,7 +20,7 @@ from megatron.core.utils import make_tp_sharded_tensor_for_checkpoint
 from torch.nn import functional
 
 from orchestrator.runtime.layers.attention.masked import Bias, MaskedAttention
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.encoder_decoder import Half
 from orchestrator.spec.sections.runtime import Layers
 

@@ -26,8 +26,8 @@ from orchestrator.runtime.layers.attention.scores import (
 )
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import layers_of_chunk
-from orchestrator.runtime.layers.residual_stream.addition import add_plainly
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.bias_dropout_add import add_plainly
+from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.runtime.processes import context_parallel
 from orchestrator.runtime.processes.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
 

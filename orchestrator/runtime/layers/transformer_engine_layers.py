@@ -17,7 +17,7 @@ from orchestrator.runtime.layers.attention.rotation import RotatedAttention
 from orchestrator.runtime.layers.attention.sequence_lengths import Lengths
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import layers_of_chunk
-from orchestrator.runtime.layers.residual_stream.addition import add_plainly
+from orchestrator.runtime.layers.normalization.bias_dropout_add import add_plainly
 from orchestrator.runtime.layers.torch_layers import Attention
 
 

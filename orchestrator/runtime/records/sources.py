@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.data.index.header import bin_path, idx_path, read_index
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
 from orchestrator.errors import UserError, is_full_disk
 from orchestrator.files.folder_tree import folder_tree
 from orchestrator.planning.blend import split_shares

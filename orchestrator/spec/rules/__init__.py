@@ -9,14 +9,25 @@ from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules import notifications, operation, paths
 from orchestrator.spec.rules.base import Rule, Unavailable
 from orchestrator.spec.rules.kernels import cuda_graphs, flash_attention, fp8, fused, recomputation
-from orchestrator.spec.rules.model import bert, blocks, experts, lora, mamba, positions, shapes, t5, variants, vision
+from orchestrator.spec.rules.model import (
+    bert,
+    blocks,
+    divisibility,
+    experts,
+    lora,
+    mamba,
+    positions,
+    t5,
+    variants,
+    vision,
+)
 from orchestrator.spec.rules.nearest import with_nearest
 from orchestrator.spec.rules.parallelism import stages, tensor_overlap, topology
 from orchestrator.spec.rules.training import chat, optimizer, schedule, task
 
 RULES: tuple[Rule, ...] = (
     *topology.RULES,
-    *shapes.RULES,
+    *divisibility.RULES,
     *stages.RULES,
     *positions.RULES,
     *experts.RULES,

@@ -10,7 +10,7 @@ from support.training import layout, tiny_job
 
 from orchestrator.cli.models import megatron, reshape
 from orchestrator.cli.models.conversion import alone
-from orchestrator.data.index.locking import locked
+from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.errors import SpecError, UserError
 from orchestrator.portable import Weights
 from orchestrator.run.rundir import RunDir

@@ -27,7 +27,7 @@ from orchestrator.data.samples.datasets import Datasets, build_datasets
 from orchestrator.data.samples.position import DataPosition, beginning, position_of
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.planning.blend import blend_report
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.schedule import ScheduleSpec
 

@@ -19,7 +19,7 @@ from orchestrator.data.chat.encoding import ChatEncoder
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
 from orchestrator.data.dataset_builder import prepare
 from orchestrator.data.description import print_description
-from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
@@ -98,7 +98,7 @@ def test_what_was_interrupted_goes_on_with_its_day(
 
     with monkeypatch.context() as patch:
         patch.setattr(tokenization, "date", Earlier)
-        after(patch, "orchestrator.data.index.output.PartialOutput.commit", killed)
+        after(patch, "orchestrator.data.indexed_dataset.output.PartialOutput.commit", killed)
         with pytest.raises(KilledError):
             tokenize(chats, **options(chats))
     with pytest.raises(UserError, match="unfinished tokenization with other date of the chat template"):

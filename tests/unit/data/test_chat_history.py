@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from orchestrator.data.chat.encoding import ChatEncoder
 from orchestrator.data.chat.templates import JinjaTemplate
-from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.spec.sections.data import TokenizerSpec
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.templates import CHATML, VICUNA, JinjaTemplate
-from orchestrator.data.index.header import read_index
+from orchestrator.data.indexed_dataset.header import read_index
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec

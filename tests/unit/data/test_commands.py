@@ -15,8 +15,8 @@ from support.refusals import fill_the_disk
 
 from orchestrator.cli.main import main
 from orchestrator.data.__main__ import run
-from orchestrator.data.index.header import idx_path
-from orchestrator.data.index.manifest import manifest_path, read_manifest
+from orchestrator.data.indexed_dataset.header import idx_path
+from orchestrator.data.indexed_dataset.manifest import manifest_path, read_manifest
 from orchestrator.data.request import TokenizeRequest, TrainTokenizerRequest, to_arguments
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError

@@ -22,8 +22,8 @@ from support.refusals import before
 from orchestrator.data.chat.packing import loss_mask_prefix, usable
 from orchestrator.data.checks import check_data
 from orchestrator.data.damage import index_damage, refuse_damage
-from orchestrator.data.index.header import HEADER, bin_path, idx_path, read_index
-from orchestrator.data.index.manifest import manifest_path, read_manifest
+from orchestrator.data.indexed_dataset.header import HEADER, bin_path, idx_path, read_index
+from orchestrator.data.indexed_dataset.manifest import manifest_path, read_manifest
 from orchestrator.data.preparation import survey
 from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer

@@ -15,8 +15,8 @@ from megatron.core.datasets.blended_megatron_dataset_config import (
 )
 
 from orchestrator.data.checks import source_names, split_bounds
-from orchestrator.data.index.header import bin_path
-from orchestrator.data.index.manifest import manifest_path
+from orchestrator.data.indexed_dataset.header import bin_path
+from orchestrator.data.indexed_dataset.manifest import manifest_path
 from orchestrator.data.samples.datasets import Datasets, build_datasets
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, UserError

@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from orchestrator.data.__main__ import run
-from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.sources import find_inputs
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import CHAT_GLOBS, ShowRequest, TextRequest, TrainTokenizerRequest

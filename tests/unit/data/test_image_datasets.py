@@ -18,15 +18,15 @@ from orchestrator.data.chat.packing import PATCH, loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.dataset_builder import prepare
-from orchestrator.data.index.header import bin_path, idx_path, read_index
-from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
+from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.images import pixels as pixels_of
 from orchestrator.data.preparation import survey_job
 from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, MissingDependency, UserError
 from orchestrator.planning.blend import blend_report
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 
 Tokenize = Callable[..., Path]
@@ -91,7 +91,7 @@ def test_workers_shards_and_a_kill_change_nothing(tokenize: Tokenize, album: Pat
         commits: list[object] = []
         after(
             patch,
-            "orchestrator.data.index.output.PartialOutput.commit",
+            "orchestrator.data.indexed_dataset.output.PartialOutput.commit",
             lambda *committed: (commits.append(committed), 1 / (len(commits) < 4)),
         )
         with pytest.raises(ZeroDivisionError):
@@ -370,7 +370,9 @@ def test_images_stay_where_the_data_set_without_them_cannot_be_finished(
     before = {path: path.read_bytes() for path in prefix.parent.glob(f"{prefix.name}.*")}
     chats = written(tmp_path, talk("Hi"))
     with monkeypatch.context() as patch:
-        fail_at(patch, "orchestrator.data.index.output.PartialOutput.commit", ZeroDivisionError())  # no room is left
+        fail_at(
+            patch, "orchestrator.data.indexed_dataset.output.PartialOutput.commit", ZeroDivisionError()
+        )  # no room is left
         with pytest.raises(ZeroDivisionError):
             tokenize(chats, append_eod=False, chat=True, overwrite=True)
     assert {path: path.read_bytes() for path in prefix.parent.glob(f"{prefix.name}.*")} == before

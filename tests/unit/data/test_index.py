@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
-from orchestrator.data.index.header import HEADER, MAGIC, bin_path, idx_path, read_index, tokens_before
+from orchestrator.data.indexed_dataset.header import HEADER, MAGIC, bin_path, idx_path, read_index, tokens_before
 from orchestrator.errors import DataError, OrchestratorError, UserError
 
 

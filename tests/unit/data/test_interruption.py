@@ -16,7 +16,7 @@ from support.datasets import files_of
 from support.refusals import refuse
 
 from orchestrator.data.__main__ import run
-from orchestrator.data.index.header import bin_path, idx_path
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 from orchestrator.data.request import TokenizeRequest, to_arguments
 from orchestrator.errors import JobError, UserError
 
@@ -44,7 +44,7 @@ if "spawn_main" in str(sys.orig_argv) and (here / "slow-workers").exists():
         os._exit(0)
     multiprocessing.spawn.prepare = prepare
 if "orchestrator.data" in sys.orig_argv:
-    from orchestrator.data.index.output import PartialOutput
+    from orchestrator.data.indexed_dataset.output import PartialOutput
     commit_at_once = PartialOutput.commit
     def commit(self):
         commit_at_once(self)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.limits import set_limits
 
-from orchestrator.data.index.header import bin_path, idx_path
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 from orchestrator.data.input.json_array import ArrayError, elements
 from orchestrator.data.input.sources import find_inputs, read_chunks
 from orchestrator.data.request import TextRequest

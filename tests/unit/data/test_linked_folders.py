@@ -14,7 +14,7 @@ from support.refusals import refuse
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.description import print_description
-from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.data.tasks.race import race_files

@@ -18,7 +18,7 @@ from support.audit import files_opened
 from support.refusals import before
 
 from orchestrator.data.chat.packing import loss_mask_prefix, pack, usable
-from orchestrator.data.index.header import bin_path, idx_path, read_index
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
@@ -27,7 +27,7 @@ from orchestrator.data.samples.index_statistics import measured
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import DataError, UserError
 from orchestrator.planning.blend import blend_report
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.chat import ChatSpec
 

@@ -14,8 +14,8 @@ from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 from support.datasets import files_of
 from support.refusals import after
 
-from orchestrator.data.index.header import read_index
-from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.indexed_dataset.header import read_index
+from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.input.sentences import split_sentences
 from orchestrator.data.tokenizers.encoding import LONGEST_SENTENCE
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
@@ -139,7 +139,7 @@ class TestTokenize:
         whole = files_of(tokenize(tmp_path / "lines.txt", name="whole", **options))
 
         with monkeypatch.context() as patch:
-            after(patch, "orchestrator.data.index.output.PartialOutput.commit", lambda *committed: 1 / 0)
+            after(patch, "orchestrator.data.indexed_dataset.output.PartialOutput.commit", lambda *committed: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 tokenize(tmp_path / "lines.txt", **options)
         assert 0 < (tmp_path / "data.partial" / "0.sentences").stat().st_size < 20_000

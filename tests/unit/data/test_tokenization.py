@@ -20,9 +20,9 @@ from support.datasets import files_of
 from support.refusals import refuse
 
 from orchestrator.data.__main__ import run
-from orchestrator.data.index.header import bin_path, idx_path, read_index
-from orchestrator.data.index.manifest import read_manifest
-from orchestrator.data.index.output import skipped_path
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
+from orchestrator.data.indexed_dataset.manifest import read_manifest
+from orchestrator.data.indexed_dataset.output import skipped_path
 from orchestrator.data.input.sources import Position, find_inputs, read_chunks
 from orchestrator.data.request import TokenizeRequest
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from orchestrator.exchange.hugging_face.hf_export import export
     from orchestrator.exchange.hugging_face.peft import export_adapter
-    from orchestrator.run.checkpoints import committed
+    from orchestrator.run.commit_markers import committed
     from orchestrator.run.rundir import RunDir
     from orchestrator.spec.loading import load_resolved
 

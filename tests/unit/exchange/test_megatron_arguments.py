@@ -19,8 +19,8 @@ from orchestrator.exchange.megatron.arguments import (
     to_model,
 )
 from orchestrator.exchange.megatron.names import wanted_tensors
-from orchestrator.planning.schedule.batch import Progress
-from orchestrator.run.checkpoints import MEGATRON_TRACKER, find_weights
+from orchestrator.planning.training_schedule.batch import Progress
+from orchestrator.run.commit_markers import MEGATRON_TRACKER, find_weights
 from orchestrator.spec.model import ModelSpec
 
 MODELS: dict[str, dict[str, Any]] = {

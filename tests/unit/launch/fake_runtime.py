@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunIsHeld
-from orchestrator.run.checkpoints import file_record, latest_valid, write_commit
+from orchestrator.run.commit_markers import file_record, latest_valid, write_commit
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir, append_line, read_lines, write_atomically
 

@@ -16,9 +16,9 @@ from support.gate import Gate
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.local.drill import Step, drill, shortened
 from orchestrator.launch.processes.launch_processes import processes_of
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.learning_rate import LearningRateSchedule
-from orchestrator.run.checkpoints import write_commit
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.learning_rate import LearningRateSchedule
+from orchestrator.run.commit_markers import write_commit
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

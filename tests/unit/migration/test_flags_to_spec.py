@@ -13,8 +13,8 @@ from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.overrides import override
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.migration.yaml_writer import job_text
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.learning_rate import LearningRateSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.learning_rate import LearningRateSchedule
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from megatron.core.num_microbatches_calculator import RampupBatchsizeNumMicroBatchesCalculator
 
 from orchestrator.errors import SpecError
-from orchestrator.planning.schedule.batch import BatchSchedule, Progress
-from orchestrator.planning.schedule.hyperparameters import HyperparameterSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
+from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.spec.job import JobSpec
 
 

@@ -13,7 +13,7 @@ from orchestrator.planning.blend import blend_report, evaluations, samples_neede
 from orchestrator.planning.blend.report import BlendReport
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.verdict import judge
 from orchestrator.spec.job import JobSpec
 

@@ -25,7 +25,7 @@ from orchestrator.data.samples.blend_samples import (
 from orchestrator.data.samples.datasets import build_datasets
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.planning.blend import blend_report, samples_needed
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 
 WEIGHTS = st.lists(
     st.one_of(

@@ -10,7 +10,7 @@ from orchestrator.cli.jobs.planned_job import forecast_rows
 from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.quantities import amount
 
 LLAMA = {

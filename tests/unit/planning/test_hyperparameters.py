@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
-from orchestrator.planning.schedule.hyperparameters import HyperparameterSchedule
+from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.spec.job import JobSpec
 
 STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.learning_rate import LearningRateSchedule, learning_rate
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.learning_rate import LearningRateSchedule, learning_rate
 
 STYLES = ("constant", "linear", "cosine", "inverse-square-root")
 

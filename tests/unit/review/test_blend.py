@@ -15,7 +15,7 @@ from support.training import four_layer_job
 from orchestrator.data.samples.blend_samples import Draws
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import add_generation, create_run
-from orchestrator.planning.schedule.spec_history import Period, Start, arranged
+from orchestrator.planning.training_schedule.spec_history import Period, Start, arranged
 from orchestrator.review.charts.blend import blend_use, consumption_figure, given
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

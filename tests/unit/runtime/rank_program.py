@@ -24,7 +24,7 @@ from support.training import four_layer_job, layout
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run import checkpoints
+from orchestrator.run import commit_markers
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing.verification import newest_whole
@@ -175,18 +175,18 @@ def verification(out: Path) -> Any:
             for number in range(6):
                 (folder / f"file{number}").write_bytes(bytes([iteration]) * 1000 * (number + 1))
             if iteration != 30:
-                files = {path.name: checkpoints.file_record(path) for path in folder.iterdir()}
-                checkpoints.write_commit(folder, iteration=iteration, consumed_samples=0, files=files)
+                files = {path.name: commit_markers.file_record(path) for path in folder.iterdir()}
+                commit_markers.write_commit(folder, iteration=iteration, consumed_samples=0, files=files)
         (run.checkpoint(20) / "file4").write_bytes(b"x" * 5000)
     exchange.barrier()
     read: list[str] = []
-    original = checkpoints.verify_file
+    original = commit_markers.verify_file
 
     def counted(path: Path, *arguments: Any) -> str | None:
         read.append(f"{path.parent.name}/{path.name}")
         return original(path, *arguments)
 
-    checkpoints.verify_file = counted
+    commit_markers.verify_file = counted
     skipped: list[list[str]] = []
     ranks = Ranks(rank, size, 0, 1, 0, 1, rank, size, 1)
     commit = newest_whole(run, exchange, ranks, lambda path, message: skipped.append([path.name, message]))

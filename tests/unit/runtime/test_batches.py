@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.training import tiny_job
 from torch.utils.data import Dataset
 
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.runtime import loop
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler, RandomTokens
 from orchestrator.runtime.optimizer import UpdateResult

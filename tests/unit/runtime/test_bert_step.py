@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.runtime.step import objective
+from orchestrator.runtime.forward_backward import objective
 from orchestrator.runtime.steps.bert import MaskedTokens
 
 BATCH = {

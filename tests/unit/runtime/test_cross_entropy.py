@@ -10,8 +10,8 @@ from support.this_machine import Libraries
 from torch.nn import functional
 
 from orchestrator.errors import MissingDependency
-from orchestrator.runtime.losses import rows
-from orchestrator.runtime.losses.vocab_parallel import loss_of, vocab_parallel_cross_entropy
+from orchestrator.runtime.cross_entropy import rows
+from orchestrator.runtime.cross_entropy.vocab_parallel import loss_of, vocab_parallel_cross_entropy
 
 
 class Alone:

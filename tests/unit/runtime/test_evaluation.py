@@ -14,7 +14,7 @@ from support.faults import Ranks
 from support.training import four_layer_job, make_run, values
 
 from orchestrator.planning.blend import samples_needed
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.runtime.callbacks.evaluation import evaluating, evaluations_before
 from orchestrator.spec.sections.evaluation import EvaluationSpec
 

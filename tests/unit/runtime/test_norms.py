@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.training import layout, tiny_job
 
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
 

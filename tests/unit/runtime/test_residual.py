@@ -13,7 +13,7 @@ from support.training import tiny_job
 
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers import torch_layers
-from orchestrator.runtime.layers.residual_stream.addition import add_all, add_residual, drop_and_add
+from orchestrator.runtime.layers.normalization.bias_dropout_add import add_all, add_residual, drop_and_add
 from orchestrator.runtime.layers.torch_layers import block_spec
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from orchestrator.errors import UserError
-from orchestrator.runtime.step import forward_step, objective
+from orchestrator.runtime.forward_backward import forward_step, objective
 from orchestrator.runtime.steps.base import Batch, Part
 from orchestrator.runtime.steps.gpt import NextToken
 

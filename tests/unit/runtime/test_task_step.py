@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orchestrator.runtime.step import forward_step
+from orchestrator.runtime.forward_backward import forward_step
 from orchestrator.runtime.steps.task import RightAnswer
 from orchestrator.spec.sections.task import TaskSpec
 

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.cli.jobs.job_files.job_text import job_text
-from orchestrator.data.index.header import bin_path, idx_path, read_index
-from orchestrator.data.index.manifest import read_manifest
+from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_index
+from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.request import SOURCE_GLOBS
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import DataError, SpecError, UserError

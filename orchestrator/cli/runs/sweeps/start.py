@@ -28,7 +28,7 @@ from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import too_large
-from orchestrator.run.checkpoints import committed
+from orchestrator.run.commit_markers import committed
 from orchestrator.run.events.ledger import CellsCancelled
 from orchestrator.run.events.types import Withdrawn
 from orchestrator.run.rundir import in_command, named_in_command

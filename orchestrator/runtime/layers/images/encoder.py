@@ -25,7 +25,7 @@ from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, VisionSpec
 

@@ -13,7 +13,7 @@ from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Refusal, Rule, around, divisors_of, multiples_of, quotient
 from orchestrator.spec.rules.kernels.recomputation import MODULES, OFFLOADED
 from orchestrator.spec.rules.model.experts import ETP, EXPERT_WIDTH, SHARED
-from orchestrator.spec.rules.model.shapes import GROUPS, HEADS, HIDDEN
+from orchestrator.spec.rules.parallelism.divisibility import GROUPS, HEADS, HIDDEN
 from orchestrator.spec.rules.parallelism.stages import LAYERS
 from orchestrator.spec.rules.parallelism.topology import CP, MICRO, PP, TP
 from orchestrator.spec.sections.fp8 import Fp8Spec

@@ -14,7 +14,7 @@ from support.ends import (
 )
 
 from orchestrator.launch.exit_classification import LogMarks, classify, failed_ranks, last_exception
-from orchestrator.run.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.run.exit_causes import CAUSES, by_word_of_the_ranks
 from orchestrator.run.rundir import RunDir
 
 

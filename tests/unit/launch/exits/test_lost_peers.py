@@ -15,7 +15,7 @@ from support.ends import (
 )
 
 from orchestrator.launch.exit_classification import LogMarks, classify
-from orchestrator.run.causes import lost_a_peer
+from orchestrator.run.exit_causes import lost_a_peer
 from orchestrator.run.rundir import RunDir
 
 

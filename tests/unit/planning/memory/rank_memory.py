@@ -183,8 +183,8 @@ def behave_like_cuda() -> None:
     from megatron.core.tensor_parallel import layers as linears
     from megatron.core.tensor_parallel import random
 
+    from orchestrator.runtime.cross_entropy import rows
     from orchestrator.runtime.layers.attention import rotation
-    from orchestrator.runtime.losses import rows
 
     any_rotation: Any = rotation
     any_rotation._kernels = CudaRotation
@@ -286,10 +286,10 @@ def kept_by_layer(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
 
 def most_in_step(job: Any, padded_vocab: int, rank: int) -> dict[str, int]:
     """Build, and take two steps."""
-    from orchestrator.planning.schedule.hyperparameters import Hyperparameters
+    from orchestrator.planning.training_schedule.hyperparameters import Hyperparameters
+    from orchestrator.runtime.forward_backward import run_micro_batches
     from orchestrator.runtime.network.model import wrap_data_parallel
     from orchestrator.runtime.optimizer import build_optimizer, update
-    from orchestrator.runtime.step import run_micro_batches
 
     found = {}
     with groups(job, rank) as ranks, ALLOCATIONS:

@@ -14,7 +14,7 @@ from orchestrator.planning.time.communication import group_of
 from orchestrator.planning.time.kernels.accesses import TORCH, TRANSFORMER_ENGINE
 from orchestrator.planning.time.kernels.attention import attention_seconds
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
-from orchestrator.planning.time.schedule import closed_form, pipeline_seconds
+from orchestrator.planning.time.pipeline_schedule import closed_form, pipeline_seconds
 
 SIDES = st.integers(1, 20_000)
 

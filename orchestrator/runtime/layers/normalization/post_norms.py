@@ -16,7 +16,7 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from orchestrator.runtime.layers.residual_stream.norms import Norm
+from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 
 _KEYS = {"self_attn_bda.norm.": "post_self_attn_layernorm.", "mlp_bda.norm.": "post_mlp_layernorm."}

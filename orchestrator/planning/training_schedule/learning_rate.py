@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from orchestrator.planning.schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.ramp import last_samples
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from orchestrator.planning.schedule.batch import BatchSchedule, Progress
+from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import Started
 from orchestrator.run.rundir import RunDir

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
+from orchestrator.runtime.cross_entropy.rows import rows_on
+from orchestrator.runtime.cross_entropy.vocab_parallel import loss_of, over_ranks, valid_columns
 from orchestrator.runtime.layers.weight_gradient import Accumulate, nothing_to_add
-from orchestrator.runtime.losses.rows import rows_on
-from orchestrator.runtime.losses.vocab_parallel import loss_of, over_ranks, valid_columns
 
 
 def linear_cross_entropy(

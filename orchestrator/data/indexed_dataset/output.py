@@ -19,14 +19,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from orchestrator.data.index.header import DTYPES, HEADER, MAGIC, bin_path, idx_path
-from orchestrator.data.index.locking import locked
-from orchestrator.data.index.manifest import Manifest, manifest_path
+from orchestrator.data.indexed_dataset.header import DTYPES, HEADER, MAGIC, bin_path, idx_path
+from orchestrator.data.indexed_dataset.locking import locked
+from orchestrator.data.indexed_dataset.manifest import Manifest, manifest_path
 from orchestrator.data.input.sources import Position
 from orchestrator.data.tokenizers.encoding import EncodedChunk
 from orchestrator.errors import JobError, UserError
 from orchestrator.files.stored_files import read_object
-from orchestrator.run.checkpoints import file_record
+from orchestrator.run.commit_markers import file_record
 from orchestrator.run.rundir import append_line, read_lines, sync_folder, write_atomically
 
 _BLOCK = 1 << 20

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from orchestrator.data.samples.position import DataPosition, beginning, has_sources
 from orchestrator.errors import CheckpointError
-from orchestrator.planning.schedule.batch import BatchSchedule, Progress
-from orchestrator.planning.schedule.spec_history import Period, periods_of
+from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
+from orchestrator.planning.training_schedule.spec_history import Period, periods_of
 from orchestrator.portable import JOB_FILE, spec_of
-from orchestrator.run.checkpoints import COMMIT_FILE, Commit
+from orchestrator.run.commit_markers import COMMIT_FILE, Commit
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

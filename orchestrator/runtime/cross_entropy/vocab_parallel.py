@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from orchestrator.runtime.losses.rows import rows_on
+from orchestrator.runtime.cross_entropy.rows import rows_on
 
 
 def vocab_parallel_cross_entropy(

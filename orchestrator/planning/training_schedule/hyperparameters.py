@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from orchestrator.planning.schedule.batch import BatchSchedule
-from orchestrator.planning.schedule.learning_rate import LearningRateSchedule
+from orchestrator.planning.training_schedule.batch import BatchSchedule
+from orchestrator.planning.training_schedule.learning_rate import LearningRateSchedule
 from orchestrator.spec.job import JobSpec
 
 
