@@ -1,4 +1,4 @@
-"""Which cells are started, as what; and the program that does it (`python -m orchestrator.sweeps`)."""
+"""Cells handed to a cluster or started here, and the program that does it (`python -m orchestrator.sweeps`)."""
 
 from __future__ import annotations
 

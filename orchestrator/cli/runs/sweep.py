@@ -27,8 +27,6 @@ from orchestrator.cli.runs.sweeps.start import (
     interrupts_of_a_start,
     last_submission,
     refusals,
-    start_of,
-    starts_of,
     take_changes_of,
     warn_of_data,
     warn_of_dropped,
@@ -51,6 +49,7 @@ from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.run.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.messages.suggestions import closest
+from orchestrator.sweeps.cell_starts import start_of, starts_of
 from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import load_sweep
 from orchestrator.sweeps.plans import withdraw_plan, write_plan

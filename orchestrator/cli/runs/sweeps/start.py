@@ -40,7 +40,7 @@ from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import Submission, SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import CellRun, match_cells
-from orchestrator.sweeps.states import STARTED_BY_RUN, UNDER_WAY, CellStatus, cell_statuses, counts, left_statuses
+from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, left_statuses
 from orchestrator.sweeps.submission import Start, cluster_request, local_request, start_driver, submit
 
 
@@ -170,18 +170,6 @@ def cells_continued(
     return matched
 
 
-def starts_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus]) -> list[Start]:
-    """The cells that `sweep run` starts: those that wait for it, and those that are done and were made longer."""
-    cells = {each.id: each for each in matched}
-    starts = []
-    for status in statuses:
-        cell = cells[status.entry.id]
-        is_longer = cell.found is not None and has_steps_left(cell.found, status.status.checkpoints)
-        if status.state in STARTED_BY_RUN or (status.state == "completed" and is_longer):
-            starts.append(start_of(status, cell.job))
-    return starts
-
-
 def take_changes_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus], *, as_json: bool) -> list[Path]:
     """Make the edited specs those of the cells, and say so; cells under way keep theirs. Returns the files of these
     specs.
@@ -216,10 +204,6 @@ def check_room(starts: Sequence[Start], profile: ClusterSpec | None, folder: Pat
     jobs = [(start.job, committed(start.run)) for start in starts]
     verdict = verdict_on_all(jobs, profile, folder)
     check_start(verdict, HERE if profile is None else ON_A_CLUSTER, allowed=allowed)
-
-
-def start_of(status: CellStatus, job: JobSpec) -> Start:
-    return Start(status.entry.id, status.entry.name, job, status.status.run)
 
 
 def interrupts_of_a_start() -> Interrupts:

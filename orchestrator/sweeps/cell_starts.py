@@ -1,0 +1,28 @@
+"""Which cells of a sweep are started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.launch.continuation import has_steps_left
+from orchestrator.spec.job import JobSpec
+from orchestrator.sweeps.plans import CellRun
+from orchestrator.sweeps.states import STARTED_BY_RUN, CellStatus
+from orchestrator.sweeps.submission import Start
+
+
+def starts_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus]) -> list[Start]:
+    """The cells that `sweep run` starts: those that wait for it, and those that are done and were made longer."""
+    cells = {each.id: each for each in matched}
+    starts = []
+    for status in statuses:
+        cell = cells[status.entry.id]
+        is_longer = cell.found is not None and has_steps_left(cell.found, status.status.checkpoints)
+        if status.state in STARTED_BY_RUN or (status.state == "completed" and is_longer):
+            starts.append(start_of(status, cell.job))
+    return starts
+
+
+def start_of(status: CellStatus, job: JobSpec) -> Start:
+    """A cell as what is started."""
+    return Start(status.entry.id, status.entry.name, job, status.status.run)
