@@ -12,7 +12,6 @@ from orchestrator.spec.rules.kernels import cuda_graphs, flash_attention, fp8, f
 from orchestrator.spec.rules.model import (
     bert,
     blocks,
-    divisibility,
     experts,
     lora,
     mamba,
@@ -22,7 +21,7 @@ from orchestrator.spec.rules.model import (
     vision,
 )
 from orchestrator.spec.rules.nearest import with_nearest
-from orchestrator.spec.rules.parallelism import stages, tensor_overlap, topology
+from orchestrator.spec.rules.parallelism import divisibility, stages, tensor_overlap, topology
 from orchestrator.spec.rules.training import chat, optimizer, schedule, task
 
 RULES: tuple[Rule, ...] = (
