@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.gpu_clock import fastest
+from support.gpu_clock import fastest, memory_bandwidth
 from support.measured import needs_gpus
 
 from orchestrator.runtime.optimizers.adam import GroupStepAdam
@@ -17,8 +17,8 @@ OPTIONS: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weigh
 SIZES = (1, 17, 2048, 5_000_001)
 BYTES_PER_PARAMETER = 30
 """The gradient is read, the parameter and two moments are read and written, and 16 bits are written."""
-SLOWEST = 3e12
-"""Bytes per second: an H200 moves 4.2e12, and with one pass more over a gradient it would be less than this."""
+LEAST_SHARE = 0.62
+"""Of the bandwidth in the datasheet."""
 
 
 def parameters(device: str) -> list[torch.nn.Parameter]:
@@ -60,4 +60,4 @@ def test_memory_is_passed_over_once() -> None:
     seconds = fastest(optimizer.step)
     rate = BYTES_PER_PARAMETER * parameter.numel() / seconds
     print(f"\nRESULT Adam of {parameter.numel():,} parameters: {seconds * 1e3:.2f} ms, {rate / 1e12:.2f} TB/s")
-    assert rate > SLOWEST
+    assert rate > LEAST_SHARE * memory_bandwidth()

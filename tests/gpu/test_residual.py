@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.gpu_clock import fastest
+from support.gpu_clock import fastest, memory_bandwidth
 from support.measured import needs_gpus
 
 from orchestrator.runtime.layers.normalization.bias_dropout_add import drop_and_add
@@ -14,8 +14,8 @@ from orchestrator.runtime.triton_kernels.loading import kernels
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
-SLOWEST = 2.6e12
-"""Bytes per second: an H200 moves 4.2e12, and what torch.compile made moved 1.2e12."""
+LEAST_SHARE = 0.54
+"""Of the bandwidth in the datasheet."""
 SHAPES = {"wide": (512, 4, 1024), "odd": (37, 3, 300), "narrow": (5, 1, 8)}
 
 
@@ -110,4 +110,4 @@ def test_memory_is_passed_over_once() -> None:
         seconds = fastest(graph.replay) / 10
         rate = moved * x.numel() / seconds
         print(f"\nRESULT dropping and adding, {name}: {seconds * 1e6:.1f} us, {rate / 1e12:.2f} TB/s")
-        assert rate > SLOWEST
+        assert rate > LEAST_SHARE * memory_bandwidth()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from orchestrator.planning.hardware.devices import shipped
+
 
 def fastest(run: Callable[[], object], times: int = 5, each: int = 1) -> float:
     """Seconds of the fastest of several runs, by themselves or so many (`each`) in a row, which hides how long the host
@@ -21,3 +23,10 @@ def fastest(run: Callable[[], object], times: int = 5, each: int = 1) -> float:
         ended.synchronize()
         seconds.append(began.elapsed_time(ended) / 1e3 / each)
     return min(seconds)
+
+
+def memory_bandwidth() -> float:
+    """Bytes per second of this GPU, by its datasheet."""
+    device = shipped(torch.cuda.get_device_name())
+    assert device is not None, f"no description of {torch.cuda.get_device_name()}"
+    return device.memory_bandwidth
