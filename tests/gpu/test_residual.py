@@ -15,7 +15,7 @@ from orchestrator.runtime.triton_kernels.loading import kernels
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 LEAST_SHARE = 0.54
-"""Of the bandwidth in the datasheet."""
+"""Of the bandwidth in the datasheet: an H200 reaches 0.87, and what torch.compile made 0.25 there."""
 SHAPES = {"wide": (512, 4, 1024), "odd": (37, 3, 300), "narrow": (5, 1, 8)}
 
 

@@ -13,7 +13,7 @@ from orchestrator.runtime.layers.attention.rotation import rotated
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 LEAST_SHARE = 0.62
-"""Of the bandwidth in the datasheet."""
+"""Of the bandwidth in the datasheet: an H200 reaches 0.87."""
 
 SHAPES = {
     "as many groups as heads": (33, 2, 16, 3, 128, 128),
