@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
 SMALL_CHUNKS = """
 from orchestrator.kernel_selection import chunked_loss
 from orchestrator.runtime.cross_entropy import linear
-chunked_loss._LOGITS, chunked_loss._CHUNKS = 1000, 64
+chunked_loss._LOGITS, chunked_loss.CHUNKS = 1000, 64
 _logits = linear._logits
 def logits(hidden, *rest):
     with open(f"{sys.argv[1]}/tokens", "a") as file:

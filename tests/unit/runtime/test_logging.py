@@ -28,11 +28,14 @@ def session(name: str, world_size: int = 4, log_interval: int = 1, **sections: A
     written: list[Any] = []
     return SimpleNamespace(
         job=job,
-        vocabulary=SimpleNamespace(padded_size=256),
-        ranks=SimpleNamespace(world_size=world_size, is_first=True),
-        device=Device("cpu", torch.device("cpu"), "gloo", name),
-        schedule=SimpleNamespace(train_samples=40, train_iters=5),
-        records=SimpleNamespace(metrics=lambda *record: written.append(record)),
+        processes=SimpleNamespace(
+            ranks=SimpleNamespace(world_size=world_size, is_first=True),
+            device=Device("cpu", torch.device("cpu"), "gloo", name),
+        ),
+        data=SimpleNamespace(
+            vocabulary=SimpleNamespace(padded_size=256), schedule=SimpleNamespace(train_samples=40, train_iters=5)
+        ),
+        launch=SimpleNamespace(records=SimpleNamespace(metrics=lambda *record: written.append(record))),
         written=written,
     )
 
