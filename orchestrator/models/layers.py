@@ -9,7 +9,7 @@ from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.blocks.registry import attention_of
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import Fields
+    from orchestrator.models.blocks.model_fields import Fields
 
 
 def transformer_layer(model: Fields, ffn: int) -> tuple[Matrix, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import Accesses, Fields
+    from orchestrator.models.blocks.model_fields import Fields
 
 FP32 = 4
 """Bytes."""
@@ -105,6 +105,21 @@ class CoreKernels(NamedTuple):
     """Sequences hold several conversations, which a mask keeps apart."""
     is_recomputed: bool
     """The core is computed again in the backward pass."""
+
+
+class Accesses(Protocol):
+    """How often kernels read or write what passes between matrices and core (planning/time/kernels/accesses.py)."""
+
+    @property
+    def rope(self) -> ForwardBackward: ...
+    @property
+    def attention_layout(self) -> ForwardBackward: ...
+    @property
+    def joins(self) -> float: ...
+    @property
+    def returns_together(self) -> bool: ...
+    @property
+    def projection(self) -> ForwardBackward | None: ...
 
 
 class CoreWork(NamedTuple):

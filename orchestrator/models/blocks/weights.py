@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.models.blocks.base import Matrix
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import Fields
+    from orchestrator.models.blocks.model_fields import Fields
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.models.blocks.base import LayerTools
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import Fields
+    from orchestrator.models.blocks.model_fields import Fields
 
 
 def settings(model: Fields) -> dict[str, Any]:

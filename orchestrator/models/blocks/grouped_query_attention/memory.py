@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import Fields
+    from orchestrator.models.blocks.model_fields import Fields
 
 
 class HeadSizes(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import Fields
+    from orchestrator.models.blocks.model_fields import Fields
 
 
 def moved(model: Fields, work: CoreWork) -> ForwardBackward:

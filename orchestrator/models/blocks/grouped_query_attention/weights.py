@@ -8,7 +8,7 @@ from orchestrator.models.blocks.grouped_query_attention.matrices import matrices
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import Fields
+    from orchestrator.models.blocks.model_fields import Fields
 
 
 def weights(model: Fields) -> Shapes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.models.blocks.base import Matrix
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import Fields
+    from orchestrator.models.blocks.model_fields import Fields
 
 
 def matrices(model: Fields, ffn: int) -> tuple[Matrix, ...]:

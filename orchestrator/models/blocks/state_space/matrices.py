@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.models.blocks.base import Matrix
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import StateSpaceFields
+    from orchestrator.models.blocks.model_fields import StateSpaceFields
 
 EXPANSION = 2
 """Width inside a state space layer, as a multiple of the hidden size."""

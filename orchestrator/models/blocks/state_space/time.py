@@ -8,7 +8,7 @@ from orchestrator.models.blocks.base import ForwardBackward
 from orchestrator.models.blocks.state_space.matrices import convolved_width, projected_width, state_space_width
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import StateSpaceFields
+    from orchestrator.models.blocks.model_fields import StateSpaceFields
 
 
 def moved(
