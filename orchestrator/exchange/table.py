@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
 
@@ -92,7 +93,7 @@ class Family:
     """Of families of one `model_type`: the weight that only this one has."""
     copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
     """What some files hold a second time -> what it is a copy of."""
-    attention: str = "grouped_query_attention"
+    attention: str = GROUPED_QUERY.name
     """The block of `models.blocks` that its layers attend with."""
     decoder: Family | None = None
     """Of one that sees images: its decoder, of which `text_config` in config.json speaks."""

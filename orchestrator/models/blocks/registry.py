@@ -70,7 +70,8 @@ class AttentionBlock:
         return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
 
 
-ATTENTIONS: Final = (AttentionBlock("grouped_query_attention", is_used=lambda model: True),)
+GROUPED_QUERY: Final = AttentionBlock("grouped_query_attention", is_used=lambda model: True)
+ATTENTIONS: Final = (GROUPED_QUERY,)
 """The first that a model has is its attention."""
 
 

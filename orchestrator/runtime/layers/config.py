@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from orchestrator.models.blocks.registry import GROUPED_QUERY
+
 
 @dataclass
 class LayerConfig(TransformerConfig):
     """megatron-core's, and what our attention does beyond it."""
 
-    attention: str = "grouped_query_attention"
+    attention: str = GROUPED_QUERY.name
     """The block of `models.blocks` that its layers attend with."""
     alibi: bool = False
     """Lower scores by distance, with a slope for each head."""

@@ -330,7 +330,14 @@ def test_optional_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_readers_are_light() -> None:
-    names = ("index.header", "tokenizers.vocabulary", "index.manifest", "checks", "commands", "request")
+    names = (
+        "indexed_dataset.header",
+        "tokenizers.vocabulary",
+        "indexed_dataset.manifest",
+        "checks",
+        "commands",
+        "request",
+    )
     imports = "; ".join(f"import orchestrator.data.{name}" for name in names)
     heavy = "{'numpy', 'torch', 'tokenizers', 'megatron', 'transformers', 'pandas'}"
     code = f"import sys; import orchestrator.cli.models.data; {imports}; print(sorted({heavy} & set(sys.modules)))"

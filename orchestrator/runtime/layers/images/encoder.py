@@ -21,6 +21,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlock, TransformerBlockSubmodules
 from torch.nn import functional
 
+from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.config import LayerConfig
@@ -138,7 +139,7 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "add_qkv_bias": True,
         "gated_linear_unit": False,
         "bias_activation_fusion": False,
-        "attention": "attention",
+        "attention": GROUPED_QUERY.name,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "alibi": False,

@@ -32,7 +32,7 @@ NOT_FITTED = {
     "host.NOTHING": "zero",
     "passes._ADDED": "bytes of reading bf16 and fp32, and writing fp32",
     "roofline.IDEAL": "the least that can be moved",
-    "schedule._MOST_PASSES": "limit of what is played through",
+    "pipeline_schedule._MOST_PASSES": "limit of what is played through",
     "step._TENSORS_PER_LAYER": "four matrices and two norms",
 }
 # Factors of formulas: halves and means, 2 FLOPs of a multiply-add, the products of attention and of its backward pass,
