@@ -16,6 +16,7 @@ from support.matrix import LAYOUTS, REFUSED
 from orchestrator.cli.main import COMMANDS, build_app
 from orchestrator.cluster.profiles import PROFILE
 from orchestrator.exchange.exportability import export_warnings
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_document_text, load_job
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -171,3 +172,32 @@ def test_the_table_of_layouts_is_the_one_that_is_tested() -> None:
     assert families == ["gpt", "experts", "bert", "t5"]
     cells = {line.split("|")[0].strip(): [cell.strip()[0] == "=" for cell in line.split("|")[1:]] for line in lines}
     assert cells == {row: [(family, names[0]) not in REFUSED for family in families] for row, names in rows.items()}
+
+
+ROOMS = {path.stem for path in (ROOT / "orchestrator").iterdir()}
+MODULE = re.compile(r"`(?:orchestrator\.)?([a-z]\w*(?:\.\w+)+)")
+
+
+def _is_there(name: str) -> bool:
+    """Whether `a.b.c` is a module or folder, or a name in one."""
+    folder, parts = ROOT / "orchestrator", name.split(".")
+    for place, part in enumerate(parts):
+        source = folder / f"{part}.py" if (folder / f"{part}.py").exists() else folder / "__init__.py"
+        if not (folder / part).is_dir():
+            rest = parts[place + 1 :] if source.stem == part else parts[place:]
+            return all(re.search(rf"\b{each}\b", source.read_text()) for each in rest[:1])
+        folder /= part
+    return True
+
+
+def test_modules_that_are_named_exist() -> None:
+    """Of names that begin with a room, but for keys of a job."""
+    said = MODULE.findall((ROOT / "docs" / "contracts.md").read_text())
+    modules = [name for name in said if name.split(".")[0] in ROOMS and not name.endswith(".py")]
+    keys = {f"{section}.{key}" for section, field in JobSpec.model_fields.items() for key in _keys_of(field.annotation)}
+    assert len(modules) > 50
+    assert [name for name in modules if not _is_there(name) and ".".join(name.split(".")[:2]) not in keys] == []
+
+
+def _keys_of(section: Any) -> set[str]:
+    return set(getattr(section, "model_fields", {}))

@@ -42,7 +42,7 @@ class ModelFamily:
     """Each token attends to itself and those before it, and the next one is predicted: there are scores of it."""
     is_encoder_decoder: bool = False
     """A model has an encoder and a decoder, each with layers, a sequence length and pipeline stages of its own
-    (`spec.halves`)."""
+    (`spec.encoder_decoder`)."""
     is_masked_lm: bool = False
     """Masked tokens are predicted, from both sides of them. The samples are two parts between special tokens, told
     apart by token types; between the last layer and the output layer there is a head with a dense layer and a norm."""

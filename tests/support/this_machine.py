@@ -60,7 +60,7 @@ class Libraries:
     def missing(self, *modules: str) -> None:
         """These are not, whether they are installed or not."""
         for name in modules:
-            self._monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+            self._monkeypatch.setitem(vars(sys)["modules"], name, None)
 
     def distribution(self, name: str, version: str) -> Path:
         """A package of this version is installed, as its metadata says, which is a folder."""

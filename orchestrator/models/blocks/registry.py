@@ -13,7 +13,7 @@ from orchestrator.fields.base import Section
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.protocols import LayersPart, MatricesPart, MemoryPart, TimePart, WeightsPart
-    from orchestrator.models.registry import Feature
+    from orchestrator.models.registry import Feature, ModelFamily
 
 
 class AttentionBlock:
@@ -25,7 +25,7 @@ class AttentionBlock:
         *,
         is_used: Callable[[Any], bool],
         field: str = "num_attention_heads",
-        families: tuple[str, ...] | None = None,
+        families: tuple[ModelFamily, ...] | None = None,
         features: frozenset[Feature] | None = None,
         declares: str = "",
     ) -> None:
@@ -40,6 +40,10 @@ class AttentionBlock:
         self._features = features
         self.declares = declares
         """The section in its fields.py whose fields `model` has, where there are some."""
+
+    def goes_with(self, family: ModelFamily) -> bool:
+        """Whether models of a family may have it."""
+        return self.families is None or family in self.families
 
     def supports(self, feature: Feature) -> bool:
         """Whether models with it may be combined with a feature that their family supports."""

