@@ -15,7 +15,7 @@ from support.matrix import LAYOUTS, REFUSED
 
 from orchestrator.cli.main import COMMANDS, build_app
 from orchestrator.cluster.profiles import PROFILE
-from orchestrator.exchange.exportability import export_warnings
+from orchestrator.conversion.exportability import export_warnings
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_document_text, load_job
 

@@ -24,7 +24,7 @@ from orchestrator.run.events.types import (
     RequeueFailed,
     Withdrawn,
 )
-from orchestrator.run.exit_causes import Exit, by_word_of_the_ranks
+from orchestrator.run.exits.causes import Exit, by_word_of_the_ranks
 from orchestrator.run.lease import supersedes
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

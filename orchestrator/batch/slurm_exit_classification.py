@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from orchestrator.run.exit_causes import Exit
+from orchestrator.run.exits.causes import Exit
 from orchestrator.run.rundir import RunDir
 
 _BY_SLURM = (

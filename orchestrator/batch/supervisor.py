@@ -23,7 +23,6 @@ from orchestrator.batch.job_end import (
 )
 from orchestrator.batch.slurm_exit_classification import unhealthy, verdict
 from orchestrator.batch.slurm_job import SlurmJob
-from orchestrator.launch.exit_classification import LogMarks, classify
 from orchestrator.launch.notifications.process import tell_of_start, tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
 from orchestrator.launch.processes.stop_request import (
@@ -34,9 +33,10 @@ from orchestrator.launch.processes.stop_request import (
     stop_at_once,
 )
 from orchestrator.process import Process
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.events.types import CheckpointSaved, Launched, Withdrawn
-from orchestrator.run.exit_causes import Exit
+from orchestrator.run.exits.causes import Exit
+from orchestrator.run.exits.classification import LogMarks, classify
 from orchestrator.run.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
 from orchestrator.run.rundir import RunDir
 from orchestrator.safe_path import module_command

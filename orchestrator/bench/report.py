@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.bench.measurement import Measurement
 from orchestrator.errors import UserError
-from orchestrator.kernel_selection.effective_job import as_started, on_cpu
+from orchestrator.kernel_selection.auto_values import as_started, on_cpu
 from orchestrator.planning.hardware import Device, device_named
 from orchestrator.planning.memory import Memory, estimate_memory
 from orchestrator.planning.time import StepTime, estimate_time

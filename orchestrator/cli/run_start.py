@@ -17,15 +17,15 @@ from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.data_preparation import prepare_here
 from orchestrator.errors import JobError, MissingDependency
 from orchestrator.kernel_selection.libraries import require_libraries
-from orchestrator.launch.exit_classification import LogMarks
 from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.local.restarts import launch_with_restarts
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import begins_anew, check_startable
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
-from orchestrator.run.commit_markers import committed
-from orchestrator.run.exit_causes import Exit, cause_of
+from orchestrator.run.checkpoints.commit_markers import committed
+from orchestrator.run.exits.causes import Exit, cause_of
+from orchestrator.run.exits.classification import LogMarks
 from orchestrator.run.lease import read_holder
 from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.safe_path import module_command

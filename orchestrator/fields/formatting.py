@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _SHOWN = 1000
@@ -43,12 +43,12 @@ def shorten(text: str, limit: int = 80) -> str:
     return line if len(text) <= limit else line[: limit - 1] + "…"
 
 
-def few(problems: Sequence[str], most: int = 5, limit: int = 300) -> str:
+def few(problems: Sequence[Any], text_of: Callable[[Any], str], most: int = 5, limit: int = 300) -> str:
     """The first of several problems, each shortened, and how many more there are: who made a mistake a million times
-    is told of it once.
+    is told of it once. `text_of`, which may take its time, is asked about those alone.
     """
     more = [f"… and {len(problems) - most} more"] if len(problems) > most else []
-    return "; ".join([*(shorten(each, limit) for each in problems[:most]), *more])
+    return "; ".join([*(shorten(text_of(each), limit) for each in problems[:most]), *more])
 
 
 def any_of(names: list[str]) -> str:

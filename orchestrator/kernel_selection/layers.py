@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from orchestrator.kernel_selection.effective_job import settled
+from orchestrator.kernel_selection.auto_values import settled
 from orchestrator.kernel_selection.machine import MEASURED_ON, Estimates, Machine
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers

@@ -43,7 +43,7 @@ from orchestrator.run.events.types import (
     Submitted,
     Withdrawn,
 )
-from orchestrator.run.exit_causes import NO_FAILURES, cause_of
+from orchestrator.run.exits.causes import NO_FAILURES, cause_of
 
 Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other"]
 _Value = TypeVar("_Value")

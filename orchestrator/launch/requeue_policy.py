@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSaved, Exited, Requeued
-from orchestrator.run.exit_causes import Exit
+from orchestrator.run.exits.causes import Exit
 from orchestrator.spec.sections.launch import Action, LaunchSpec
 
 DEFAULT_ACTIONS: Mapping[str, Action] = {

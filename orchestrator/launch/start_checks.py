@@ -11,7 +11,7 @@ from orchestrator.launch.scripts.render import refuse_missing_python, render
 from orchestrator.planning.checks.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.quantities import timestamp
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSaved
 from orchestrator.run.lease import held_message, read_holder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.kernel_selection.effective_job import settled
+from orchestrator.kernel_selection.auto_values import settled
 from orchestrator.kernel_selection.layers import layers_of, saved_by_torch
 from orchestrator.kernel_selection.machine import Estimates, Fit, Machine
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.effective_job import settled
+from orchestrator.kernel_selection.auto_values import settled
 from orchestrator.kernel_selection.layers import layers_of
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware.devices import Device

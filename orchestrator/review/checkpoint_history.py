@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.review.damage import readable
-from orchestrator.run.commit_markers import Commit, read_commit, verify
+from orchestrator.run.checkpoints.commit_markers import Commit, read_commit, verify
 from orchestrator.run.events.types import CheckpointFailed, CheckpointSaved, Event
 from orchestrator.run.results.record import Result, results_of
 from orchestrator.run.rundir import RunDir

@@ -12,7 +12,7 @@ from orchestrator.review.logs.pages import closing_lines
 from orchestrator.review.summary import PRETRAINED, RunSummary
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted
-from orchestrator.run.exit_causes import cause_of
+from orchestrator.run.exits.causes import cause_of
 from orchestrator.run.lease import read_holder
 from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.tracking.measurements.goodput import Goodput

@@ -16,7 +16,7 @@ from orchestrator.data.tasks.dataset import examples_line, open_task
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import RunIsHeld
 from orchestrator.kernel_selection.attention import with_attention
-from orchestrator.kernel_selection.effective_job import depends_on_host
+from orchestrator.kernel_selection.auto_values import depends_on_host
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
 from orchestrator.planning.parameters.choice import parameters

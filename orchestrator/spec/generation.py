@@ -122,7 +122,7 @@ def options_of(given: Mapping[str, Any], where: str = "") -> Generation:
     try:
         return Generation.model_validate(given)
     except ValidationError as error:
-        problems = few([_sentence(found) for found in error.errors(include_url=False)])
+        problems = few(error.errors(include_url=False), _sentence)
         raise UserError(f"{where}{problems}") from error
 
 

@@ -12,7 +12,7 @@ from orchestrator.errors import UserError
 from orchestrator.files.stored_files import NotStoredError, read_object, read_stored, size_of
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import Exited, Finished, Started
-from orchestrator.run.exit_causes import by_word_of_the_ranks
+from orchestrator.run.exits.causes import by_word_of_the_ranks
 from orchestrator.run.lease import read_holder
 from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.measurements.inputs import read_inputs

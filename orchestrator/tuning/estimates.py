@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeVar
 
-from orchestrator.kernel_selection.effective_job import settled
+from orchestrator.kernel_selection.auto_values import settled
 from orchestrator.kernel_selection.machine import Machine
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware import Device

@@ -12,7 +12,7 @@ from support.faults import QUICK_TORCHRUN, Ranks
 
 from baseline.recording import STUB, measured
 from orchestrator.launch.runs import all_runs
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 

@@ -37,7 +37,7 @@ from orchestrator.spec.loading import load_job
 
 BAD_STEP_AND_KILL = """
 import os, signal, time
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 import orchestrator.runtime.loop as loop
 from orchestrator.runtime.steps.gpt import NextToken
 real_step, real_loss = loop.train_step, NextToken.loss

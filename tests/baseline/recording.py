@@ -22,7 +22,7 @@ from support.training import make_run
 
 from baseline.jobs import RecordedJob
 from orchestrator.cli.main import main
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.rundir import RunDir, read_lines
 from orchestrator.spec.loading import load_job
 
@@ -98,7 +98,7 @@ def measured(run: RunDir, after: int = 0) -> dict[str, dict[str, float]]:
 
 def saved(run: RunDir) -> dict[str, Any]:
     """Shapes by name of the tensors in the last checkpoint of a run."""
-    from orchestrator.exchange.tensors.stored_weights import (
+    from orchestrator.conversion.tensors.stored_weights import (
         StoredWeights,  # torch, which plans and scripts need not wait for
     )
 

@@ -29,7 +29,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from orchestrator.bench.measurement import MeasurementRequest, new_run
 from orchestrator.errors import UserError
-from orchestrator.kernel_selection.effective_job import settled
+from orchestrator.kernel_selection.auto_values import settled
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.time import estimate_time

@@ -1,7 +1,7 @@
 """A browser and a dashboard for tests of the pages.
 
-`visit(path)` opens a page and fails the test where the browser's console shows an error. Screenshots go to the folder
-$ORCHESTRATOR_TEST_SCREENSHOTS, or the test's own. Where there can be no browser these tests are skipped; with
+`visit(path)` opens a page and fails the test where the browser's console shows an error. Screenshots are taken
+where ORCHESTRATOR_TEST_SCREENSHOTS names a folder for them. Where there can be no browser these tests are skipped; with
 ORCHESTRATOR_TEST_BROWSER=required they fail.
 """
 
@@ -178,7 +178,8 @@ class Visitor:
     """A person at a page. `problems`: what the browser's console and the page's scripts complained of."""
 
     page: Page
-    folder: Path
+    folder: Path | None = None
+    """Of its screenshots."""
     problems: list[str] = field(default_factory=list)
 
     def __call__(self, address: str) -> Page:
@@ -207,7 +208,9 @@ class Visitor:
         )
 
     def photograph(self, name: str) -> None:
-        """Keep how the page looks now."""
+        """Keep how the page looks now, where somebody wants to see it."""
+        if self.folder is None:
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=self.folder / f"{name}.png", full_page=True)
 
@@ -230,11 +233,10 @@ def browser(chromium: Chromium, shared_folder: Path) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visitor(browser: Browser, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Visitor]:
+def visitor(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visitor]:
     """A person with a large window; `visitor.page.set_viewport_size` makes it that of a phone."""
     kept = os.environ.get(SCREENSHOTS)
-    name = re.sub(r"\W+", "-", request.node.name)
-    folder = Path(kept) / name if kept else tmp_path / "screenshots"
+    folder = Path(kept) / re.sub(r"\W+", "-", request.node.name) if kept else None
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     context.set_default_timeout(1000 * PATIENCE)
     made = Visitor(context.new_page(), folder)

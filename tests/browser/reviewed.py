@@ -26,10 +26,10 @@ from support.ranks import Started
 from support.training import four_layer_job, layout, logs
 
 from orchestrator.launch.code import CodeState
-from orchestrator.launch.exit_classification import LogMarks, classify
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.launch.scripts.render import render
 from orchestrator.process import Process
+from orchestrator.run.exits.classification import LogMarks, classify
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved

@@ -13,7 +13,7 @@ from support.faults import Ranks
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

@@ -17,7 +17,7 @@ from support.faults import Ranks
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
-from orchestrator.exchange.tensors.stored_weights import StoredWeights
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.planning.flops import model_flops
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

@@ -15,7 +15,7 @@ from support.faults import CommandLine, Ranks, wait_until
 from support.training import events, layout, logs, losses, make_run, tiny_job
 
 from orchestrator.process import Process
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.rundir import RunDir
 
 pytestmark = [
@@ -32,8 +32,8 @@ BATCH = {"micro_batch_size": 2, "global_batch_size": 2}
 STAND_IN = """
 import json, os, resource, sys, time
 from pathlib import Path
-from orchestrator.exchange.hugging_face import hf_export
-from orchestrator.exchange.__main__ import main
+from orchestrator.conversion.hugging_face import hf_export
+from orchestrator.conversion.__main__ import main
 home = Path(__file__).parent
 to_config = hf_export.to_config
 def held(*arguments):

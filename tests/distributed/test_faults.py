@@ -17,8 +17,8 @@ from support.held import HOLD, hold_at
 from support.training import events, exit_record, layout, logs, losses, make_run, tiny_job, values
 
 from orchestrator.launch.processes.launch_processes import processes_of, ranks_of
-from orchestrator.run.commit_markers import COMMIT_FILE, committed, verify
-from orchestrator.run.exit_causes import by_word_of_the_ranks, cause_of
+from orchestrator.run.checkpoints.commit_markers import COMMIT_FILE, committed, verify
+from orchestrator.run.exits.causes import by_word_of_the_ranks, cause_of
 from orchestrator.run.lease import read_holder
 from orchestrator.run.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec

@@ -15,7 +15,7 @@ from support.training import events, layout, losses, make_run, tiny_job, values
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.parameters import parameters, stage_parameters
 from orchestrator.planning.parameters.trainable import trained_parameters
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.rundir import RunDir, read_lines
 
 MODEL = {

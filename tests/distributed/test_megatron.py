@@ -14,10 +14,10 @@ from support.commands import Commands
 from support.faults import CommandLine, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
+from orchestrator.conversion.staging import draft_of
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.data.indexed_dataset.locking import locked
-from orchestrator.exchange.staging import draft_of
-from orchestrator.exchange.tensors.stored_weights import StoredWeights
-from orchestrator.run.commit_markers import verify
+from orchestrator.run.checkpoints.commit_markers import verify
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved

@@ -11,9 +11,9 @@ import torch
 from support.faults import CommandLine, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
-from orchestrator.exchange.megatron.arguments import to_model
-from orchestrator.exchange.shapes import weights_of
-from orchestrator.exchange.tensors.stored_weights import StoredWeights
+from orchestrator.conversion.megatron.arguments import to_model
+from orchestrator.conversion.shapes import weights_of
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.models.registry import FAMILIES
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

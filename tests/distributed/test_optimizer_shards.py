@@ -17,7 +17,7 @@ from support.training import events, largest_difference, layout, losses, make_ru
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
-from orchestrator.exchange.tensors.stored_weights import StoredWeights
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

@@ -14,7 +14,7 @@ from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.description import describe
 

@@ -20,7 +20,7 @@ from support.training import events, largest_difference, layout, logs, losses, m
 
 from orchestrator.launch.processes.launch_processes import processes_of, ranks_of
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.run.commit_markers import COMMIT_FILE, committed
+from orchestrator.run.checkpoints.commit_markers import COMMIT_FILE, committed
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

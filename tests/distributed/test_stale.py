@@ -13,7 +13,7 @@ from support.faults import Ranks, snapshot, wait_until
 from support.held import HOLD, hold_at, let_go, wait_for_hold
 from support.training import exit_record, layout, logs, losses, make_run, tiny_job
 
-from orchestrator.run.commit_markers import committed, verify
+from orchestrator.run.checkpoints.commit_markers import committed, verify
 from orchestrator.run.lease import Lease
 
 Inject = Callable[[str], Path]

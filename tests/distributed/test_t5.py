@@ -17,7 +17,7 @@ from support.faults import PATIENCE, Ranks
 from support.trained_weights import BITWISE, weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
-from orchestrator.exchange.tensors.stored_weights import StoredWeights
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run.rundir import RunDir

@@ -18,7 +18,7 @@ from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.enums import ModelType
 from megatron.core.transformer.enums import AttnBackend
 
-from orchestrator.exchange.megatron.arguments import to_arguments
+from orchestrator.conversion.megatron.arguments import to_arguments
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel

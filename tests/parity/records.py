@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 
-from orchestrator.exchange.tensors.stored_weights import StoredWeights
-from orchestrator.exchange.tensors.tensor_writer import TensorPart, write_tensors
-from orchestrator.run.commit_markers import MEGATRON_TRACKER
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
+from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
+from orchestrator.run.checkpoints.commit_markers import MEGATRON_TRACKER
 from parity.kinds import KINDS, SAVED
 
 FOLDER = Path(__file__).parent / "recorded"

@@ -192,7 +192,8 @@ def test_submitit_carries_on_a_cell_that_has_got_slurm_s_notice(
     assert [event["iteration"] for event in events(first, "resumed")] == [stopped["iteration"]]
     said = "".join(path.read_text() for path in (sweeps.folder / "runs/sweeps/tiny/submitit").glob("*_0_log.*"))
     assert "Calling checkpoint method" in said
-    assert f"Requeued job {submitted['job_id']}" in said
+    # What submitit says after its `scontrol requeue` may be lost: that ends the process itself.
+    assert int(cluster_without_accounting.job(submitted["job_id"])["Restarts"]) == 1
 
 
 @pytest.mark.timeout(600)

@@ -1,6 +1,6 @@
 """What torchrun, gloo and NCCL write when ranks end, and what a launch is said to have ended by."""
 
-from orchestrator.launch.exit_classification import LogMarks, classify
+from orchestrator.run.exits.classification import LogMarks, classify
 from orchestrator.run.rundir import RunDir
 
 TORCHRUN_REPORT = """\

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.launch.runs import all_runs
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved

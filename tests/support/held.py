@@ -8,7 +8,7 @@ from support.faults import wait_until
 HOLD = """
 import os, time
 import orchestrator.runtime.loop as loop
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 step_that_is_held = loop.train_step
 def is_held(session):
     run, since = session.launch.run, os.environ.get("HOLD_SINCE")

@@ -15,6 +15,8 @@ _NAMES = set(FAMILIES) | {name.upper() for name in FAMILIES}
 """Families, as text and as constants of the registry."""
 _OPTIONAL = {"vision", "lora", "num_experts", "moe_shared_expert_intermediate_size", "chat", "task"}
 """Fields of a job that are None where it has no such part; each has a property that says whether it is there."""
+_WORDS = _KINDS | _OPTIONAL | _NAMES
+"""A program without any of them compares nothing."""
 _OTHERS = {"self", "request", "served"}
 """Objects that have fields of these names and are no part of a job."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -22,6 +24,8 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 def comparisons(source: str) -> list[tuple[int, str]]:
     """Each by its line."""
+    if not any(word in source for word in _WORDS):
+        return []
     tree = ast.parse(source)
     found: set[tuple[int, str]] = set()
     for scope in (tree, *(node for node in ast.walk(tree) if isinstance(node, _Function))):

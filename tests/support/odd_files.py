@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.run.commit_markers import FileRecord, write_commit
+from orchestrator.run.checkpoints.commit_markers import FileRecord, write_commit
 from orchestrator.run.lease import Lease
 from orchestrator.run.results.record import Measure, Result, result_path, write_result
 from orchestrator.run.rundir import RunDir

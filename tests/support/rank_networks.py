@@ -14,8 +14,8 @@ import torch
 import transformers
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.exchange.megatron.arguments import to_model
-from orchestrator.exchange.megatron.checkpoints import describe, import_megatron
+from orchestrator.conversion.megatron.arguments import to_model
+from orchestrator.conversion.megatron.checkpoints import describe, import_megatron
 from orchestrator.models.registry import BERT, GPT
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

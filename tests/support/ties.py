@@ -5,6 +5,7 @@ moments of the product that it names, and private names that it looks at.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 _SETTERS = {"setattr", "delattr"}
@@ -16,11 +17,15 @@ _OF_TUPLES = {"_replace", "_asdict", "_fields"}
 
 def replacements(source: str) -> list[int]:
     """The lines of calls that put something else in place of an attribute, or take it away."""
+    if not any(setter in source for setter in _SETTERS):
+        return []
     return [call.lineno for call in _calls(source) if _name(call.func) in _SETTERS]
 
 
 def moments(source: str) -> list[int]:
     """The lines of calls that have something happen where the product comes to one of its functions."""
+    if "orchestrator." not in source or not any(f"{moment}(" in source for moment in _MOMENTS):
+        return []
     return [
         call.lineno
         for call in _calls(source)
@@ -32,6 +37,8 @@ def private_looks(source: str) -> list[int]:
     """The lines that name a private thing of the product: imported, an attribute of what was, or in a string that says
     where it stands.
     """
+    if "orchestrator" not in source or not re.search(r"\b_[^_]", source):
+        return []
     tree = ast.parse(source)
     imported = {
         each.asname or each.name.partition(".")[0]

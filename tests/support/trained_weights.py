@@ -6,8 +6,8 @@ moves them.
 
 from __future__ import annotations
 
-from orchestrator.exchange.tensors.stored_weights import StoredWeights
-from orchestrator.run.commit_markers import committed
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.rundir import RunDir
 
 OF_ADAM = 1e-5

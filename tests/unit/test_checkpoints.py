@@ -9,18 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.event_log import append_event
 
-from orchestrator.run.commit_markers import (
-    committed,
-    file_record,
-    latest_valid,
-    oldest_kept,
-    outdated,
-    passed_over,
-    read_commit,
-    unfinished,
-    verify,
-    write_commit,
-)
+from orchestrator.run.checkpoints.commit_markers import committed, file_record, read_commit, verify, write_commit
+from orchestrator.run.checkpoints.newest import latest_valid, passed_over
+from orchestrator.run.checkpoints.retention import oldest_kept, outdated, unfinished
 from orchestrator.run.rundir import RunDir
 
 CONTENT = {"__0_0.distcp": b"weights" * 1000, "common.pt": b"common", "sub/metadata": b""}

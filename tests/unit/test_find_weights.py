@@ -10,7 +10,8 @@ from support.event_log import append_event
 
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
-from orchestrator.run.commit_markers import find_weights, write_commit
+from orchestrator.run.checkpoints.commit_markers import write_commit
+from orchestrator.run.checkpoints.pretrained import find_weights
 from orchestrator.run.rundir import RunDir
 
 

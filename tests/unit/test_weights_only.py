@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 
+from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.errors import CheckpointError
-from orchestrator.exchange.tensors.stored_weights import StoredWeights
 from orchestrator.weights_only import require_plain_state, weights_only
 
 # One process reads and writes here, which torch warns of.

@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.cli.run_start import label
 from orchestrator.errors import JobError, MissingDependency, UserError
-from orchestrator.kernel_selection.effective_job import as_started
+from orchestrator.kernel_selection.auto_values import as_started
 from orchestrator.planning.time.fits.fitting import Observation
 from orchestrator.planning.time.kernels.accesses import kernels_of
 from orchestrator.planning.training_schedule.batch import BatchSchedule

@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
+from orchestrator.conversion.exportability import export_problems, export_warnings, exported_as
 from orchestrator.data.preparation import data_problems, survey_job
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
-from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as
 from orchestrator.kernel_selection.layers import WORTH
 from orchestrator.planning.checks.limits import partition_of, what_is_refused
 from orchestrator.planning.forecast import Forecast, forecast
@@ -26,7 +26,7 @@ from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.quantities import amount, disk_size, memory_size, short_count, spec_duration, time_span
-from orchestrator.run.commit_markers import Commit
+from orchestrator.run.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, RunName, RunsDir, aligned, print_json
-from orchestrator.cli.models.exchange import export, import_
+from orchestrator.cli.models.hugging_face import export, import_
 from orchestrator.cli.models.reshape import reshape
 from orchestrator.cli.run_start import label
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.quantities import disk_size
-from orchestrator.run.commit_markers import Commit, committed, read_commit, verify
+from orchestrator.run.checkpoints.commit_markers import Commit, committed, read_commit, verify
 from orchestrator.run.rundir import RunDir, default_runs_dir
 
 app = typer.Typer(

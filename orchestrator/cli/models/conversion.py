@@ -16,7 +16,7 @@ from orchestrator.errors import DataIsHeld, JobError, UserError
 from orchestrator.quantities import disk_size
 from orchestrator.safe_path import module_command
 
-EXCHANGE_MODULE = "orchestrator.exchange"
+EXCHANGE_MODULE = "orchestrator.conversion"
 
 
 def spec_around(name: str, model: Any, dtype: Any, tokenizer: Any) -> dict[str, Any]:

@@ -13,17 +13,17 @@ from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.models.conversion import alone, convert, size_of, spec_around
 from orchestrator.cli.models.weights import tell_new_meaning
 from orchestrator.cli.run_start import check_installed, label
+from orchestrator.conversion.megatron.arguments import NULL_TOKENIZER, differences, require_representable, to_model
+from orchestrator.conversion.megatron.names import find_sources, unread, wanted_tensors
+from orchestrator.conversion.megatron.sentences import family_of
+from orchestrator.conversion.megatron.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
-from orchestrator.exchange.megatron.arguments import NULL_TOKENIZER, differences, require_representable, to_model
-from orchestrator.exchange.megatron.names import find_sources, unread, wanted_tensors
-from orchestrator.exchange.megatron.sentences import family_of
-from orchestrator.exchange.megatron.torch_format.names import RANK_FOLDERS, WHOLE, is_of_ranks
 from orchestrator.launch.runs import create_run
 from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
-from orchestrator.run.commit_markers import MEGATRON_TRACKER, committed
+from orchestrator.run.checkpoints.commit_markers import MEGATRON_TRACKER, committed
 from orchestrator.run.events.types import Imported
 from orchestrator.run.rundir import RunDir, in_command, sync_folder, write_atomically
 from orchestrator.spec.job import JobSpec

@@ -11,7 +11,8 @@ from orchestrator.cli.common import warn
 from orchestrator.errors import CheckpointError, RunNotFound, UserError
 from orchestrator.launch.runs import find_run, runs_named
 from orchestrator.portable import Weights, open_weights
-from orchestrator.run.commit_markers import COMMIT_FILE, MEGATRON_TRACKER, committed, latest_valid, verify
+from orchestrator.run.checkpoints.commit_markers import COMMIT_FILE, MEGATRON_TRACKER, committed, verify
+from orchestrator.run.checkpoints.newest import latest_valid
 from orchestrator.run.rundir import RunDir, meant_by_name
 
 WeightsName = Annotated[

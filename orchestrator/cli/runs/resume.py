@@ -34,7 +34,8 @@ from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.progress import stored_progress
-from orchestrator.run.commit_markers import Commit, latest_valid, verify
+from orchestrator.run.checkpoints.commit_markers import Commit, verify
+from orchestrator.run.checkpoints.newest import latest_valid
 from orchestrator.run.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -25,10 +25,10 @@ from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.specs import fields_of
 from orchestrator.review.summary import RunSummary
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import Started
-from orchestrator.run.exit_causes import cause_of
+from orchestrator.run.exits.causes import cause_of
 from orchestrator.run.results.record import results_of
 from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.measurements.goodput import goodput_of

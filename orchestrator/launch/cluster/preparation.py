@@ -27,7 +27,7 @@ from orchestrator.launch.scripts.sbatch import (
 )
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import DataFailed, DataPrepared, DataSubmitted
-from orchestrator.run.exit_causes import Exit
+from orchestrator.run.exits.causes import Exit
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Literal, TypeAlias
 
-from orchestrator.launch.exit_classification import LogMarks, classify
 from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.processes.stop_request import (
@@ -31,7 +30,8 @@ from orchestrator.launch.start_checks import check_startable
 from orchestrator.process import Process
 from orchestrator.quantities import timestamp
 from orchestrator.run.events.types import Event, Exited, Launched
-from orchestrator.run.exit_causes import Exit, exit_records
+from orchestrator.run.exits.causes import Exit, exit_records
+from orchestrator.run.exits.classification import LogMarks, classify
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec

@@ -18,7 +18,7 @@ from orchestrator.launch.states.state_words import withdrawn_end
 from orchestrator.quantities import spec_duration
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
-from orchestrator.run.exit_causes import Exit, cause_of
+from orchestrator.run.exits.causes import Exit, cause_of
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 

@@ -18,7 +18,7 @@ from orchestrator.launch.states.state_words import (
     working_state,
     written_end,
 )
-from orchestrator.run.exit_causes import Exit, by_word_of_the_ranks
+from orchestrator.run.exits.causes import Exit, by_word_of_the_ranks
 from orchestrator.run.lease import Holder
 from orchestrator.run.rundir import RunDir
 

@@ -23,10 +23,10 @@ from orchestrator.launch.states.state_words import (
 )
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.progress import progress_of
-from orchestrator.run.commit_markers import Commit, committed
+from orchestrator.run.checkpoints.commit_markers import Commit, committed
 from orchestrator.run.events.log import EventLog, Launch
 from orchestrator.run.events.types import Launched
-from orchestrator.run.exit_causes import Exit, by_word_of_the_ranks, cause_of
+from orchestrator.run.exits.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.run.lease import Holder, read_holder
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

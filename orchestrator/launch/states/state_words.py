@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from orchestrator.run.events.types import Exited
-from orchestrator.run.exit_causes import Exit, cause_of
+from orchestrator.run.exits.causes import Exit, cause_of
 from orchestrator.run.rundir import RunDir
 
 State = Literal[

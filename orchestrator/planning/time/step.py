@@ -81,7 +81,7 @@ class StepTime:
 
 def estimate_time(job: JobSpec, padded_vocab: int, layers: Layers, device: Device) -> StepTime:
     """Seconds of a step of a job with a vocabulary of `padded_vocab` rows on a device. A job that leaves CUDA graphs
-    open has none here: `kernel_selection.effective_job` settles that.
+    open has none here: `kernel_selection.auto_values` settles that.
     """
     return estimate_with(job, padded_vocab, kernels_of(job, layers), device)
 

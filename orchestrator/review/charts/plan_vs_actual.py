@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
-from orchestrator.kernel_selection.effective_job import as_started
+from orchestrator.kernel_selection.auto_values import as_started
 from orchestrator.planning.forecast import Forecast, forecast, planned_timeline
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.layout.pipeline import Timeline

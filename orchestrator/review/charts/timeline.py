@@ -16,7 +16,7 @@ from orchestrator.run.events.types import (
     StepSkipped,
     StopRequested,
 )
-from orchestrator.run.exit_causes import NO_FAILURES
+from orchestrator.run.exits.causes import NO_FAILURES
 
 Kind = Literal["resumed", "checkpoint", "skipped", "failure", "stop"]
 

@@ -24,17 +24,15 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
 from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
-from orchestrator.run.commit_markers import (
+from orchestrator.run.checkpoints.commit_markers import (
     CONTENT,
     Commit,
     FileRecord,
     committed,
     file_record,
-    oldest_kept,
-    outdated,
-    unfinished,
     write_commit,
 )
+from orchestrator.run.checkpoints.retention import oldest_kept, outdated, unfinished
 from orchestrator.run.events.types import CheckpointFailed, CheckpointSaved
 from orchestrator.run.rundir import write_atomically
 from orchestrator.runtime import megatron_compat

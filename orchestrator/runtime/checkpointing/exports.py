@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.quantities import timestamp
-from orchestrator.run.commit_markers import Commit, committed, read_commit
+from orchestrator.run.checkpoints.commit_markers import Commit, committed, read_commit
 from orchestrator.run.events.types import Exported, ExportFailed, ExportStopped
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir, sync_folder
@@ -26,7 +26,7 @@ from orchestrator.runtime.records.records import Records
 from orchestrator.safe_path import module_command
 from orchestrator.spec.sections.checkpoint import CheckpointExportSpec
 
-EXCHANGE_MODULE = "orchestrator.exchange"
+EXCHANGE_MODULE = "orchestrator.conversion"
 LOG_NAME = "export.log"
 _MOST_BYTES = 5_000_000_000
 _MOST_SPARED = 3

@@ -15,7 +15,8 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factor
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import JOB_FILE, job_of, run_of
-from orchestrator.run.commit_markers import Commit, find_weights, read_commit
+from orchestrator.run.checkpoints.commit_markers import Commit, read_commit
+from orchestrator.run.checkpoints.pretrained import find_weights
 from orchestrator.run.events.types import Pretrained
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.checkpointing.checkpoint_reader import load, tensors_of

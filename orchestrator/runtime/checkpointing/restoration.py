@@ -11,7 +11,8 @@ from orchestrator.data.samples.position import DataPosition
 from orchestrator.errors import CheckpointError, OrchestratorError, UserError
 from orchestrator.planning.training_schedule.progress import StoredProgress, stored_progress
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.run.commit_markers import Commit, passed_over
+from orchestrator.run.checkpoints.commit_markers import Commit
+from orchestrator.run.checkpoints.newest import passed_over
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSkipped
 from orchestrator.run.rundir import RunDir

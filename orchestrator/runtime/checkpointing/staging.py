@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.run.commit_markers import COMMIT_FILE
+from orchestrator.run.checkpoints.commit_markers import COMMIT_FILE
 from orchestrator.run.rundir import sync_folder
 
 

@@ -16,7 +16,7 @@ from orchestrator.errors import (
     UserError,
     is_full_disk,
 )
-from orchestrator.run.exit_causes import gpu_failed
+from orchestrator.run.exits.causes import gpu_failed
 from orchestrator.run.rundir import RunDir, write_atomically
 from orchestrator.runtime.processes.device import GpuMissingError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files.stored_files import NotStoredError
-from orchestrator.run.exit_causes import exit_records, telling_rank
+from orchestrator.run.exits.causes import exit_records, telling_rank
 from orchestrator.run.rundir import RunDir
 from orchestrator.tracking.redaction import Redactor
 

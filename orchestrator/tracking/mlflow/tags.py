@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import Exited, Pretrained, Resumed, Started, Submitted
-from orchestrator.run.exit_causes import CAUSES, by_word_of_the_ranks
+from orchestrator.run.exits.causes import CAUSES, by_word_of_the_ranks
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.schema.canonical import config_hash
 from orchestrator.tracking.measurements.goodput import goodput_of

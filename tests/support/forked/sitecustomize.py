@@ -17,7 +17,7 @@ import sys
 
 PROGRAMS = (
     "orchestrator.evaluation",
-    "orchestrator.exchange",
+    "orchestrator.conversion",
     "orchestrator.inference",
     "orchestrator.inference.serving",
     "torch.distributed.run",

@@ -14,7 +14,7 @@ from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.launch.cluster.submission import latest_job
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.requeue_policy import Decision
-from orchestrator.run.exit_causes import Exit
+from orchestrator.run.exits.causes import Exit
 from orchestrator.run.lease import supersedes
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import load_text

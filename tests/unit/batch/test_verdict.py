@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.batch.slurm_exit_classification import unhealthy, unspoken_end, verdict
-from orchestrator.run.exit_causes import Exit
+from orchestrator.run.exits.causes import Exit
 from orchestrator.run.rundir import RunDir
 
 STOPPED = Exit.of("stopped", "stopped at iteration 9 of 20", 9)

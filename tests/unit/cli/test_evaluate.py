@@ -16,7 +16,7 @@ from orchestrator.cli.main import main
 from orchestrator.cli.models.evaluation_options import Options, asked_of
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, MissingDependency, UserError
-from orchestrator.run.commit_markers import read_commit, write_commit
+from orchestrator.run.checkpoints.commit_markers import read_commit, write_commit
 from orchestrator.run.results.evaluation_request import checkpoint_digest
 from orchestrator.run.results.record import Measure, Result, result_path, write_result
 from orchestrator.run.rundir import RunDir

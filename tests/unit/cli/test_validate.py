@@ -19,7 +19,7 @@ from support.audit import files_opened
 from support.shipped import SHIPPED
 
 from orchestrator.cli.main import main
-from orchestrator.exchange.exportability import NOT_EXPORTABLE, exported_as
+from orchestrator.conversion.exportability import NOT_EXPORTABLE, exported_as
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.schema.shape import leaf_paths
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunIsHeld
-from orchestrator.run.commit_markers import file_record, latest_valid, write_commit
+from orchestrator.run.checkpoints.commit_markers import file_record, write_commit
+from orchestrator.run.checkpoints.newest import latest_valid
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir, append_line, read_lines, write_atomically
 

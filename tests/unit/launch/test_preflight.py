@@ -12,13 +12,13 @@ import pytest
 from support.event_log import lines_of
 from support.refusals import fail_at, leave_room
 
+from orchestrator.conversion.exportability import NOT_EXPORTABLE
 from orchestrator.errors import SpecError
-from orchestrator.exchange.exportability import NOT_EXPORTABLE
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import judge
-from orchestrator.run.commit_markers import FileRecord, write_commit
+from orchestrator.run.checkpoints.commit_markers import FileRecord, write_commit
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

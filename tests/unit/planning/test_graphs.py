@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.this_machine import Libraries
 
-from orchestrator.kernel_selection import cuda_graphs, effective_job
+from orchestrator.kernel_selection import auto_values, cuda_graphs
 from orchestrator.kernel_selection.cuda_graphs import with_graphs
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.forecast import forecast, planned_timeline
@@ -35,7 +35,7 @@ def chooses_graphs(job: JobSpec, layers: Layers, device: Device) -> bool:
 
 
 def settled(job: JobSpec, layers: Layers, device: Device) -> JobSpec:
-    return effective_job.settled(job, layers, machine_of(device), DeviceEstimates(VOCAB, device))
+    return auto_values.settled(job, layers, machine_of(device), DeviceEstimates(VOCAB, device))
 
 
 @pytest.mark.parametrize(

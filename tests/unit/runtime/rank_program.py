@@ -24,7 +24,7 @@ from support.training import four_layer_job, layout
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run import commit_markers
+from orchestrator.run.checkpoints import commit_markers
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing.newest_checkpoint import newest_whole

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.event_log import append_event, lines_of
 
-from orchestrator.run.commit_markers import write_commit
+from orchestrator.run.checkpoints.commit_markers import write_commit
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.checkpointing.exports import Export, Exports, missed

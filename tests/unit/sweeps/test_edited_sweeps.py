@@ -13,7 +13,7 @@ from support.refusals import fail_at
 
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs
-from orchestrator.run.commit_markers import write_commit
+from orchestrator.run.checkpoints.commit_markers import write_commit
 from orchestrator.run.lease import Lease
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.loading import load_resolved

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.exchange.exportability import export_warnings
+from orchestrator.conversion.exportability import export_warnings
 from orchestrator.launch.cluster.submission import place_of
 from orchestrator.launch.scripts.render import render
 from orchestrator.launch.scripts.sbatch import render_sbatch

@@ -16,7 +16,7 @@ from support.refusals import fail_at
 from orchestrator.errors import UserError
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.processes.stop_request import request_stop
-from orchestrator.run.exit_causes import Exit
+from orchestrator.run.exits.causes import Exit
 from orchestrator.run.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.layout import layout_of

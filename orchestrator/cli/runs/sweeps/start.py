@@ -18,8 +18,8 @@ from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
+from orchestrator.conversion.exportability import export_problems
 from orchestrator.errors import Problem, SpecError, UserError
-from orchestrator.exchange.exportability import export_problems
 from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop
@@ -28,7 +28,7 @@ from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import too_large
-from orchestrator.run.commit_markers import committed
+from orchestrator.run.checkpoints.commit_markers import committed
 from orchestrator.run.events.ledger import CellsCancelled
 from orchestrator.run.events.types import Withdrawn
 from orchestrator.run.rundir import in_command, named_in_command

@@ -20,5 +20,5 @@ def weights(model: Fields) -> Shapes:
 
 
 def published() -> tuple[PublishedAttention, ...]:
-    """Models that are a Llama but for this attention: those of `exchange/hugging_face/families/` have it all."""
+    """Models that are a Llama but for this attention: those of `conversion/hugging_face/families/` have it all."""
     return ()

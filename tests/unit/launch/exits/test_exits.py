@@ -13,8 +13,8 @@ from support.ends import (
     classified,
 )
 
-from orchestrator.launch.exit_classification import LogMarks, classify, failed_ranks, last_exception
-from orchestrator.run.exit_causes import CAUSES, by_word_of_the_ranks
+from orchestrator.run.exits.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.run.exits.classification import LogMarks, classify, failed_ranks, last_exception
 from orchestrator.run.rundir import RunDir
 
 

@@ -14,8 +14,8 @@ from support.ends import (
     classified,
 )
 
-from orchestrator.launch.exit_classification import LogMarks, classify
-from orchestrator.run.exit_causes import lost_a_peer
+from orchestrator.run.exits.causes import lost_a_peer
+from orchestrator.run.exits.classification import LogMarks, classify
 from orchestrator.run.rundir import RunDir
 
 

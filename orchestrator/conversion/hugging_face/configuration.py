@@ -1,0 +1,278 @@
+"""config.json and the `model` section, one from the other, by a family's table. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short
+from orchestrator.conversion.hugging_face.vision import to_vision, to_vision_config
+from orchestrator.conversion.table import Family, SameAs, only
+from orchestrator.errors import UserError
+from orchestrator.spec.model import ModelSpec
+
+_SCALING: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
+}
+"""Kinds of scaled rotary positions that both sides have, and what is said of them."""
+_ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")
+_POSITIONS = "max_position_embeddings"
+_LONGEST_SAMPLE = 4096
+"""Training samples of an imported model are no longer than this unless its owner says so."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A model's config.json. Raises UserError when it is none."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} has no config.json: it is not the folder of a Hugging Face model") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is not a JSON object")
+    return config
+
+
+def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, Any]:
+    """What config.json says of a model that is of this family."""
+    if family.decoder is not None:
+        return _to_seeing_config(model, family, to_config(model, family.decoder, vocab_size))
+    config: dict[str, Any] = {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": not model.untie_embeddings_and_output_weights,
+        **family.constants,
+    }
+    resolved = {
+        "num_layers": model.encoder_layers,
+        "decoder_num_layers": model.decoder_layers,
+        "num_tokentypes": model.tokentypes,
+        "num_query_groups": model.query_groups,
+        "kv_channels": model.head_dim,
+        "ffn_hidden_size": model.moe_ffn_size if model.has_experts else model.ffn_size,
+    }
+    for field, key in family.sizes.items():
+        config[key] = resolved.get(field, getattr(model, field))
+    if family.positions is not None:
+        config[family.positions] = model.positions
+    if family.rotary:
+        config["rope_theta"] = float(model.rotary_base)
+        scaling = model.rope_scaling
+        if scaling is not None:
+            said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
+            given = {name: value for name, value in said.items() if value is not None}
+            config["rope_scaling"] = {"rope_type": scaling.type, **given}
+            if scaling.type == "yarn" and scaling.original_max_position_embeddings is not None:
+                # Versions of transformers take the factor from these two, and others the factor itself.
+                config[_POSITIONS] = round(scaling.factor * scaling.original_max_position_embeddings)
+    config[family.activation_key] = family.activations[model.activation][0]
+    return config | {key: config[source] for key, source in family.repeated.items()}
+
+
+def to_model(config: Mapping[str, Any], family: Family, place: str = "") -> dict[str, Any]:
+    """The `model` section of a config.json of this family, or of a part of one, named by `place` (` of text_config`).
+    Raises UserError with what we cannot represent, and with every key that is not known to change nothing.
+    """
+    _refuse_others(config, family, place)
+    if family.decoder is not None:
+        model = _to_seeing_model(config, family.decoder)
+    else:
+        model = _to_text_model(config, family, place)
+    check_keys(config, keys_read(family) | family.ignored, family.name, place)
+    return model
+
+
+def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"architecture": family.fixed["architecture"]}
+    for field, key in family.sizes.items():
+        value = _said(config, key, family)
+        # Weights that are there need no other: no spread at all is for networks that start from zeros.
+        if value is not None and not (field == "init_method_std" and value == 0):
+            fields[field] = value
+    for field in ("num_layers", "hidden_size", "num_attention_heads"):
+        if field not in fields:
+            raise UserError(f"config.json has no {family.sizes[field]}")
+    if family.rotary and "ffn_hidden_size" not in fields:
+        raise UserError("config.json has no intermediate_size")
+    fields |= {
+        **family.imported,
+        **(_lengths(config, family.positions, family) if family.positions is not None else {}),
+        "vocab_size": _whole(_said(config, "vocab_size", family), "vocab_size"),
+        "activation": _activation(config, family, place),
+        "untie_embeddings_and_output_weights": not _said(config, "tie_word_embeddings", family),
+        **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
+    }
+    if family.rotary:
+        fields |= _rotary(config, family.defaults.get("rope_theta", 10000))
+        _refuse_mixed_layers(config, "sliding_window" in fields, place)
+    known = ModelSpec.model_fields
+    return {
+        field: value for field, value in fields.items() if known[field].is_required() or value != known[field].default
+    }
+
+
+def merged_rates(config: Mapping[str, Any], family: Family) -> Iterator[str]:
+    """What to tell a person of values that config.json has apart and that are one field here: dropouts, which change no
+    weight and no answer, and the training that goes on.
+    """
+    fields = {key: field for field, key in family.sizes.items()}
+    for key, of in family.repeated.items():
+        if of not in fields or key in family.aliases:
+            continue  # of one meaning: where they contradict each other they are refused
+        default = family.defaults[of]
+        apart, taken = config.get(key, default), config.get(of, default)
+        if apart != taken:
+            field = f"model.{fields[of]}"
+            yield (
+                f"config.json: {key} is {short(apart)} and {of} is {short(taken)}, and both are {field} here, which is "
+                f"{short(_said(config, of, family))}: write another one there to train with it"
+            )
+
+
+def keys_read(family: Family) -> set[str]:
+    """The keys of config.json that an import of this family understands."""
+    if family.decoder is not None:
+        return {"text_config", "vision_config", "vision_feature_layer", "tie_word_embeddings", *family.constants}
+    return {
+        *(*family.sizes.values(), *family.constants, *family.repeated, *family.aliases, *family.implied),
+        *("vocab_size", "tie_word_embeddings", family.activation_key),
+        *((family.positions,) if family.positions is not None else ()),
+        *(_ROTARY_KEYS if family.rotary else ()),
+    }
+
+
+def _to_seeing_config(model: ModelSpec, family: Family, text: Mapping[str, Any]) -> dict[str, Any]:
+    """Around `text`, what it says of the decoder."""
+    return {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        **family.constants,
+        "vision_feature_layer": -1,
+        "image_seq_length": model.image_encoder.tokens_per_image,
+        "text_config": text,
+        "vision_config": to_vision_config(model.image_encoder),
+    }
+
+
+def _to_seeing_model(config: Mapping[str, Any], decoder: Family) -> dict[str, Any]:
+    text = section(config, "text_config")
+    ties = any(each.get("tie_word_embeddings") for each in (config, text))
+    vision = to_vision(section(config, "vision_config"), config.get("vision_feature_layer", -2))
+    return {**to_model({**text, "tie_word_embeddings": ties}, decoder, " of text_config"), "vision": vision}
+
+
+def _said(config: Mapping[str, Any], key: str, family: Family) -> Any:
+    """What config.json says, or what transformers takes where it says nothing."""
+    others = {**family.repeated, **family.aliases}
+    for name in (key, *(other for other, of in others.items() if of == key)):
+        if name in config:
+            return config[name]
+    default = family.defaults.get(key)
+    return _said(config, default.key, family) if isinstance(default, SameAs) else default
+
+
+def _lengths(config: Mapping[str, Any], key: str, family: Family) -> dict[str, int]:
+    given = _said(config, key, family)
+    positions = _whole(family.defaults[key] if given is None else given, "the number of positions")
+    return {"seq_length": min(positions, _LONGEST_SAMPLE), "max_position_embeddings": positions}
+
+
+def _whole(value: Any, what: str) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise UserError(f"config.json: {what} must be a whole number above 0, and is {json.dumps(value)}")
+    return value
+
+
+def to_dtype(config: Mapping[str, Any]) -> str:
+    """The format in which a model computes, in our words: as it is stored, else bf16."""
+    stored = config.get("dtype") or config.get("torch_dtype")
+    return {"float32": "fp32", "float16": "fp16"}.get(str(stored).removeprefix("torch."), "bf16")
+
+
+def _refuse_others(config: Mapping[str, Any], family: Family, place: str) -> None:
+    if config.get("quantization_config") is not None:
+        raise UserError(f"config.json: quantization_config{place} is set; quantized weights are not imported")
+    for key, wanted in family.constants.items():
+        value = config.get(key, family.defaults.get(key, wanted))
+        yes_or_no = wanted is None or isinstance(wanted, bool)
+        if bool(value) != bool(wanted) if yes_or_no else value != wanted:
+            raise no_network(f"{key}{place}", value)
+    for alias, key in family.aliases.items():
+        both = [config[name] for name in (alias, key) if config.get(name) is not None]
+        if len(both) == 2 and both[0] != both[1]:
+            said = " and ".join(map(json.dumps, both))
+            raise UserError(f"config.json: {alias} and {key}{place} are the same, and say {said}: remove one")
+
+
+def _refuse_mixed_layers(config: Mapping[str, Any], windowed: bool, place: str) -> None:
+    """Every layer attends alike here: within the window, where there is one."""
+    kind = "sliding_attention" if windowed else "full_attention"
+    layers = config.get("layer_types")
+    if layers is not None and (not isinstance(layers, list) or any(each != kind for each in layers)):
+        raise UserError(
+            f"config.json: layer_types{place} is {short(layers)}, which this version has no network for: imported are "
+            f"models whose layers are all {kind} where sliding_window is {'set' if windowed else 'not'}"
+        )
+
+
+def _activation(config: Mapping[str, Any], family: Family, place: str) -> str:
+    """What each key that names it says: versions of transformers read one or another."""
+    keys = (family.activation_key, *(key for key, of in family.repeated.items() if of == family.activation_key))
+    default = family.defaults.get(family.activation_key, next(iter(family.activations.values()))[0])
+    named = {key: config[key] for key in keys if config.get(key)} or {family.activation_key: default}
+    ours = [_our_activation(value, key, family, place) for key, value in named.items()]
+    name = next(iter(named.values()))
+    for key, values in family.implied.items():
+        if key in config and config[key] != values[name]:
+            raise no_network(f"{key}{place}", config[key])
+    return ours[0]
+
+
+def _our_activation(value: Any, key: str, family: Family, place: str) -> str:
+    for ours, theirs in family.activations.items():
+        if value in theirs:
+            return ours
+    known = ", ".join(name for theirs in family.activations.values() for name in theirs)
+    raise UserError(f"config.json: {key}{place} is {value!r}; {family.name} is imported with {known}")
+
+
+def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
+    """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
+    old, new = section(config, "rope_scaling"), section(config, "rope_parameters")
+    if old and new and old != new:
+        raise UserError("config.json: rope_scaling and rope_parameters are the same, and say other things: remove one")
+    parameters = {**old, **new}
+    base = parameters.pop("rope_theta", None) or config.get("rope_theta") or default_base
+    if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
+        raise UserError(f"config.json: rope_theta is {base!r}, and the base is a whole number here")
+    fields: dict[str, Any] = {"rotary_base": int(base)}
+    former, kind = parameters.pop("type", None), parameters.pop("rope_type", None)
+    kind = kind or former or "default"
+    if (parameters.pop("partial_rotary_factor", None) or 1.0) != 1.0:
+        raise UserError("config.json: only a part of each head is rotated (partial_rotary_factor)")
+    if not isinstance(kind, str) or kind not in _SCALING:
+        raise UserError(f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}")
+    given = {name: value for name, value in parameters.items() if value is not None}
+    if kind == "yarn" and config.get(_POSITIONS) is not None:
+        given.setdefault("original_max_position_embeddings", config[_POSITIONS])
+    other = sorted(given.keys() - set(_SCALING[kind]))
+    if other:
+        raise UserError(f"config.json: rotary positions of type {kind} with {', '.join(other)}, not known here")
+    return fields if kind == "default" else {**fields, "rope_scaling": {"type": kind, **given}}
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What stands under a key; nothing where it is missing. Raises UserError when it is no object."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f"config.json: {key} is {value!r} and not an object")
+    return value or {}

@@ -1,0 +1,149 @@
+"""Which family a model, or a config.json, is of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.conversion.hugging_face.configuration import read_config, section
+from orchestrator.conversion.hugging_face.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
+from orchestrator.conversion.hugging_face.families.gemma import GEMMA
+from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
+from orchestrator.conversion.hugging_face.families.llama import LLAMA, with_attention
+from orchestrator.conversion.hugging_face.families.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
+from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
+from orchestrator.conversion.hugging_face.families.mixtral import MIXTRAL
+from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from orchestrator.conversion.hugging_face.families.t5 import MT5, T5
+from orchestrator.conversion.table import Family, OneOf
+from orchestrator.conversion.tensors.names import names_in
+from orchestrator.errors import UserError
+from orchestrator.fields.base import Section
+from orchestrator.models.blocks.registry import ATTENTIONS
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
+
+FAMILIES = (
+    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA, GPT2),
+    *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
+    *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
+    *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),
+)
+
+
+def family_of_folder(folder: Path) -> Family:
+    """The family of a Hugging Face model, by its config.json and the names of its weights. Raises UserError."""
+    names, config = names_in(folder), read_config(folder)
+    family = family_of_type(config.get("model_type"), names)
+    return family if family.decoder is None else _with_decoder(config, family)
+
+
+def _with_decoder(config: Mapping[str, Any], family: Family) -> Family:
+    """Of the families of one `model_type` that see images the one whose decoder a config.json describes."""
+    decoders = {
+        each.decoder.model_type: each
+        for each in FAMILIES
+        if each.model_type == family.model_type and each.decoder is not None
+    }
+    kind = section(config, "text_config").get("model_type", next(iter(decoders)))
+    if kind not in decoders:
+        known = ", ".join(decoders)
+        raise UserError(f"config.json: text_config is a {kind}; {family.model_type} is imported with {known}")
+    return decoders[kind]
+
+
+def family_of_type(model_type: Any, names: Collection[str] = ()) -> Family:
+    """The family of a config.json's `model_type`; of several the one that weights of these names tell. Raises UserError
+    when there is none.
+    """
+    of_type = [family for family in FAMILIES if family.model_type == model_type]
+    for family in of_type:
+        if family.told_by is None or family.told_by in names or not names:
+            return family
+    kinds = {family.model_type: family.name for family in reversed(FAMILIES)}
+    known = ", ".join(f"{kind} ({name})" for kind, name in reversed(kinds.items()))
+    raise UserError(f"config.json: model_type {model_type!r} is none of those that can be imported: {known}")
+
+
+def family_of_job(job: JobSpec) -> Family:
+    """The family of a job's model. Raises UserError when it is of none, or has the head of a task."""
+    if job.has_task:
+        raise UserError(
+            f"the run is of task {job.labelled_task.name}, whose head no model of transformers that is known here has"
+        )
+    return family_of_model(job.model)
+
+
+def family_of_model(model: ModelSpec) -> Family:
+    """The first family that a model is of. Raises UserError with what stands against the nearest one."""
+    nearest, against = nearest_family(model)
+    if not against:
+        return nearest
+    names = ", ".join(family.name for family in FAMILIES)
+    raise UserError(
+        f"no model of transformers that is known here ({names}) is this network; the nearest is {nearest.name}, but "
+        + "; ".join(each.text for each in against)
+    )
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A field of a model that a family has otherwise."""
+
+    field: str
+    text: str
+    """What both have, in words."""
+
+
+_KINDS = ("architecture", "num_experts", "vision")
+"""Fields that tell one kind of network from another."""
+
+
+def nearest_family(model: ModelSpec) -> tuple[Family, list[Mismatch]]:
+    """The first family that a model is of, or comes nearest to, and what stands against it."""
+    against = {family.name: mismatches(model, family) for family in FAMILIES}
+    nearest = min(FAMILIES, key=lambda family: _distance(against[family.name]))
+    return nearest, against[nearest.name]
+
+
+def _distance(against: list[Mismatch]) -> tuple[bool, int]:
+    """Another kind of network is further than any number of other values."""
+    return any(each.field in _KINDS for each in against), len(against)
+
+
+def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
+    """What of a model a family does not have."""
+    found: dict[str, str] = {}
+    for field, wanted in family.fixed.items():
+        value = getattr(model, field)
+        if field == "num_query_groups" and model.query_groups == model.num_attention_heads:
+            continue
+        if field == "kv_channels" and model.head_dim * model.num_attention_heads == model.hidden_size:
+            continue
+        if field == "moe_layer_freq" and all(model.moe_layers):
+            continue
+        if value not in wanted.values if isinstance(wanted, OneOf) else value != wanted:
+            found[field] = f"is {_text(value)}, and {family.name} has {_text(wanted)}"
+    if model.attention.name != family.attention:
+        found["attention"] = f"is {model.attention.name}, and {family.name} has {family.attention}"
+    if "num_experts" in family.sizes and not model.has_experts:
+        found["num_experts"] = f"is none, and {family.name} has some"
+    if "num_tokentypes" in family.sizes and not model.tokentypes:
+        found["num_tokentypes"] = f"is none, and {family.name} has some"
+    if family.decoder is not None and not model.has_vision:
+        found["vision"] = f"is none, and {family.name} has one"
+    if model.activation not in family.activations:
+        found["activation"] = f"is {model.activation}, and {family.name} has {' or '.join(family.activations)}"
+    return [Mismatch(field, f"model.{field} {text}") for field, text in found.items()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, OneOf):
+        return " or ".join(map(_text, value.values))
+    if value is None:
+        return "none"
+    if isinstance(value, Section):
+        return "set"
+    return str(value).lower() if isinstance(value, bool) else str(value)

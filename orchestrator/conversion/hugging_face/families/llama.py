@@ -1,0 +1,94 @@
+"""Llama 2 and 3, and what the decoders that followed it have in common with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.conversion.table import DECODER, Family
+from orchestrator.models.blocks.weights import PublishedAttention, Rule
+
+ATTENTION, MLP = f"{DECODER}self_attention.", f"{DECODER}mlp."
+THEIR_ATTENTION, THEIR_MLP = "model.layers.{n}.self_attn.", "model.layers.{n}.mlp."
+QKV = Rule(
+    f"{ATTENTION}linear_qkv.weight", tuple(f"{THEIR_ATTENTION}{part}_proj.weight" for part in "qkv"), "interleaved_qkv"
+)
+
+FIRST = (
+    Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), "padded_rows"),
+    Rule(f"{ATTENTION}linear_qkv.layer_norm_weight", ("model.layers.{n}.input_layernorm.weight",)),
+)
+REST = (
+    Rule(f"{ATTENTION}linear_proj.weight", (f"{THEIR_ATTENTION}o_proj.weight",)),
+    Rule(f"{MLP}linear_fc1.layer_norm_weight", ("model.layers.{n}.post_attention_layernorm.weight",)),
+    Rule(f"{MLP}linear_fc1.weight", (f"{THEIR_MLP}gate_proj.weight", f"{THEIR_MLP}up_proj.weight"), "joined_halves"),
+    Rule(f"{MLP}linear_fc2.weight", (f"{THEIR_MLP}down_proj.weight",)),
+    Rule("decoder.final_layernorm.weight", ("model.norm.weight",)),
+    Rule("output_layer.weight", ("lm_head.weight",), "padded_rows", only_with="untie_embeddings_and_output_weights"),
+)
+
+SIZES = {
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "num_query_groups": "num_key_value_heads",
+    "kv_channels": "head_dim",
+    "ffn_hidden_size": "intermediate_size",
+    "norm_epsilon": "rms_norm_eps",
+    "attention_dropout": "attention_dropout",
+    "init_method_std": "initializer_range",
+}
+DEFAULTS = {
+    "rms_norm_eps": 1e-6,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.02,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 2048,
+}
+FIXED: dict[str, Any] = {
+    "architecture": "gpt",
+    "position_embedding_type": "rope",
+    "rotary_percent": 1.0,
+    "sliding_window": None,
+    "window_attn_skip_freq": None,
+    "attention_logit_softcapping": None,
+    "softmax_scale": None,
+    "final_logit_softcapping": None,
+    "normalization": "RMSNorm",
+    "apply_layernorm_1p": False,
+    "add_bias_linear": False,
+    "add_qkv_bias": False,
+    "qk_layernorm": False,
+    "scale_embeddings": False,
+    "num_experts": None,
+    "vision": None,
+}
+
+LLAMA = Family(
+    name="Llama",
+    model_type="llama",
+    architecture="LlamaForCausalLM",
+    base="model.",
+    rules=(*FIRST, QKV, *REST),
+    sizes=SIZES,
+    fixed=FIXED,
+    constants={"attention_bias": False, "mlp_bias": False},
+    defaults=DEFAULTS,
+    activations={"swiglu": ("silu",)},
+)
+
+
+def with_attention(block: str, published: PublishedAttention) -> Family:
+    """A Llama with the attention of another block of `models.blocks`."""
+    (embedding, _), (_, *rest) = FIRST, REST
+    return replace(
+        LLAMA,
+        name=published.name,
+        model_type=published.model_type,
+        architecture=published.architecture,
+        rules=(embedding, *published.rules, *rest),
+        sizes={**SIZES, **published.sizes},
+        fixed={**FIXED, **published.fixed},
+        constants={**LLAMA.constants, **published.constants},
+        attention=block,
+    )

@@ -1,0 +1,293 @@
+"""Megatron-LM's arguments, which its checkpoints carry, and the model section of a job: both ways, without torch.
+
+Most arguments have our fields' names. What they are read for when a checkpoint is loaded there: to compare the network,
+the layout and the position in the data (`load_args_from_checkpoint`, `check_checkpoint_args` and `load_checkpoint` of
+Megatron-LM's training/checkpointing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.conversion.megatron import sentences
+from orchestrator.errors import UserError
+from orchestrator.migration.flag_groups.variants import LLAMA_SCALING
+from orchestrator.migration.to_megatron import to_megatron
+from orchestrator.models.registry import GPT, ModelFamily
+from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
+from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.model import ModelSpec
+
+SAME = (
+    *("num_layers", "hidden_size", "num_attention_heads", "seq_length", "ffn_hidden_size", "kv_channels"),
+    *("make_vocab_size_divisible_by", "rotary_percent", "rotary_base", "normalization", "norm_epsilon"),
+    *("apply_layernorm_1p", "add_bias_linear", "add_qkv_bias", "qk_layernorm", "untie_embeddings_and_output_weights"),
+    *("hidden_dropout", "attention_dropout", "init_method_std", "num_experts"),
+)
+"""Arguments that are fields of the model section under the same name."""
+NULL_TOKENIZER = "NullTokenizer"
+"""Megatron-LM's tokenizer that counts ids; an end of document comes to its --vocab-size."""
+_RENAMED = {"layernorm_epsilon": "norm_epsilon", "layernorm_zero_centered_gamma": "apply_layernorm_1p"}
+"""Arguments with another name than their flag and our field have; old releases have the flag's."""
+SAME_OF_EXPERTS = (
+    *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_router_topk"),
+    *("moe_router_score_function", "moe_router_pre_softmax", "moe_router_dtype", "moe_router_load_balancing_type"),
+    *("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_token_dispatcher_type"),
+)
+"""The same where there are experts."""
+_ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu"}
+_POSITIONS = ("learned_absolute", "rope", "relative", "none")
+_NOT_HERE = {
+    "multi_latent_attention": "multi-latent attention",
+    "heterogeneous_layers_config_path": "layers of several shapes",
+    "heterogeneous_layers_config_encoded_json": "layers of several shapes",
+    "mtp_num_layers": "multi-token prediction",
+    "hybrid_override_pattern": "state space layers",
+    "hybrid_layer_pattern": "state space layers",
+    "spec": "layers of a specification of its own",
+    "use_legacy_models": "layers of Megatron-LM's own",
+    "rotary_interleaved": "interleaved rotary positions",
+    "no_rope_freq": "layers without positions",
+    "quick_geglu": "quick GeGLU",
+    "glu_linear_offset": "a gate with an offset",
+    "activation_func_clamp_value": "a clamped activation",
+    "use_te_activation_func": "activations of Transformer Engine",
+    "onnx_safe": "another GeLU",
+    "apply_residual_connection_post_layernorm": "residuals behind the norm",
+    "apply_query_key_layer_scaling": "scores scaled by the layer's number",
+    "qk_l2_norm": "queries and keys of length 1",
+    "softmax_type": "another softmax of the scores",
+    "attention_output_gate": "gated attention",
+    "linear_attention_freq": "linear attention",
+    "moe_router_enable_expert_bias": "biased routing",
+    "moe_router_num_groups": "routing by groups",
+    "moe_router_topk_scaling_factor": "scaled routing",
+    "moe_apply_probs_on_input": "experts' inputs scaled by the router",
+    "moe_shared_expert_gate": "gated shared experts",
+    "moe_latent_size": "latent experts",
+    "experimental_attention_variant": "another attention",
+}
+"""Arguments of Megatron-LM that, when they are set, make a network which is not described here."""
+_NONE_OF_IT = {"softmax_type": "vanilla"}
+"""What an argument says beside nothing where it is not set."""
+_SCALING_FACTOR = 8.0
+"""Of --use-rope-scaling, whatever --rope-scaling-factor says: GPT's builder hands megatron-core no other, in 0.16.1 and
+in 0.19. Nor does it hand it --rotary-seq-len-interpolation-factor.
+"""
+
+
+def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[str, Any]:
+    """The model section that arguments describe, which do not say of what family it is. Raises UserError when there is
+    none.
+    """
+    if missing := [name for name in ("num_layers", "hidden_size", "num_attention_heads") if name not in arguments]:
+        raise UserError(f"the checkpoint's arguments do not say {', '.join(missing)}: give the job with --job")
+    arguments = sentences.with_known_layers(arguments, family)
+    stray = {what for name, what in _NOT_HERE.items() if arguments.get(name) not in (*_UNSET, _NONE_OF_IT.get(name))}
+    if stray:
+        raise UserError(f"the checkpoint's network has {', '.join(sorted(stray))}, which is not imported")
+    arguments = {**{ours: arguments.get(theirs) for theirs, ours in _RENAMED.items()}, **arguments}
+    names = (*SAME, *(SAME_OF_EXPERTS if arguments.get("num_experts") else ()))
+    model = {name: arguments[name] for name in names if arguments.get(name) is not None}
+    if model.get("add_bias_linear"):
+        model.pop("add_qkv_bias", None)  # Megatron-LM's checks set it wherever linear layers have biases
+    model |= _positions(arguments)
+    if arguments.get("group_query_attention") and arguments.get("num_query_groups"):
+        model["num_query_groups"] = arguments["num_query_groups"]
+    # In one kernel with a bias GeLU is its approximation; in none with experts. Nothing reads `openai_gelu`.
+    fuses = arguments.get("bias_gelu_fusion") and arguments.get("add_bias_linear") and not arguments.get("num_experts")
+    plain = "gelu_tanh" if fuses else "gelu"
+    model["activation"] = next((ours for name, ours in _ACTIVATIONS.items() if arguments.get(name)), plain)
+    return {**model, **_window(arguments), **sentences.to_fields(arguments, family)}
+
+
+_UNSET: tuple[Any, ...] = (None, False, 0, "", [], {})
+
+
+def _positions(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """How positions are told apart. Raises UserError for another way."""
+    kind = arguments.get("position_embedding_type", "learned_absolute")
+    if arguments.get("use_rotary_position_embeddings"):
+        kind = "rope"
+    if kind not in _POSITIONS:
+        raise UserError(f"the checkpoint's network has positions {kind}; imported are {', '.join(_POSITIONS)}")
+    found: dict[str, Any] = {"position_embedding_type": kind}
+    if kind == "learned_absolute" and arguments.get("max_position_embeddings"):
+        found["max_position_embeddings"] = arguments["max_position_embeddings"]
+    if kind == "rope" and arguments.get("use_rope_scaling"):
+        found["rope_scaling"] = {"type": "llama3", "factor": _SCALING_FACTOR, **LLAMA_SCALING}
+    return found
+
+
+def _window(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The window of attention. Raises UserError for one of another form."""
+    size, skip = arguments.get("window_size"), arguments.get("window_attn_skip_freq")
+    if size is None or size[0] < 0:
+        return {}
+    if isinstance(skip, list):
+        raise UserError("the checkpoint's network has windows by a list of layers, which is not imported")
+    return {"sliding_window": size[0] + 1, **({"window_attn_skip_freq": skip} if skip else {})}
+
+
+_NO_NETWORK = frozenset(
+    (
+        *("preset", "seq_length", "vocab_size", "make_vocab_size_divisible_by", "hidden_dropout", "attention_dropout"),
+        *("init_method_std", "moe_router_dtype", "moe_router_load_balancing_type", "moe_aux_loss_coeff"),
+        *("moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_token_dispatcher_type", "moe_grouped_gemm", "vision"),
+    )
+)
+"""What may be another in a job that goes on from a checkpoint; images are refused for themselves."""
+
+
+def differences(job: JobSpec, arguments: Mapping[str, Any], family: ModelFamily = GPT) -> list[str]:
+    """Where a job's network is not what arguments describe. Raises UserError when they describe none that is here."""
+    described = {"seq_length": job.model.seq_length, **to_model(arguments, family)}
+    try:
+        theirs = ModelSpec.model_validate(described)
+    except ValidationError as error:
+        said = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors() if each["loc"])
+        raise UserError(f"the checkpoint's arguments describe a network that is not here: {said}") from error
+    there, here = network_of(theirs), network_of(job.model)
+    return [f"model.{name} is {there[name]} there and {here[name]} here" for name in there if there[name] != here[name]]
+
+
+def network_of(model: ModelSpec) -> dict[str, Any]:
+    """What of a model decides its network, by field; None for what it does not depend on. Two of equal networks are
+    equal here, however each is written.
+    """
+    found = {name: value for name, value in model.model_dump().items() if name not in _NO_NETWORK}
+    found |= {
+        "ffn_hidden_size": None if all(model.moe_layers) else model.ffn_size,
+        "num_query_groups": model.query_groups,
+        "kv_channels": model.head_dim,
+        "add_qkv_bias": model.has_qkv_bias,
+        "max_position_embeddings": model.positions if model.position_embedding_type == "learned_absolute" else None,
+    }
+    found |= sentences.network(model)
+    if model.position_embedding_type != "rope":
+        found |= dict.fromkeys(("rotary_percent", "rotary_base", "rope_scaling"))
+    if model.sliding_window is None:
+        found["window_attn_skip_freq"] = None
+    if not model.has_experts:
+        found |= dict.fromkeys(name for name in found if name.startswith("moe_"))
+    else:
+        found |= {"moe_ffn_hidden_size": model.moe_ffn_size, "moe_layer_freq": [int(has) for has in model.moe_layers]}
+    return found
+
+
+def require_representable(job: JobSpec) -> None:
+    """Raises UserError when Megatron-LM has no such network, or its arguments cannot say it."""
+    if not sentences.has_layout(job.model.family) or job.has_task:
+        what = "has a task" if job.has_task else f"is a {job.model.family.name}"
+        raise UserError(f"{job.name} {what}: checkpoints for Megatron-LM are written of GPT, BERT and T5 alone")
+    sentences.require_halves_alike(job)
+    if job.model.has_vision:
+        raise UserError(
+            f"{job.name} has images (model.vision), and checkpoints for Megatron-LM are written of decoders alone: "
+            "export it --to hf"
+        )
+    if job.model.has_adapters:
+        raise UserError(
+            f"{job.name} has adapters (model.lora), for which Megatron-LM's checkpoints have no place: "
+            "export it --to hf, which adds them to the weights, import that, and export the import"
+        )
+    unsaid = [each for each in to_megatron(job).unsaid if each.path.startswith("model.")]
+    # A checkpoint's arguments say how many rows there are, whatever Megatron-LM takes from the tokenizer, and the
+    # longest sequence, which an imported model names also where its positions have no table.
+    said = ("model.preset", "model.vocab_size", "model.max_position_embeddings")
+    unsaid = [each for each in unsaid if not each.path.startswith(said)]
+    if unsaid:
+        listed = "; ".join(f"{each.path} is {each.value} ({each.reason})" for each in unsaid)
+        raise UserError(f"Megatron-LM has no such network: {listed}")
+
+
+def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_vocab: int) -> dict[str, Any]:
+    """What Megatron-LM would have for arguments, at that point of the training."""
+    model, degrees = job.model, job.parallelism
+    flags = dict(_argument(flag) for _, group in to_megatron(job).groups for flag in group)
+    size = model.vocab_size
+    if size is not None and flags.get("tokenizer_type") == NULL_TOKENIZER:
+        size -= 1  # it leaves out the end of a document
+    names = (*SAME, *(SAME_OF_EXPERTS if model.has_experts else ()))
+    return {
+        **flags,
+        **{name: getattr(model, name) for name in names},
+        **{theirs: getattr(model, ours) for theirs, ours in _RENAMED.items()},
+        **sentences.to_arguments(model),
+        "ffn_hidden_size": model.ffn_size,
+        "kv_channels": model.head_dim,
+        "add_qkv_bias": model.has_qkv_bias,
+        "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
+        "group_query_attention": model.num_query_groups is not None,
+        "num_query_groups": model.query_groups,
+        "swiglu": model.activation == "swiglu",
+        "squared_relu": model.activation == "squared_relu",
+        "bias_gelu_fusion": model.activation == "gelu_tanh" and model.add_bias_linear and not model.has_experts,
+        "position_embedding_type": model.position_embedding_type,
+        "add_position_embedding": True,
+        "use_rotary_position_embeddings": False,
+        "max_position_embeddings": model.positions,
+        "vocab_size": size,
+        "padded_vocab_size": padded_vocab,
+        "bf16": job.precision.dtype == "bf16",
+        "fp16": job.precision.dtype == "fp16",
+        "tensor_model_parallel_size": degrees.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": degrees.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": degrees.virtual_pipeline_model_parallel_size,
+        "context_parallel_size": degrees.context_parallel_size,
+        "expert_model_parallel_size": degrees.expert_model_parallel_size,
+        "data_parallel_size": job.data_parallel_size,
+        "world_size": job.world_size,
+        "global_batch_size": job.global_batch_size,
+        "micro_batch_size": job.batch.micro_batch_size,
+        "use_distributed_optimizer": degrees.use_distributed_optimizer,
+        "dist_ckpt_optim_fully_reshardable": True,
+        "ckpt_format": "torch_dist",
+        "no_save_rng": True,  # our generators are kept otherwise
+        "iteration": iteration,
+        "consumed_train_samples": consumed_samples,
+        "skipped_train_samples": 0,
+        "consumed_valid_samples": 0,
+    }
+
+
+def _argument(flag: tuple[str, ...]) -> tuple[str, Any]:
+    """The name and the value of a flag as its parser has them."""
+    name, words = flag[0].removeprefix("--").replace("-", "_"), flag[1:]
+    if not words:
+        return (name.removeprefix("no_"), False) if name.startswith("no_") else (name, True)
+    values = [_value(word) for word in words]
+    return name, values[0] if len(values) == 1 else values
+
+
+def _value(word: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return word
+
+
+def scheduler_state(job: JobSpec, done: Progress) -> dict[str, Any]:
+    """The state of megatron-core's OptimizerParamScheduler, whose steps are samples, of a training of which `done` is
+    done.
+    """
+    schedule = HyperparameterSchedule.of(job, BatchSchedule.of(job, done))
+    rates, decay = schedule.rates, schedule.weight_decay
+    return {
+        "max_lr": rates.lr,
+        "lr_warmup_steps": rates.warmup_samples,
+        "num_steps": done.samples,
+        "lr_decay_style": rates.style,
+        "lr_decay_steps": rates.decay_samples,
+        "min_lr": rates.min_lr,
+        "start_wd": decay.start,
+        "end_wd": decay.end,
+        "wd_incr_style": decay.style,
+        "wd_incr_steps": decay.samples,
+    }

@@ -1,0 +1,174 @@
+"""The shape of each weight of a model, whole, as a checkpoint holds it for one layer or expert; and a decoder's all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from orchestrator.conversion.table import DECODER, VISION, stack_of
+from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
+from orchestrator.models.blocks.mlp import matrices as mlp
+from orchestrator.models.blocks.weights import linears
+from orchestrator.spec.model import ModelSpec
+from orchestrator.spec.vision import VisionSpec
+
+
+def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
+    """Of a key of a table, without the dimensions of layers and experts; `rows` is how many tables of tokens have."""
+    if key.startswith("vision.") and model.has_vision:
+        return _of_vision(key, model.image_encoder, model.hidden_size)
+    hidden, name = model.hidden_size, key.removeprefix(stack_of(key))
+    if name.startswith(_ATTENTION):
+        return model.attention.weights.weights(model)[name.removeprefix(_ATTENTION)]
+    if name.startswith(_CROSS_ATTENTION):
+        return linears(cross_matrices(model))[name.removeprefix(_CROSS_ATTENTION)]
+    if name.rpartition(".")[0].endswith(("_layernorm", "layer_norm")) or "layer_norm_" in name:
+        return (hidden,)
+    begin, dot, linear = name.rpartition("linear_")
+    if begin in _MLPS:
+        return linears(mlp.matrices(model, _MLPS[begin](model)))[dot + linear]
+    buckets = (model.relative_attention_num_buckets, model.num_attention_heads)
+    name, _, kind = name.rpartition(".")
+    matrix = {
+        "embedding.word_embeddings": (rows, hidden),
+        "output_layer": (rows, hidden),
+        "embedding.position_embeddings": (model.positions, hidden),
+        "embedding.tokentype_embeddings": (model.tokentypes, hidden),
+        "lm_head.dense": (hidden, hidden),
+        "pooler.dense": (hidden, hidden),
+        "binary_head": (2, hidden),
+        "encoder_relative_attention_bias": buckets,
+        "decoder_relative_attention_bias": buckets,
+        "mlp.router": (model.expert_count, hidden),
+    }[name]
+    return matrix if kind == "weight" else matrix[:1]
+
+
+_ATTENTION, _CROSS_ATTENTION = "self_attention.", "cross_attention."
+_MLPS: Mapping[str, Callable[[ModelSpec], int]] = {
+    "mlp.": lambda model: model.ffn_size,
+    "mlp.shared_experts.": lambda model: model.shared_expert_size,
+    "mlp.experts.experts.": lambda model: model.moe_ffn_size,
+}
+"""What keys of MLPs begin with, and their widths."""
+
+
+def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
+    """The weights of a GPT without adapters and images, by their keys in a checkpoint, as they are stored: of layers
+    that are alike all in one, along its first dimension, and of experts along the next one.
+    """
+    keys = ["embedding.word_embeddings.weight", *_norm("decoder.final_layernorm.", model)]
+    if model.position_embedding_type == "learned_absolute":
+        keys.append("embedding.position_embeddings.weight")
+    if model.untie_embeddings_and_output_weights:
+        keys.append("output_layer.weight")
+    found = {key: shape_of(key, model, rows) for key in keys}
+    differ = any(model.moe_layers) and not all(model.moe_layers)
+    layers = enumerate(model.moe_layers) if differ else [(None, model.moe_layers[0])]
+    for number, has_experts in layers:
+        for name in _layer(model, has_experts=has_experts):
+            shape = shape_of(f"{DECODER}{name}", model, rows)
+            if name.startswith("mlp.experts."):
+                shape = (model.expert_count, *shape)
+            if number is None:
+                found[f"{DECODER}{name}"] = (model.num_layers, *shape)
+            else:
+                found[f"{DECODER}{number}.{name}"] = shape
+    return found
+
+
+def _layer(model: ModelSpec, *, has_experts: bool) -> Iterator[str]:
+    """The weights of a layer, without what their keys begin with."""
+    yield from (f"{_ATTENTION}{name}" for name in model.attention.weights.weights(model))
+    if not has_experts:
+        yield from _norm("mlp.linear_fc1.layer_norm_", model)
+        yield from _mlp("mlp.", model)
+        return
+    yield from _norm("pre_mlp_layernorm.", model)
+    yield "mlp.router.weight"
+    yield from _mlp("mlp.experts.experts.", model)
+    if model.shared_expert_size:
+        yield from _mlp("mlp.shared_experts.", model)
+
+
+def _mlp(begin: str, model: ModelSpec) -> Iterator[str]:
+    for name in ("linear_fc1.", "linear_fc2."):
+        yield from _linear(f"{begin}{name}", has_bias=model.add_bias_linear)
+
+
+def _linear(begin: str, *, has_bias: bool) -> Iterator[str]:
+    yield from (f"{begin}weight", f"{begin}bias") if has_bias else (f"{begin}weight",)
+
+
+def _norm(begin: str, model: ModelSpec) -> Iterator[str]:
+    yield from _linear(begin, has_bias=model.normalization == "LayerNorm")
+
+
+def _of_vision(key: str, vision: VisionSpec, hidden: int) -> tuple[int, ...]:
+    """Of a key of the encoder of images, or of the matrices behind it."""
+    width, side = vision.hidden_size, vision.patch_size
+    if "norm" in key or key == "vision.class_token":
+        return (width,)
+    if key == "vision.patches":
+        return (width, 3, side, side)
+    if key == "vision.positions":
+        return (vision.positions, width)
+    name, _, kind = key.removeprefix(VISION).rpartition(".")
+    matrix = {
+        "self_attention.linear_qkv": (3 * width, width),
+        "self_attention.linear_proj": (width, width),
+        "mlp.linear_fc1": (vision.ffn_size, width),
+        "mlp.linear_fc2": (width, vision.ffn_size),
+        "vision.projector.linear_fc1": (hidden, width),
+        "vision.projector.linear_fc2": (hidden, hidden),
+    }[name]
+    return matrix if kind == "weight" else matrix[:1]
+
+
+def weights_of(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
+    """As `decoder_weights`, of a GPT, a BERT without a task, or a T5."""
+    family = model.family
+    if family.is_decoder_only:
+        return decoder_weights(model, rows)
+    beside = _beside_t5 if family.is_encoder_decoder else _beside_bert
+    found = {key: shape_of(key, model, rows) for key in (*_embedding(model), *beside(model))}
+    halves = {"encoder": model.encoder_layers}
+    if family.is_encoder_decoder:
+        halves["decoder"] = model.decoder_layers
+    for half, layers in halves.items():
+        names = [*_layer(model, has_experts=False), *(_cross_attention(model) if half == "decoder" else ())]
+        found |= {f"{half}.layers.{name}": (layers, *shape_of(f"{half}.layers.{name}", model, rows)) for name in names}
+    return found
+
+
+def _embedding(model: ModelSpec) -> Iterator[str]:
+    yield "embedding.word_embeddings.weight"
+    if model.position_embedding_type == "learned_absolute":
+        yield "embedding.position_embeddings.weight"
+    if model.untie_embeddings_and_output_weights:
+        yield "output_layer.weight"
+
+
+def _beside_bert(model: ModelSpec) -> Iterator[str]:
+    if model.tokentypes:
+        yield "embedding.tokentype_embeddings.weight"
+    yield from _norm("encoder.final_layernorm.", model)
+    yield from _linear("lm_head.dense.", has_bias=True)
+    yield from _norm("lm_head.layer_norm.", model)
+    yield "output_layer.bias"
+    if model.bert_binary_head:
+        yield from _linear("pooler.dense.", has_bias=True)
+        yield from _linear("binary_head.", has_bias=True)
+
+
+def _beside_t5(model: ModelSpec) -> Iterator[str]:
+    for half in ("encoder", "decoder"):
+        yield from _norm(f"{half}.final_layernorm.", model)
+        if model.position_embedding_type == "relative":
+            yield f"{half}_relative_attention_bias.weight"
+    if model.add_output_bias:
+        yield "output_layer.bias"
+
+
+def _cross_attention(model: ModelSpec) -> Iterator[str]:
+    yield from _norm("pre_cross_attn_layernorm.", model)
+    yield from (f"{_CROSS_ATTENTION}{name}" for name in linears(cross_matrices(model)))

@@ -1,0 +1,129 @@
+"""The weights of a Hugging Face folder, read a tensor at a time from its safetensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from orchestrator.conversion.table import Family
+from orchestrator.conversion.tensors.blobs import mapped
+from orchestrator.conversion.tensors.headers import Header, read_headers
+from orchestrator.conversion.tensors.names import ADAPTER, INDEX, SINGLE
+from orchestrator.conversion.tensors.shards import DTYPES
+from orchestrator.errors import UserError
+
+_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+_SHOWN = 4
+_PICKLED = {".bin", ".pt", ".pth"}
+
+
+class PublishedWeights:
+    """Names are the family's, whether the files leave its base out or not. Any thread may read."""
+
+    def __init__(self, folder: Path, family: Family) -> None:
+        """Raises UserError when files are missing or damaged."""
+        self._folder, self.family = folder, family
+        self._headers: dict[str, Header] = {}
+        for path, listed in self._files().items():
+            stored = read_headers(path)
+            if missing := listed - {header.name for header in stored}:
+                raise UserError(f"{path} lacks {_listed(sorted(missing))}, which {INDEX} says it holds")
+            for header in stored:
+                if not header.name.endswith(family.buffers):
+                    name = self._full_name(header.name)
+                    if name in self._headers:
+                        raise UserError(f"{self._headers[name].path} and {path} both hold {name}")
+                    self._headers[name] = header
+
+    def check(self, shapes: dict[str, tuple[int, ...]], ignored: Sequence[str]) -> None:
+        """Raises UserError when the files hold anything else than tensors of these shapes."""
+        missing = [name for name in shapes if name not in self._headers]
+        other = [name for name in self._headers if name not in shapes and name not in ignored]
+        wrong = [
+            f"{name} is {self._headers[name].shape} and not {shape}"
+            for name, shape in shapes.items()
+            if name in self._headers and self._headers[name].shape != shape
+        ]
+        strange = [name for name in shapes if name in self._headers and self._headers[name].dtype not in _DTYPES]
+        found = {
+            "they lack": missing,
+            f"{self.family.name} has no": other,
+            "other shapes than config.json says:": wrong,
+            f"not stored as {', '.join(_DTYPES)}:": strange,
+        }
+        said = [f"{what} {_listed(names)}" for what, names in found.items() if names]
+        if said:
+            raise UserError(f"the weights in {self._folder} are not those of its config.json: {'; '.join(said)}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._headers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._headers)
+
+    def dtype(self, name: str) -> torch.dtype:
+        return _DTYPES[self._headers[name].dtype]
+
+    def bytes(self, name: str) -> int:
+        return self._headers[name].bytes
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor, as a view of its file. Raises UserError when that cannot be read."""
+        header = self._headers[name]
+        if header.bytes == 0:
+            return torch.empty(header.shape, dtype=self.dtype(name))
+        try:
+            content = mapped(header.path, header.offset, header.bytes)
+        except OSError as error:
+            raise UserError(f"{header.path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise UserError(f"{header.path} has become shorter while it was read") from error
+        return torch.frombuffer(content, dtype=self.dtype(name)).view(header.shape)
+
+    def _full_name(self, name: str) -> str:
+        base = self.family.base
+        for old, new in self.family.moved.items():
+            if name.startswith(old) and not name.startswith(new):
+                name = new + name.removeprefix(old)
+        for old, new in self.family.renamed.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
+        return name if name.startswith((base, *self.family.heads)) else base + name
+
+    def _files(self) -> dict[Path, set[str]]:
+        """The files, each with the names that the index says it holds."""
+        single, index = self._folder / SINGLE, self._folder / INDEX
+        if single.is_file():  # transformers takes it, too, where there is an index beside it
+            return {single: set()}
+        if not index.is_file():
+            raise UserError(f"{self._folder} has no {SINGLE} and no {INDEX}{_instead(self._folder)}")
+        try:
+            places = json.loads(index.read_bytes())["weight_map"].items()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{index} is damaged: it has no weight_map") from error
+        files: dict[Path, set[str]] = {}
+        for name, file in places:
+            if not isinstance(file, str) or Path(file).name != file or file == ".." or "\0" in file:
+                raise UserError(f"{index} names {json.dumps(file)} for {name}, which is no file of its folder")
+            files.setdefault(self._folder / file, set()).add(name)
+        return dict(sorted(files.items()))
+
+
+def _instead(folder: Path) -> str:
+    """What else is there, and what to do with it."""
+    if (folder / ADAPTER).is_file():
+        return f"; {ADAPTER} is an adapter: merge it into its model first (peft's merge_and_unload), and save that"
+    pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in _PICKLED]
+    there = f"; there is {_listed(pickled)}" if pickled else ""
+    return (
+        f"{there}; weights are imported from safetensors alone (pickled files can run code): convert them with "
+        "transformers' save_pretrained"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,1 +1,0 @@
-"""Checkpoints in and out of Hugging Face's layout: `python -m orchestrator.exchange`."""

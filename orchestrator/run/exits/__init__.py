@@ -1,0 +1,1 @@
+"""Why a run ended: the causes that there are, and finding the one from exit records and logs."""

@@ -1,0 +1,276 @@
+"""`checkpoint export` and `checkpoint import` against a plain copy of the same bytes on the same disk.
+
+A model of Llama's kind with random weights in bf16 is made as a Hugging Face folder, imported, and exported again. The
+checkpoint that is exported has an optimizer's state beside the weights, six times as large, as a training writes it; of
+a model of the size of Llama 2 7B (`--large`) it has the weights alone, since few disks have the room.
+A copy reads the bytes that a conversion writes from another file and writes them, with fsync at the end. Ways are
+measured in turns, each in a fresh process, with what it reads out of the page cache.
+
+    python tests/benchmarks/bench_exchange.py [--large]       # or: make bench
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+BLOCK = 4 << 20
+TARGET = 0.8
+JOB = """
+name: bench
+model: {{num_layers: {layers}, {sizes},
+  seq_length: 512, vocab_size: 32000, activation: swiglu, normalization: RMSNorm, position_embedding_type: rope,
+  add_bias_linear: false, untie_embeddings_and_output_weights: true}}
+precision: {{dtype: bf16}}
+data: {{random_tokens: true}}
+optimizer: {{lr: 1.0e-5}}
+schedule: {{train_iters: 1}}
+batch: {{micro_batch_size: 1, global_batch_size: 1}}
+"""
+SMALL = "hidden_size: 2048, num_attention_heads: 16, num_query_groups: 4, ffn_hidden_size: 5632"
+LARGE = "hidden_size: 4096, num_attention_heads: 32, ffn_hidden_size: 11008"
+LARGE_LAYERS = 32
+
+
+def make(folder: Path, layers: int, large: bool) -> None:
+    """The Hugging Face folder `hf`, and the checkpoint `trained`: with an optimizer's state, if it is not large."""
+    from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+    import torch  # isort: skip
+
+    from orchestrator.conversion.hugging_face.configuration import to_config
+    from orchestrator.conversion.hugging_face.families.llama import LLAMA
+    from orchestrator.conversion.hugging_face.hf_import import _objects, _parts, _their_shapes
+    from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
+    from orchestrator.conversion.tensors.shards import Entry, ShardFiles, in_shards
+    from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
+    from orchestrator.planning.vocabulary import vocabulary
+    from orchestrator.run.checkpoints.commit_markers import read_commit, write_commit
+    from orchestrator.spec.loading import dump_resolved, load_text
+
+    job = load_text(JOB.format(layers=layers, sizes=LARGE if large else SMALL)).job
+    words = vocabulary(job)
+    weights = list(LLAMA.weights(job.model))
+    shapes = _their_shapes(weights, job.model, words)
+    entries = [Entry(name, shape, torch.bfloat16) for name, shape in shapes.items()]
+    (folder / "hf").mkdir()
+    with ShardFiles(folder / "hf", in_shards(entries, 1_000_000_000)) as files:
+        for entry in entries:
+            files.write(entry.name, torch.randn(entry.shape, dtype=torch.bfloat16))
+        files.finish()
+    config = to_config(job.model, LLAMA, words.size) | {"torch_dtype": "bfloat16"}
+    (folder / "hf" / "config.json").write_text(json.dumps(config))
+    (folder / "resolved.json").write_text(dump_resolved(job))
+    convert("import", folder)
+    if large:
+        (folder / "imported").rename(folder / "trained")
+        return
+    parts = _parts(PublishedWeights(folder / "hf", LLAMA), weights, job.model, words)
+
+    def of_optimizer(part: TensorPart, name: str) -> TensorPart:
+        key = f"optimizer.state.{name}.{part.key}"
+        return TensorPart(key, part.place, part.within, part.shape, torch.float32, lambda: torch.randn(part.shape))
+
+    state = [of_optimizer(part, name) for part in parts for name in ("exp_avg", "exp_avg_sq", "fp32_param")]
+    trained, imported = folder / "trained", folder / "imported"
+    shutil.copytree(imported, trained, ignore=shutil.ignore_patterns("*.distcp", ".metadata", "commit.json"))
+    records = dict(write_tensors(trained, [*parts, *state], _objects(weights), 2, lambda count: None))
+    commit = read_commit(imported)
+    assert commit is not None
+    from orchestrator.run.checkpoints.commit_markers import file_record
+
+    records |= {name: file_record(trained / name) for name in commit.files if not name.endswith(".distcp")}
+    write_commit(trained, iteration=1, consumed_samples=1, files=records)
+
+
+def convert(way: str, folder: Path) -> tuple[float, float, int]:
+    """Seconds and CPU seconds of a conversion, without starting Python and importing libraries; the bytes it wrote."""
+    from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+
+    import torch  # isort: skip
+
+    from orchestrator.conversion.hugging_face.families.llama import LLAMA
+    from orchestrator.conversion.hugging_face.hf_export import export
+    from orchestrator.conversion.hugging_face.hf_import import import_weights
+    from orchestrator.conversion.tensors.threads import default_threads
+    from orchestrator.portable import job_of
+    from orchestrator.spec.loading import load_resolved
+
+    torch.set_num_threads(1)
+    threads = default_threads()
+    started, cpu = time.perf_counter(), time.process_time()
+    if way == "import":
+        done = import_weights(
+            folder / "hf", load_resolved(folder / "resolved.json"), LLAMA, folder / "imported", threads
+        )
+    else:
+        source, target = folder / "trained", folder / "exported"
+        options: dict[str, Any] = {"most_bytes": 1_000_000_000, "dtype": None, "tokenizer": "no", "threads": threads}
+        done = export(source, job_of(source), target, **options)
+    return time.perf_counter() - started, time.process_time() - cpu, int(done["bytes"])
+
+
+def copy(folder: Path) -> tuple[float, float, int]:
+    """Seconds and CPU seconds of a plain copy of the Hugging Face folder's weights, and their bytes."""
+    started, cpu, size = time.perf_counter(), time.process_time(), 0
+    buffer = memoryview(bytearray(BLOCK))
+    (folder / "copied").mkdir()
+    for path in sorted((folder / "hf").glob("*.safetensors")):
+        with open(path, "rb", buffering=0) as source, open(folder / "copied" / path.name, "wb", buffering=0) as target:
+            while count := source.readinto(buffer):
+                target.write(buffer[:count])
+                size += count
+            os.fsync(target.fileno())
+    return time.perf_counter() - started, time.process_time() - cpu, size
+
+
+def measured(way: str, folder: Path) -> dict[str, float]:
+    """One way in a fresh process: seconds, bytes, seconds of CPU, peak memory, and the whole command's seconds."""
+    for name in ("copied", "exported", "imported"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    os.sync()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+    started = time.perf_counter()
+    command = [sys.executable, "-W", "ignore", __file__, "--way", way, str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    return {**json.loads(output.splitlines()[-1]), "command": time.perf_counter() - started}
+
+
+def run_way(way: str, folder: Path) -> None:
+    """Carry out one way in this process, and print what it took."""
+    if way == "make":
+        make(folder, layers=int(os.environ["BENCH_LAYERS"]), large="BENCH_LARGE" in os.environ)
+        return
+    seconds, cpu, size = copy(folder) if way == "copy" else convert(way, folder)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"seconds": seconds, "bytes": size, "cpu": cpu, "peak": peak}))
+
+
+def compare(folder: Path, repeats: int, layers: int, large: bool) -> dict[str, list[dict[str, float]]]:
+    """All ways in turns."""
+    environment = {**os.environ, "BENCH_LAYERS": str(layers), **({"BENCH_LARGE": "1"} if large else {})}
+    subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, "--way", "make", str(folder)], check=True, env=environment
+    )
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ("copy", "export", "import")}
+    for repeat in range(repeats):
+        for way, results in found.items():
+            load = os.getloadavg()[0]
+            results.append({**measured(way, folder), "load": load})
+            print(f"repeat {repeat + 1}: {way} {json.dumps(results[-1])}", flush=True)
+    return found
+
+
+def summary(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Medians of each way, and its bytes per second as a share of a copy's."""
+    said: dict[str, dict[str, float]] = {}
+    for way, ones in found.items():
+        medians = {key: statistics.median(one[key] for one in ones) for key in ones[0]}
+        said[way] = {**medians, "rate": medians["bytes"] / medians["seconds"]}
+    for each in said.values():
+        each["share"] = each["rate"] / said["copy"]["rate"]
+    return said
+
+
+WITH_OPTIMIZER = """that has an optimizer's state beside the weights (fp32 weights and both of
+  Adam's, six times as many bytes), as a training writes it. It reads the weights alone, compares each with its
+  CRC-32, cuts"""
+WEIGHTS_ALONE = """of weights alone, as an import writes it (an optimizer's state is not
+  read: see the page of the smaller model). It compares each weight with its CRC-32, cuts"""
+
+
+def page(found: dict[str, list[dict[str, float]]], said: dict[str, dict[str, float]], large: bool) -> str:
+    """The page of a measurement."""
+    cores = len(os.sched_getaffinity(0))
+    names = {"copy": "plain copy, fsync", "export": "`checkpoint export`", "import": "`checkpoint import`"}
+    rows = []
+    for way, name in names.items():
+        one = said[way]
+        figures = (f"{one['seconds']:.2f}", f"{one['rate'] / 1e6:.0f}", f"{one['share']:.2f}", f"{one['cpu']:.2f}")
+        more = (f"{one['peak'] / 1e9:.2f}", f"{one['command']:.1f}")
+        repeats = ", ".join(f"{each['seconds']:.2f}" for each in found[way])
+        rows.append(f"| {name} | {' | '.join((*figures, *more, repeats))} |")
+    table = "\n".join(rows)
+    loads = [one["load"] for ones in found.values() for one in ones]
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "megatron-core", "safetensors"))
+    export, taken = said["export"]["share"], said["import"]["share"]
+    title = "Exchange of 6.7 billion parameters with Hugging Face" if large else "Exchange with Hugging Face"
+    again = "bench_exchange.py --large" if large else "bench_exchange.py"
+    return f"""# {title}, {datetime.date.today()}
+
+**Export at {export:.2f} and import at {taken:.2f} times the bytes per second of a plain copy** of the same weights on
+the same disk, {said["copy"]["bytes"] / 1e9:.2f} GB in bf16.
+
+| way | seconds, median | MB/s | of a copy | CPU s | peak memory, GB | whole command, s | seconds of each repeat |
+|---|---|---|---|---|---|---|---|
+{table}
+
+## What was compared
+- *Plain copy*: the safetensors read and written 4 MB at a time by one thread, fsync at the end of each file.
+- *`checkpoint export`* of a checkpoint {WEIGHTS_ALONE if large else WITH_OPTIMIZER}
+  queries, keys and values and gates apart, writes safetensors of at most 1 GB, and makes them durable.
+- *`checkpoint import`*: the same the other way round; it writes torch's distributed format with a CRC-32 of each tensor
+  (torch's) and of each file (the commit marker's), and makes it durable.
+- Seconds are those of the conversion; the whole command also starts Python and imports torch and megatron-core.
+- In turns, each in a fresh process, its sources out of the page cache. {cores} threads, one for each core.
+- Peak memory includes torch's 0.3 GB and the pages of files that are mapped at the time; the weights are not held.
+
+What bounds a conversion where the disk does not is the CPU: one sum over every byte for an export and two for an import
+(3 to 6 GB/s on one core), a copy where parts are cut or joined, and the kernel's copy into the page cache. A plain copy
+has only the last. More cores share that work, a weight at a time.
+
+## Where
+{platform.system()} {platform.machine()}, {cores} cores, Python {platform.python_version()}, {packages}. Load average
+before each run: {min(loads):.1f} to {max(loads):.1f}; above {cores}, others were using the cores as well, and all ways
+took longer than they would alone.
+
+Measure again with `python tests/benchmarks/{again}`, with `--folder DIR` on another disk.
+"""
+
+
+def main() -> int:
+    """Measure, write the page, and fail where neither the disk nor the CPU is what bounds an export."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each way (5)")
+    parser.add_argument("--layers", type=int, default=12, help="layers of the model (12: 1.34 GB)")
+    parser.add_argument("--large", action="store_true", help="a model of 6.7 billion parameters: 40 GB of disk")
+    parser.add_argument("--folder", type=Path, help="a folder on the disk to measure; a temporary one by default")
+    parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the page (docs/benchmarks)")
+    parser.add_argument("--way", choices=("make", "copy", "export", "import"), help=argparse.SUPPRESS)
+    parser.add_argument("there", nargs="?", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        run_way(options.way, options.there)
+        return 0
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        layers = LARGE_LAYERS if options.large else options.layers
+        found = compare(Path(folder), options.repeats, layers, options.large)
+    said = summary(found)
+    target = options.pages / f"{datetime.date.today()}-exchange{'-7b' if options.large else ''}.md"
+    target.write_text(page(found, said, options.large))
+    print(f"export at {said['export']['share']:.2f}, import at {said['import']['share']:.2f} of a copy; wrote {target}")
+    busy = {way: each["cpu"] / each["seconds"] / len(os.sched_getaffinity(0)) for way, each in said.items()}
+    return 0 if all(said[way]["share"] >= TARGET or busy[way] >= TARGET for way in ("export", "import")) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,357 @@
+"""Hugging Face models in and out: every family, at every layout, by the weights, the logits and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faults import CommandLine, Ranks
+from support.training import events, layout, make_run, tiny_job
+from tokenizers import Tokenizer, models
+
+from orchestrator.run.checkpoints.commit_markers import committed, file_record, read_commit, write_commit
+from orchestrator.run.rundir import RunDir
+from orchestrator.spec.loading import dump_resolved, load_job
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports many models at four layouts")]
+
+HERE = Path(__file__).parents[1] / "unit" / "exchange"
+NAMES = ("config.json", "generation_config.json")
+LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp1-pp2": (1, 2), "tp2-pp2": (2, 2)}
+FAMILIES = {
+    **{"gpt2": "GPT2LMHeadModel", "gpt2-untied": "GPT2LMHeadModel", "llama2": "LlamaForCausalLM"},
+    **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
+    **{
+        "qwen3-moe": "Qwen3MoeForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+        "gemma": "GemmaForCausalLM",
+    },
+    **{"megatron-bert": "MegatronBertForPreTraining", "bert": "BertForPreTraining"},
+    **{"bert-masked": "BertForMaskedLM", "megatron-masked": "MegatronBertForMaskedLM"},
+    **{"bert-untied": "BertForPreTraining", "t5": "T5ForConditionalGeneration"},
+    **{"t5-v1.1": "T5ForConditionalGeneration", "mt5": "T5ForConditionalGeneration"},
+    **{"llava": "LlavaForConditionalGeneration", "llava-qwen2": "LlavaForConditionalGeneration"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Imported models, loaded and written anew at every layout."""
+    folder = tmp_path_factory.mktemp("families")
+    ranks.program(HERE, "families_program", "make", folder)
+    for name, (tp, pp) in LAYOUTS.items():
+        degrees = (name, str(tp), str(pp))
+        started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
+        assert started.wait() == 0, name
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
+    answer: dict[str, dict[str, Any]] = json.loads(ranks.program(HERE, "families_program", "check", folder))
+    return answer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_there_and_back_is_bitwise(found: dict[str, dict[str, Any]], family: str) -> None:
+    """From transformers' files by way of a checkpoint of each layout, whose vocabulary is padded."""
+    assert {name: found[family][f"layout-{name}"] for name in LAYOUTS} == dict.fromkeys(LAYOUTS, True)
+    assert found[family]["files"] > 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> None:
+    """Ours, and those of what AutoModelForCausalLM makes of the export, in standard deviations."""
+    entry = found[family]
+    assert entry["class"] == FAMILIES[family]
+    assert entry["spread"] > 0.1, "logits that say something"
+    assert entry["theirs"] == 0.0
+    assert entry["ours"] < 1e-5 * max(entry["spread"], 1.0)
+
+
+@pytest.mark.parametrize("family", ["llava", "llava-qwen2"])
+def test_losses_after_images_are_the_same(found: dict[str, dict[str, Any]], family: str) -> None:
+    """Of a sequence with two images, and of one with none."""
+    assert found[family]["losses"] < 1e-5
+
+
+MODEL = {
+    **{"num_layers": 2, "num_query_groups": 2, "vocab_size": 261, "activation": "swiglu", "normalization": "RMSNorm"},
+    **{"add_bias_linear": False, "init_method_std": 0.3},
+}
+GREEDY = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import transformers
+transformers.logging.set_verbosity_error()
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
+tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
+words = tokenizer(sys.argv[2], return_tensors="pt", add_special_tokens=False)
+out = model.generate(**words, do_sample=False, max_new_tokens=20)[0, words.input_ids.size(1) :]
+print(json.dumps({"text": tokenizer.decode(out, skip_special_tokens=True), "dtype": str(model.dtype)}))
+"""
+CONVERTS = """
+import contextlib, sys
+from orchestrator.conversion.__main__ import main as convert
+def main():
+    with open(sys.argv.pop(1), "w") as answer, contextlib.redirect_stdout(answer):
+        code = convert()
+        print(code)
+    return code
+"""
+DIES = """
+import os, sys
+from orchestrator.conversion.hugging_face import hf_export, hf_import
+calls = []
+def dying(function):
+    def wrapped(*arguments):
+        calls.append(0)
+        if len(calls) == 5:
+            os.write(os.open(sys.argv[0] + ".died", os.O_CREAT | os.O_WRONLY), b"here")
+            os._exit(9)
+        return function(*arguments)
+    return wrapped
+hf_export.ShardFiles.write = dying(hf_export.ShardFiles.write)
+hf_import.PublishedWeights.read = dying(hf_import.PublishedWeights.read)
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    job = tiny_job("writer", model=MODEL, schedule={"train_iters": 5}, parallelism=layout(dp=1))
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
+
+
+@dataclass(frozen=True)
+class Converter:
+    """`python -m orchestrator.conversion` in a rank that has imported already what it needs."""
+
+    ranks: Ranks
+    folder: Path
+
+    def __call__(self, *arguments: object, first: str | None = None) -> tuple[int, dict[str, Any]]:
+        """The exit code and what was answered. `first` is code that is run before."""
+        answer = self._run(arguments, first)
+        said, code = answer.read_text().splitlines()
+        return int(code), json.loads(said)
+
+    def dies(self, *arguments: object) -> None:
+        """At the fifth tensor, as it is killed."""
+        (died := self.folder / "convert.py.died").unlink(missing_ok=True)
+        assert self._run(arguments, DIES).read_text() == ""
+        assert died.read_text() == "here"
+
+    def _run(self, arguments: tuple[object, ...], first: str | None) -> Path:
+        program, inject, answer = (self.folder / name for name in ("convert.py", "first.py", "answer"))
+        program.write_text(CONVERTS)
+        inject.write_text(first or "")
+        self.ranks.starter.start(answer, 1, *map(str, arguments), program=program, inject=inject).wait()
+        return answer
+
+
+@pytest.fixture
+def convert(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Converter:
+    return Converter(ranks, tmp_path_factory.mktemp("convert"))
+
+
+def test_a_trained_model_writes_the_same_text(orchestrator: CommandLine, trained: RunDir) -> None:
+    """A checkpoint of ours, copied elsewhere and exported by the command: the greedy text of `generate` is that of
+    transformers, with its tokenizer.
+    """
+    alone = shutil.copytree(committed(trained)[-1].path, orchestrator.folder / "alone")
+    said = orchestrator("checkpoint", "export", alone, "-o", "out", "--to", "hf", "--max-shard-size", "200KB", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["family"] == "Llama"
+    prompt = "def main("
+    options = ("--prompt", prompt, "--temperature", "0", "--max-new-tokens", "20", "--json")
+    ours = orchestrator("generate", alone, *options)
+    assert ours.code == 0, ours.err
+    theirs = subprocess.run(
+        [sys.executable, "-c", GREEDY, str(orchestrator.folder / "out"), prompt],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert theirs.returncode == 0, theirs.stderr
+    answer = json.loads(theirs.stdout)
+    assert answer["text"] == json.loads(ours.out)["text"]
+    assert len(answer["text"]) > 4
+    assert answer["dtype"] == "torch.float32"
+
+
+def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: CommandLine, folder: Path) -> None:
+    """`checkpoint import` makes a run that verify, export and `checkpoint.pretrained` take, and a job to go on with."""
+    said = orchestrator("checkpoint", "import", folder / "llama3" / "theirs", "--name", "llama", "-o", "tune.yaml")
+    assert said.code == 0, said.err
+    assert "no tokenizer.json" in said.err
+    assert orchestrator("checkpoint", "verify", "llama").code == 0
+    assert orchestrator("validate", "tune.yaml").code == 0
+    refused = orchestrator("resume", "llama")
+    assert refused.code == 2
+    assert refused.out == ""
+    assert "no optimizer" in refused.err
+    assert "imported: weights to start from, imported from" in orchestrator("status", "llama").out
+    tune = load_job(
+        [orchestrator.folder / "tune.yaml"],
+        [
+            *("schedule.train_iters=1", "tracking.mlflow=false", "runtime.device=cpu"),
+            *("parallelism.tensor_model_parallel_size=2", "parallelism.pipeline_model_parallel_size=2"),
+        ],
+    ).job
+    run = ranks.must_train(make_run(orchestrator.folder / "tuned", tune), tune)
+    [event] = events(run, "pretrained")
+    assert event["from_iteration"] == 0
+    assert tune.precision.dtype == "fp32", "as it is stored"
+    said = orchestrator("checkpoint", "export", run.path, "tuned-hf", "--to", "hf", "--dtype", "bf16")
+    assert said.code == 0, said.err
+    config = json.loads((orchestrator.folder / "tuned-hf" / "config.json").read_text())
+    theirs = json.loads((folder / "llama3" / "theirs" / "config.json").read_text())
+    assert (config["torch_dtype"], config["tie_word_embeddings"]) == ("bfloat16", True)
+    assert "none is written" in said.err
+    assert not (orchestrator.folder / "tuned-hf" / "tokenizer.json").exists()
+    assert config["rope_scaling"]["factor"] == theirs["rope_parameters"]["factor"] == 4.0
+
+
+LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+
+
+def test_an_import_needs_its_folder_no_more(orchestrator: CommandLine, folder: Path) -> None:
+    """The tokenizer, its template and what ends a text come along, into the job that starts from it, into an export."""
+    theirs = shutil.copytree(folder / "llama2" / "theirs", orchestrator.folder / "theirs")
+    tokenizer = Tokenizer(models.BPE(vocab={chr(ord("a") + number): number for number in range(26)}, merges=[]))
+    tokenizer.save(str(theirs / "tokenizer.json"))
+    said = {"eos_token_id": [1, 2], "bos_token_id": 3, "do_sample": True, "temperature": 0.6}
+    (theirs / "generation_config.json").write_text(json.dumps(said))
+    (theirs / "chat_template.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    assert "there is no folder" in orchestrator("checkpoint", "import", theirs, "-o", "not/there.yaml").err
+    made = orchestrator("checkpoint", "import", theirs, "--name", "alone", "-o", "tune.yaml")
+    assert made.code == 0, made.err
+    shutil.rmtree(theirs)
+    assert orchestrator("validate", "tune.yaml").code == 0
+    out = orchestrator("checkpoint", "export", "alone", "out", "--to", "hf")
+    assert out.code == 0, out.err
+    written = {name: json.loads((orchestrator.folder / "out" / name).read_text()) for name in NAMES}
+    assert written["generation_config.json"] == said
+    assert written["config.json"]["eos_token_id"] == [1, 2]
+    assert json.loads((orchestrator.folder / "out" / "chat_template.json").read_text())["chat_template"]
+    assert Tokenizer.from_file(str(orchestrator.folder / "out" / "tokenizer.json")).encode("abc").ids == [0, 1, 2]
+
+
+def test_a_full_disk_leaves_nothing(convert: Converter, folder: Path, tmp_path: Path) -> None:
+    source, target = folder / "qwen2", tmp_path / "iter_0000000"
+    arguments = ("import", source / "theirs", source / "run" / "resolved.json", target)
+    code, answer = convert(*arguments, first=LIMITED)
+    assert code == 1
+    assert answer["error"].startswith(f"no room for {target}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kill_leaves_nothing_that_looks_finished(
+    convert: Converter, folder: Path, tmp_path: Path, trained: RunDir
+) -> None:
+    checkpoint, target = committed(trained)[-1].path, tmp_path / "out"
+    convert.dies("export", checkpoint, target, "--most-bytes=1000000")
+    assert [path.name for path in tmp_path.iterdir()] == [".out.export"]
+    source, imported = folder / "qwen2", tmp_path / "iter_0000000"
+    convert.dies("import", source / "theirs", source / "run" / "resolved.json", imported)
+    assert imported.is_dir()
+    assert read_commit(imported) is None
+    # What was left is in nobody's way.
+    code, _ = convert("export", checkpoint, target, "--most-bytes=1000000", "--tokenizer=no")
+    assert code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iter_0000000", "out"]
+
+
+class Call:
+    """A pickle that makes a folder where it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._folder),)
+
+
+def recommit(checkpoint: Path) -> None:
+    """Have the marker say what the files are now, as whoever makes a checkpoint with bad intent would."""
+    commit = read_commit(checkpoint)
+    assert commit is not None
+    records = {name: file_record(checkpoint / name) for name in commit.files}
+    write_commit(checkpoint, iteration=commit.iteration, consumed_samples=commit.consumed_samples, files=records)
+
+
+def test_nothing_in_a_checkpoint_is_run(convert: Converter, tmp_path: Path, trained: RunDir) -> None:
+    """Nor does one that holds another network than its run says come through."""
+
+    def refusal(checkpoint: Path, *options: str) -> tuple[int, str]:
+        code, answer = convert("export", checkpoint, tmp_path / "out", "--most-bytes=1000000", *options)
+        assert not (tmp_path / "out").exists()
+        assert answer["exit_code"] == code
+        return code, answer["error"]
+
+    checkpoint = committed(trained)[-1].path
+    foreign = shutil.copytree(checkpoint, tmp_path / "foreign")
+    (foreign / ".metadata").write_bytes(pickle.dumps(Call(tmp_path / "ran")))
+    code, message = refusal(foreign)
+    assert code == 1
+    assert ".metadata is damaged" in message
+    recommit(foreign)
+    code, message = refusal(foreign)
+    assert code == 1
+    assert "it names posix.mkdir" in message
+    assert not (tmp_path / "ran").exists()
+    wider = tiny_job("wider", model={**MODEL, "ffn_hidden_size": 320})
+    other = shutil.copytree(checkpoint, tmp_path / "other")
+    (other / "job.json").write_text(dump_resolved(wider))
+    recommit(other)
+    code, message = refusal(other)
+    assert code == 1
+    assert "linear_fc1.weight of the checkpoint is (2, " in message
+
+
+def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, tmp_path: Path) -> None:
+    """Exit code 2 and the reason, and nothing is written."""
+
+    def refusal(*arguments: str | Path) -> str:
+        said = orchestrator("checkpoint", *arguments)
+        assert (said.code, said.out) == (2, ""), said.err
+        assert "Traceback" not in said.err
+        return said.err
+
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    assert "is one checkpoint: --iteration goes with a run" in refusal(
+        "export", committed(trained)[-1].path, "out", "--to", "hf", "--iteration", "5"
+    )
+    assert "exists already" in refusal("export", trained.path, "there", "--to", "hf")
+    assert "is not a size" in refusal("export", trained.path, "out", "--to", "hf", "--max-shard-size", "much")
+    alibi = tiny_job("alibi", model={**MODEL, "position_embedding_type": "alibi", "final_logit_softcapping": 9.0})
+    other = make_run(tmp_path / "runs", alibi)
+    shutil.copytree(trained.checkpoints, other.checkpoints)
+    message = refusal("export", other.path, "out", "--to", "hf")
+    assert "model.position_embedding_type is alibi, and Llama has rope" in message
+    assert "model.final_logit_softcapping is 9.0, and Llama has none" in message
+    assert "--to megatron-lm" not in message, "it has no such network either"
+    plain = make_run(tmp_path / "runs", tiny_job("plain"))
+    shutil.copytree(trained.checkpoints, plain.checkpoints)
+    message = refusal("export", plain.path, "out", "--to", "hf")
+    assert message.endswith("Megatron-LM's own layout takes it: --to megatron-lm\n")
+    assert not (tmp_path / "out").exists()
+    hf = tmp_path / "hf"
+    hf.mkdir()
+    sizes = {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+    llama = {"model_type": "llama", "vocab_size": 8, "num_key_value_heads": 2, **sizes}
+    (hf / "config.json").write_text(json.dumps(llama))
+    (hf / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
+    assert "is damaged" in refusal("import", hf)
+    assert not list((tmp_path / "runs" / "hf").iterdir())

@@ -1,0 +1,99 @@
+"""Runs with adapters, exported with them in the weights and as PEFT's.
+
+FOLDER/FAMILY/theirs is what they began from, FOLDER/FAMILY/LAYOUT/run each a run. Prints JSON, of each run what
+`exported` and `generated` find.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from families_program import ids
+from families_program import logits as logits_of
+from safetensors.torch import load_file
+
+from orchestrator.inference import load
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from orchestrator.conversion.hugging_face.hf_export import export
+    from orchestrator.conversion.hugging_face.peft import export_adapter
+    from orchestrator.run.checkpoints.commit_markers import committed
+    from orchestrator.run.rundir import RunDir
+    from orchestrator.spec.loading import load_resolved
+
+PROJECTIONS = ("self_attn.o_proj.weight", "attn.c_proj.weight")
+"""Ends of the names of matrices that lie there as they do here, but for GPT-2's, which are transposed."""
+
+
+def exported(run: RunDir, theirs: Path) -> dict[str, Any]:
+    """Both ways, and what transformers and PEFT make of them. Largest differences, in the units of the numbers."""
+    checkpoint, job = committed(run)[-1].path, load_resolved(run.resolved())
+    merged, alone = run.path / "merged", run.path / "adapter"
+    export(checkpoint, job, merged, most_bytes=20_000, dtype=None, tokenizer="no", threads=2)
+    export_adapter(checkpoint, job, alone, base=str(theirs), dtype=None)
+    base, tuned = _model(theirs), _model(merged)
+    found, weights = logits_of(tuned).float(), tuned.state_dict()
+    torch.save(found, run.path / "logits.pt")
+    before, spread = logits_of(base).float(), found.std().item()
+    config = json.loads((alone / "adapter_config.json").read_text())
+    with_adapter = _put_over(base, load_file(alone / "adapter_model.safetensors"), config).state_dict()
+    apart = [(with_adapter[name].float() - weight.float()).abs().max().item() for name, weight in weights.items()]
+    files = len(list(merged.glob("*.safetensors")))
+    moved = (found - before).abs().max().item()
+    return {"files": files, "moved": moved, "spread": spread, "adapter": max(apart), "config": config}
+
+
+def generated(run: RunDir) -> dict[str, Any]:
+    """How far our logits are from those of the export, and which of its matrices are the merged ones, bitwise."""
+    weights = {
+        key: value for file in (run.path / "merged").glob("*.safetensors") for key, value in load_file(file).items()
+    }
+    with load(run.path) as model:
+        apart = (model.logits(ids().tolist()).float() - torch.load(run.path / "logits.pt")).abs().max().item()
+        ours = [layer.self_attention.linear_proj.weight for layer in model.network.module.decoder.layers]
+        flips = model.job.model.position_embedding_type == "learned_absolute"
+        theirs = [weights[name] for name in sorted(weights) if name.endswith(PROJECTIONS)]
+        pairs = zip(ours, theirs, strict=True)
+        return {"logits": apart, "same": [torch.equal(one, other.t() if flips else other) for one, other in pairs]}
+
+
+def _model(folder: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def _put_over(base: Any, adapter: dict[str, torch.Tensor], config: dict[str, Any]) -> Any:
+    """What PEFT's merge_and_unload makes of a model, with the choice of modules that its LoRA makes."""
+    chosen = 0
+    for name, module in base.named_modules():
+        if any(name == target or name.endswith(f".{target}") for target in config["target_modules"]):
+            a, b = (adapter.pop(f"base_model.model.{name}.lora_{half}.weight") for half in "AB")
+            assert a.shape[0] == b.shape[1] == config["r"]
+            product = (b.float() @ a.float()) * (config["lora_alpha"] / config["r"])
+            with torch.no_grad():
+                module.weight += product.t() if config["fan_in_fan_out"] else product
+            chosen += 1
+    assert chosen
+    assert not adapter, f"nothing takes {list(adapter)}"
+    return base
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    runs = {str(path.parent.relative_to(folder)): RunDir(path) for path in sorted(folder.glob("*/*/run"))}
+    # Theirs first: what a process sets up for megatron-core is not to be in the way of transformers.
+    found = {name: exported(run, folder / Path(name).parent / "theirs") for name, run in runs.items()}
+    print(json.dumps({name: entry | generated(runs[name]) for name, entry in found.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Models of transformers with random weights: `make` saves and imports them, all or those that are named; `check`
+compares what was exported.
+
+Both work on a folder of folders, one for each family: `theirs`, `run`, `logits.pt`, and for each layout `out-LAYOUT`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from orchestrator.conversion.hugging_face.configuration import read_config, to_model
+from orchestrator.conversion.hugging_face.families.choice import family_of_folder
+from orchestrator.conversion.hugging_face.hf_export import export
+from orchestrator.conversion.hugging_face.hf_import import import_weights
+from orchestrator.run.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved, load_resolved
+
+VOCAB, LENGTH = 101, 16
+SIZES = {
+    **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
+}
+LLAMA3 = {
+    **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0, "original_max_position_embeddings": 16},
+    **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
+BERT = {
+    **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"intermediate_size": 48, "max_position_embeddings": 32},
+}
+T5 = {
+    **{"vocab_size": VOCAB, "d_model": 32, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "d_kv": 16},
+    **{"d_ff": 48, "relative_attention_max_distance": 20},
+}
+SEEN = {
+    **{"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4},
+    **{"image_size": 16, "patch_size": 8},
+}
+"""Four patches of an image."""
+GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
+
+
+def configurations() -> dict[str, Any]:
+    """By name: every family, grouped queries, tied and untied, halves of unequal length."""
+    return {
+        "gpt2": transformers.GPT2Config(**GPT2, resid_pdrop=0.0, attn_pdrop=0.0),
+        "gpt2-untied": transformers.GPT2Config(**GPT2, n_inner=40, tie_word_embeddings=False),
+        "llama2": transformers.LlamaConfig(**{**SIZES, "num_key_value_heads": 4}),
+        "llama3": transformers.LlamaConfig(**SIZES, rope_parameters=LLAMA3, tie_word_embeddings=True),
+        "mistral": transformers.MistralConfig(**SIZES, head_dim=16, sliding_window=5),
+        "mixtral": transformers.MixtralConfig(**SIZES, num_local_experts=4, sliding_window=5, rope_theta=10000.0),
+        "qwen3-moe": transformers.Qwen3MoeConfig(
+            **SIZES, head_dim=16, moe_intermediate_size=40, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True
+        ),
+        "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
+        "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
+        "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),
+        "megatron-bert": transformers.MegatronBertConfig(**BERT),
+        "bert": transformers.BertConfig(**BERT),
+        "bert-masked": transformers.BertConfig(**BERT, type_vocab_size=3, architectures=["BertForMaskedLM"]),
+        "megatron-masked": transformers.MegatronBertConfig(**BERT, architectures=["MegatronBertForMaskedLM"]),
+        "bert-untied": transformers.BertConfig(**BERT, tie_word_embeddings=False),
+        "t5": transformers.T5Config(**T5),
+        "t5-v1.1": transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+        "mt5": transformers.MT5Config(**T5),
+        "llava": llava(transformers.LlamaConfig(**SIZES), SEEN),
+        "llava-qwen2": llava(
+            transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
+            {**SEEN, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
+            vision_feature_layer=3,
+        ),
+    }
+
+
+def llava(text: Any, sight: dict[str, Any], **more: Any) -> Any:
+    """A decoder that sees, whose last token stands for images."""
+    vision = transformers.CLIPVisionConfig(**sight)
+    both = {"vision_config": vision, "text_config": text}
+    return transformers.LlavaConfig(**both, image_token_index=VOCAB - 1, image_seq_length=4, **more)
+
+
+def auto(config: Any) -> Any:
+    """The class of transformers that a model of a configuration is loaded with."""
+    if config.model_type == "llava":
+        return transformers.AutoModelForImageTextToText
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    if "BertForMaskedLM" in str(config.architectures):
+        return transformers.AutoModelForMaskedLM
+    return transformers.AutoModelForPreTraining if "bert" in config.model_type else transformers.AutoModelForCausalLM
+
+
+def logits(model: Any) -> torch.Tensor:
+    """What a model says of `ids`: logits [2, s, v], and behind them those of other heads."""
+    with torch.no_grad():
+        if model.config.model_type == "llava":
+            seen: torch.Tensor = model(seeing_ids(), pixel_values=scaled(images()[0])).logits
+            return seen
+        if "bert" not in model.config.model_type:
+            more = {"decoder_input_ids": ids().flip(0)} if model.config.is_encoder_decoder else {}
+            found: torch.Tensor = model(ids(), **more).logits
+            return found
+        said = model(ids(), token_type_ids=ids() % 2)
+        if "logits" in said:
+            return said.logits.flatten()
+        return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])
+
+
+def ids() -> torch.Tensor:
+    """Tokens [2, s]."""
+    return torch.arange(2 * LENGTH).reshape(2, LENGTH) * 7 % VOCAB
+
+
+def seeing_ids() -> torch.Tensor:
+    """Tokens [2, s]: the first sequence has two images, with text around them, and the second has none."""
+    found = ids().clone()
+    found[found == VOCAB - 1] = 0
+    found[0, 1:5] = found[0, 7:11] = VOCAB - 1
+    return found
+
+
+def images() -> torch.Tensor:
+    """Pixels of as many images as each sequence may have, [2, n, 3, 16, 16], uint8."""
+    return (torch.arange(2 * 2 * 3 * 256).reshape(2, 2, 3, 16, 16) * 37 % 251).to(torch.uint8)
+
+
+def scaled(pixels: torch.Tensor) -> torch.Tensor:
+    """As transformers' processor of CLIP scales them."""
+    colours = (transformers.image_utils.OPENAI_CLIP_MEAN, transformers.image_utils.OPENAI_CLIP_STD)
+    mean, deviation = (torch.tensor(values).view(3, 1, 1) for values in colours)
+    return (pixels / 255 - mean) / deviation
+
+
+def make(folder: Path, *names: str) -> None:
+    """Save the models, and import each as a run."""
+    torch.manual_seed(1)
+    for name, config in configurations().items():
+        if names and name not in names:
+            continue
+        theirs = auto(config).from_config(config, attn_implementation="eager").eval()
+        own_output = name == "t5-v1.1"
+        if own_output:  # as its published files have it; transformers makes none
+            theirs.lm_head.weight = torch.nn.Parameter(torch.zeros_like(theirs.shared.weight))
+        with torch.no_grad():
+            for kind, parameter in theirs.named_parameters():
+                norm = "bias" not in kind and ("norm" in kind.lower() or "ln_" in kind or "ln." in kind)
+                # T5 does not divide scores by the square root of a head's width: its queries are that much smaller.
+                scale = 0.2 / 4 if kind.endswith("Attention.q.weight") else 0.2
+                parameter.copy_((1.0 if norm else 0.0) + scale * torch.randn_like(parameter))
+            if name == "bert-untied":  # of two biases it computes with the other
+                theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
+        torch.save(logits(theirs), _made(folder / name) / "logits.pt")
+        torch.save([seeing_ids(), images()], folder / name / "seen.pt")
+        # Several files: an index, and weights of one layer in two of them.
+        theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
+        found = read_config(folder / name / "theirs")
+        if own_output:
+            found["tie_word_embeddings"] = False
+            (folder / name / "theirs" / "config.json").write_text(json.dumps(found))
+        family = family_of_folder(folder / name / "theirs")
+        job = JobSpec.model_validate(
+            {
+                **{"name": name, "model": to_model(found, family), "data": {"random_tokens": True}},
+                **{"batch": {"global_batch_size": 2}, "optimizer": {"lr": 1e-5}, "schedule": {"train_iters": 1}},
+                **{"precision": {"dtype": "fp32"}, "runtime": {"device": "cpu"}},
+            }
+        )
+        run = RunDir(_made(folder / name / "run"))
+        run.path.joinpath("resolved.json").write_text(dump_resolved(job))
+        import_weights(folder / name / "theirs", job, family, run.checkpoint(0), threads=2)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def check(folder: Path) -> dict[str, dict[str, Any]]:
+    """For each family and each layout's checkpoint: whether the weights are bitwise those that came, and for one
+    export the largest difference of the logits that AutoModelForCausalLM computes from it, and of ours.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, config in configurations().items():
+        home = folder / name
+        job = load_resolved(home / "run" / "resolved.json")
+        came, entry = _as_written(name, _weights(home / "theirs")), {}
+        for checkpoint in sorted(home.glob("layout-*")):
+            target = home / checkpoint.name.replace("layout", "out")
+            export(checkpoint, job, target, most_bytes=20_000, dtype=None, tokenizer="no", threads=2)
+            went = _weights(target)
+            entry[checkpoint.name] = came.keys() == went.keys() and all(torch.equal(came[k], went[k]) for k in came)
+            entry["files"] = len(list(target.glob("*.safetensors")))
+        loaded = auto(config).from_pretrained(target, attn_implementation="eager").eval()
+        expected = torch.load(home / "logits.pt")
+        entry["theirs"] = (logits(loaded) - expected).abs().max().item()
+        entry["ours"] = (torch.load(home / "ours.pt") - expected).abs().max().item()
+        if (home / "losses.pt").exists():
+            probabilities = expected.log_softmax(2).gather(2, seeing_ids().roll(-1, 1).unsqueeze(2)).squeeze(2)
+            entry["losses"] = (torch.load(home / "losses.pt") + probabilities).abs().max().item()
+        entry["spread"] = expected.std().item()
+        entry["class"] = type(loaded).__name__
+        found[name] = entry
+    return found
+
+
+def _as_written(name: str, came: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Of one that sees: under the names that all versions of transformers read, without the layers whose output is not
+    taken, and the norm behind them as it does nothing.
+    """
+    if "llava" not in name:
+        return came
+    tower, found = "vision_tower.vision_model.", {}
+    for key, tensor in came.items():
+        key = key.replace("vision_tower.", tower)
+        if name == "llava" and key.startswith(f"{tower}encoder.layers.2."):
+            continue
+        if key.startswith(f"{tower}post_layernorm."):
+            tensor = torch.full_like(tensor, float(key.endswith("weight")))
+        found[key] = tensor
+    return found
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return {key: value for file in folder.glob("*.safetensors") for key, value in load_file(file).items()}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    if sys.argv[1] == "make":
+        make(Path(sys.argv[2]), *sys.argv[3:])
+    else:
+        print(json.dumps(check(Path(sys.argv[2]))))

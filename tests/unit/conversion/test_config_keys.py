@@ -1,0 +1,319 @@
+"""Every key of a config.json is read, known to change nothing, or refused by name."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
+from orchestrator.cli.main import main
+from orchestrator.conversion.hugging_face.config_keys import NEUTRAL, WITHOUT_EFFECT
+from orchestrator.conversion.hugging_face.configuration import keys_read, merged_rates, to_model
+from orchestrator.conversion.hugging_face.families.choice import FAMILIES, family_of_folder, family_of_type
+from orchestrator.conversion.hugging_face.vision import IGNORED, KEYS_READ
+from orchestrator.conversion.table import Family
+from orchestrator.errors import UserError
+from orchestrator.spec.loading import load_text
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import transformers
+
+SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
+BY_NAME = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name.replace(" ", "-"))
+
+
+def configuration(family: Family, **more: Any) -> Any:
+    """The class of transformers with its defaults, and with what alone is imported of one."""
+    if family.decoder is not None:
+        more["text_config"] = configuration(family.decoder)
+    if family.model_type == "qwen3_moe":
+        more["norm_topk_prob"] = True
+    return transformers.CONFIG_MAPPING[family.model_type](**more)
+
+
+def default(family: Family) -> dict[str, Any]:
+    """The config.json of that."""
+    found: dict[str, Any] = json.loads(configuration(family).to_json_string(use_diff=False))
+    return found
+
+
+def attributes(config: Any) -> set[str]:
+    fields = {field.name for field in dataclasses.fields(config)}
+    return {*config.to_dict(), *vars(config), *fields, *type(config).attribute_map}
+
+
+@BY_NAME
+def test_every_attribute_of_the_class_is_known(family: Family) -> None:
+    config = configuration(family)
+    known = WITHOUT_EFFECT | NEUTRAL.keys()
+    assert attributes(config) - known - keys_read(family) - family.ignored == set()
+    if family.decoder is not None:
+        assert attributes(config.vision_config) - known - KEYS_READ - IGNORED == {"model_type"} - known
+    pairs = {frozenset(pair) for pair in type(config).attribute_map.items()}
+    assert pairs - {frozenset(pair) for pair in family.aliases.items()} <= {
+        frozenset(("image_token_id", "image_token_index"))
+    }
+
+
+def test_what_generates_is_without_effect() -> None:
+    assert {*transformers.GenerationConfig().to_dict()} <= WITHOUT_EFFECT
+
+
+@BY_NAME
+def test_no_key_has_two_meanings(family: Family) -> None:
+    """What is read somewhere changes something, and those that are written out are read."""
+    assert WITHOUT_EFFECT.isdisjoint(NEUTRAL)
+    assert WITHOUT_EFFECT & (keys_read(family) | family.ignored) <= {"initializer_range"}, "which is read, to train on"
+    assert family.ignored.isdisjoint(keys_read(family))
+
+
+@BY_NAME
+def test_what_is_left_out_is_as_in_transformers(family: Family) -> None:
+    full = default(family)
+    if family.decoder is not None:
+        small: dict[str, Any] = {"text_config": {"model_type": family.decoder.model_type}}
+    else:
+        small = {family.sizes[field]: full[family.sizes[field]] for field in SIZES if full[family.sizes[field]]}
+        small["vocab_size"] = full["vocab_size"]
+    if family.model_type == "qwen3_moe":
+        small["norm_topk_prob"] = True
+    left_out, said = (resolved(to_model(config, family)) for config in (small, full))
+    assert left_out == said
+
+
+def resolved(model: dict[str, Any]) -> dict[str, Any]:
+    document = {"model": model, "batch": {"global_batch_size": 8}, "optimizer": {"lr": 1e-5}}
+    more = {"name": "imported", "data": {"random_tokens": True}, "schedule": {"train_iters": 1}}
+    spec = load_text(json.dumps({**document, **more})).job.model
+    same = {"num_query_groups": spec.query_groups, "kv_channels": spec.head_dim, "ffn_hidden_size": spec.ffn_size}
+    return {**spec.model_dump(), **same}
+
+
+KEYS = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12) | st.sampled_from(
+    ["attention_sinks", "layer_scale", "rope_local_base_freq", "attention_chunk_size", "is_causal", "auto_map"]
+)
+VALUES = st.none() | st.booleans() | st.integers(0, 3) | st.floats(allow_nan=False) | st.just({}) | st.just([1])
+
+
+@given(
+    st.sampled_from(FAMILIES), KEYS, VALUES, st.sampled_from(["", "text_config", "vision_config", "rope_parameters"])
+)
+def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any, place: str) -> None:
+    config = copy.deepcopy(_DEFAULTS[family.name])
+    part = config.get(place, config)
+    known = part.keys() | keys_read(family) | family.ignored | WITHOUT_EFFECT | NEUTRAL.keys()
+    known |= keys_read(family.decoder) | family.decoder.ignored | KEYS_READ | IGNORED if family.decoder else set()
+    if key in known or (part is config.get("rope_parameters") and value is None):
+        return
+    part[key] = value
+    with pytest.raises(UserError, match=rf"\b{key}\b"):
+        to_model(config, family)
+
+
+_DEFAULTS = {family.name: default(family) for family in FAMILIES}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more", "said"),
+    [
+        ("mistral", {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types is"),
+        ("mistral", {"layer_types": ["full_attention"] * 32}, "layer_types is"),
+        ("mistral", {"sliding_window": None, "layer_types": ["sliding_attention"] * 32}, "layer_types is"),
+        ("mistral", {"layer_types": "full_attention"}, "layer_types is"),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 32}, "layer_types is"),
+        ("llama", {"sliding_window": 64}, "sliding_window is 64"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ("llama", {"rope_parameters": {"rope_type": "default", "factor": 4.0}}, "with factor"),
+        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "rope_scaling and rope_parameters"),
+        ("llama", {"per_layer_config": {"0": {"num_key_value_heads": 1}}}, "per_layer_config is"),
+        ("gpt2", {"pruned_heads": {"0": [1]}}, "pruned_heads is"),
+        ("gpt2", {"num_hidden_layers": 5}, "num_hidden_layers and n_layer are the same"),
+        ("mixtral", {"num_experts": 4}, "num_experts and num_local_experts are the same"),
+        ("t5", {"dense_act_fn": "gelu_new"}, "dense_act_fn is"),
+        ("t5", {"feed_forward_proj": "gated-gelu", "is_gated_act": False}, "is_gated_act is"),
+        ("gemma", {"hidden_act": "silu", "hidden_activation": "gelu_pytorch_tanh"}, "hidden_act is 'silu'"),
+        ("mt5", {"scale_decoder_outputs": True}, "scale_decoder_outputs"),
+        ("bert", {"embedding_size": 128}, "embedding_size"),
+        ("llava", {"mm_vision_tower": "clip"}, "mm_vision_tower"),
+    ],
+)
+def test_what_makes_another_network_is_refused(model_type: str, more: dict[str, Any], said: str) -> None:
+    family = family_of_type(model_type)
+    with pytest.raises(UserError, match=said):
+        to_model({**_DEFAULTS[family.name], **more}, family)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "renamed"),
+    [
+        ("gpt2", {"n_layer": "num_hidden_layers", "n_embd": "hidden_size", "n_positions": "max_position_embeddings"}),
+        ("t5", {"num_layers": "num_hidden_layers", "d_kv": "head_dim"}),
+        ("mixtral", {"num_local_experts": "num_experts"}),
+    ],
+)
+def test_the_other_names_of_a_key(model_type: str, renamed: dict[str, str]) -> None:
+    family = family_of_type(model_type)
+    config = {renamed.get(key, key): value for key, value in _DEFAULTS[family.name].items()}
+    assert to_model(config, family) == to_model(_DEFAULTS[family.name], family)
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "flan-t5": {
+        **{"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_ff": 2048, "d_kv": 64},
+        **{"d_model": 768, "decoder_start_token_id": 0, "dropout_rate": 0.1, "eos_token_id": 1},
+        **{"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu_new", "is_gated_act": True, "n_positions": 512},
+        **{"is_encoder_decoder": True, "layer_norm_epsilon": 1e-6, "num_decoder_layers": 12, "num_heads": 12},
+        **{"num_layers": 12, "output_past": True, "pad_token_id": 0, "relative_attention_max_distance": 128},
+        **{"relative_attention_num_buckets": 32, "task_specific_params": {"summarization": {"num_beams": 4}}},
+        **{"tie_word_embeddings": False, "torch_dtype": "float32", "initializer_factor": 1.0, "vocab_size": 32128},
+    },
+    "gpt2": {
+        **{"activation_function": "gelu_new", "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1},
+        **{"eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-5, "model_type": "gpt2"},
+        **{"n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1},
+        **{"summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True},
+        **{"summary_type": "cls_index", "summary_use_proj": True, "vocab_size": 50257, "_num_labels": 1},
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+    },
+    "bert-base-multilingual": {
+        **{"model_type": "bert", "attention_probs_dropout_prob": 0.1, "directionality": "bidi", "hidden_act": "gelu"},
+        **{"hidden_dropout_prob": 0.1, "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072},
+        **{"layer_norm_eps": 1e-12, "max_position_embeddings": 512, "num_attention_heads": 12, "pad_token_id": 0},
+        **{"num_hidden_layers": 12, "pooler_fc_size": 768, "pooler_num_attention_heads": 12, "type_vocab_size": 2},
+        **{"pooler_num_fc_layers": 3, "pooler_size_per_head": 128, "pooler_type": "first_token_transform"},
+        **{"position_embedding_type": "absolute", "gradient_checkpointing": False, "vocab_size": 119547},
+    },
+    "deepseek-r1-distill-qwen": {
+        **{"model_type": "qwen2", "attention_dropout": 0.0, "bos_token_id": 151646, "eos_token_id": 151643},
+        **{"hidden_act": "silu", "hidden_size": 3584, "initializer_range": 0.02, "intermediate_size": 18944},
+        **{"max_position_embeddings": 131072, "max_window_layers": 28, "num_attention_heads": 28, "rope_theta": 10000},
+        **{"num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "sliding_window": 4096},
+        **{"tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_mrope": False, "use_sliding_window": False},
+        **{"transformers_version": "4.44.0", "use_cache": True, "vocab_size": 152064},
+    },
+    "smollm2": {
+        **{"model_type": "llama", "attention_bias": False, "bos_token_id": 0, "hidden_act": "silu", "hidden_size": 576},
+        **{"initializer_range": 0.04, "intermediate_size": 1536, "is_llama_config": True, "mlp_bias": False},
+        **{"max_position_embeddings": 8192, "num_attention_heads": 9, "num_hidden_layers": 30, "rope_scaling": None},
+        **{"num_key_value_heads": 3, "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_interleaved": False},
+        **{"rope_theta": 100000, "tie_word_embeddings": True, "transformers.js_config": {"dtype": "q4"}},
+        **{"use_cache": True, "vocab_size": 49152},
+    },
+    "llava-1.5": {
+        **{"model_type": "llava", "ignore_index": -100, "image_token_index": 32000, "pad_token_id": 32001},
+        **{"projector_hidden_act": "gelu", "tie_word_embeddings": False, "vision_feature_layer": -2},
+        **{"vision_feature_select_strategy": "default", "vocab_size": 32064},
+        "text_config": {
+            **{"_name_or_path": "lmsys/vicuna-7b-v1.5", "max_position_embeddings": 4096, "model_type": "llama"},
+            **{"rms_norm_eps": 1e-5, "torch_dtype": "float16", "vocab_size": 32064, "top_k": 50, "pruned_heads": {}},
+        },
+        "vision_config": {
+            **{"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "model_type": "clip_vision_model"},
+            **{"num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14, "projection_dim": 768},
+            **{"vocab_size": 32000, "dropout": 0.0, "torchscript": False},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files_are_read(name: str) -> None:
+    config = PUBLISHED[name]
+    assert to_model(config, family_of_type(config["model_type"]))["vocab_size"] > 30000
+
+
+TINY = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+NETWORKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "mistral": (
+        {**TINY, "num_key_value_heads": 2, "sliding_window": 3},
+        {"layer_types": ["sliding_attention"] * 2, "use_cache": False, "temperature": 0.5},
+    ),
+    "llama": (TINY, {"pretraining_tp": 2, "initializer_range": 0.5, "chunk_size_feed_forward": 2}),
+    "qwen2": (
+        {**TINY, "num_key_value_heads": 2},
+        {"sliding_window": 2, "max_window_layers": 0, "layer_types": ["full_attention"] * 2},
+    ),
+    "gpt2": (
+        {"vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2},
+        {"reorder_and_upcast_attn": True, "n_ctx": 4, "summary_type": "mean", "summary_use_proj": False},
+    ),
+    "bert": (TINY, {"classifier_dropout": 0.5, "directionality": "bidi", "pooler_type": "mean", "pooler_fc_size": 3}),
+    "t5": (
+        {"vocab_size": 32, "d_model": 16, "num_layers": 2, "num_heads": 2, "d_kv": 8, "d_ff": 24},
+        {"initializer_factor": 3.0, "n_positions": 4, "is_gated_act": False, "dense_act_fn": "relu"},
+    ),
+}
+
+
+@pytest.mark.parametrize("model_type", NETWORKS)
+def test_what_changes_nothing_changes_nothing_in_transformers(model_type: str, tmp_path: Path) -> None:
+    """Bitwise the same from the same weights, and the same network here."""
+    sizes, more = NETWORKS[model_type]
+    family = family_of_type(model_type)
+    config = transformers.CONFIG_MAPPING[model_type](**sizes)
+    torch.manual_seed(1)
+    model = auto(config).from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    expected = computed(model)
+    (tmp_path / "config.json").write_text(json.dumps({**written, **more}))
+    again = computed(auto(config).from_pretrained(tmp_path).eval())
+    assert torch.equal(again, expected)
+    unlike = to_model({**written, **more}, family).items() ^ to_model(written, family).items()
+    assert {field for field, _ in unlike} <= {"init_method_std"}
+
+
+def auto(config: Any) -> Any:
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    return transformers.AutoModelForPreTraining if config.model_type == "bert" else transformers.AutoModelForCausalLM
+
+
+def computed(model: Any) -> torch.Tensor:
+    ids = torch.arange(16).reshape(2, 8) % 32
+    with torch.no_grad():
+        more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+        found: torch.Tensor = model(ids, **more)[0]
+    return found
+
+
+def test_the_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {**_DEFAULTS["Mistral"], "attention_sinks": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert family_of_folder(tmp_path).name == "Mistral"
+    assert main(["checkpoint", "import", str(tmp_path), "--runs-dir", str(tmp_path / "runs")]) == 2
+    assert "attention_sinks" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("said", [{}, {"embd_pdrop": 0.0}, {"resid_pdrop": 0.3}, {"embd_pdrop": 0.0, "resid_pdrop": 0}])
+def test_two_dropouts_become_one_aloud(said: dict[str, float]) -> None:
+    """Where transformers would train with two, whichever of them the file leaves out."""
+    config = {"vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, **said}
+    theirs = transformers.GPT2Config(**config)
+    family = family_of_type("gpt2")
+    notes = list(merged_rates(config, family))
+    assert bool(notes) is (theirs.embd_pdrop != theirs.resid_pdrop)
+    assert not notes or "model.hidden_dropout" in notes[0]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_nothing_is_said_of_published_files(name: str) -> None:
+    assert not list(merged_rates(PUBLISHED[name], family_of_type(PUBLISHED[name]["model_type"])))
+
+
+def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **PUBLISHED["gpt2"], "embd_pdrop": 0.0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["checkpoint", "import", str(tmp_path), "--name", "no name", "--runs-dir", str(tmp_path / "runs")]) == 2
+    assert "embd_pdrop" in capsys.readouterr().err
