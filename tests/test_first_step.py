@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import subprocess
 import sys
@@ -76,12 +77,14 @@ def end_senders(runs: Path) -> None:
 
 
 def test_the_first_step_comes_in_the_time_that_is_promised(folder: Path) -> None:
-    """The best of some: it tells least of what else the machine does."""
-    found = [first_step(folder, 0)]  # which fills the caches
-    while min(seconds for seconds, _ in found) >= PROMISED and len(found) < 8:
+    """The best of some: it tells least of what else the machine does. The first fills the caches."""
+    found: list[tuple[float, dict[str, float]]] = []
+    best, pace = math.inf, 1.0
+    while best >= PROMISED * pace and len(found) < 8:
         found.append(first_step(folder, len(found)))
-    best, parts = min(found, key=lambda one: one[0])
-    assert best < PROMISED * slowness(), found
+        best, parts = min(found, key=lambda one: one[0])
+        pace = slowness()
+    assert best < PROMISED * pace, found
     assert list(parts) == PARTS
     # What is missing is the command itself, until it has written that it launches.
-    assert best - 1.5 * slowness() < sum(parts.values()) <= best
+    assert best - 1.5 * pace < sum(parts.values()) <= best

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 from browser.reviewed import Reviewed
 from support.event_log import lines_of
@@ -23,18 +20,15 @@ def many_runs(reviewed: Reviewed, runs_dir: Path, count: int, *, long: int, step
 
     Files that say the same are one file with several names: the runs with many measurements share theirs.
     """
-    templates = [reviewed.completed, reviewed.diverged, reviewed.changed]
+    templates = [_Template(run) for run in (reviewed.completed, reviewed.diverged, reviewed.changed)]
     runs_dir.mkdir()
     metrics = runs_dir.parent / "long.jsonl"
     _write_long(reviewed.completed, metrics, steps)
     made = []
     for number in range(count):
         template = templates[0] if number < long else templates[number % len(templates)]
-        run = RunDir(runs_dir / f"{template.name}-{number % 40:02d}" / f"{number:08x}")
-        shutil.copytree(
-            template.path, run.path, copy_function=_link, ignore=shutil.ignore_patterns("*.distcp", "sweep.json")
-        )
-        _change(run, number)
+        run = RunDir(runs_dir / f"{template.run.name}-{number % 40:02d}" / f"{number:08x}")
+        template.copy(run, number)
         if number < long:
             run.metrics_file.unlink()
             os.link(metrics, run.metrics_file)
@@ -42,49 +36,50 @@ def many_runs(reviewed: Reviewed, runs_dir: Path, count: int, *, long: int, step
     return made
 
 
-def _link(source: str, target: str) -> None:
-    os.link(source, target, follow_symlinks=False)
+class _Template:
+    """A run that is copied, read once for all copies."""
 
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.resolved = run.resolved()
+        self.spec = json.loads(self.resolved.read_bytes())
+        self.events = lines_of(run)
+        self.folders, self.files = [], []
+        for path in sorted(run.path.rglob("*")):
+            if path.is_dir():
+                self.folders.append(self._name(path))
+            elif path.suffix != ".distcp" and path not in (self.resolved, run.events_file, run.membership):
+                self.files.append((str(path), self._name(path)))
 
-def _change(run: RunDir, number: int) -> None:
-    """Another learning rate, and an earlier time; without a lock on any other run's files."""
-    path = run.resolved()
-    spec = json.loads(path.read_bytes())
-    spec["optimizer"]["lr"] = 1e-4 * (1 + number)
-    _replace(path, json.dumps(spec))
-    lines = [{**event, "time": event["time"] - number * _HOUR} for event in lines_of(run)]
-    _replace(run.events_file, "".join(json.dumps(line) + "\n" for line in lines))
+    def copy(self, run: RunDir, number: int) -> None:
+        """With another learning rate, and an earlier time; without a lock on any other run's files."""
+        run.path.mkdir(parents=True)
+        for folder in self.folders:
+            os.mkdir(f"{run.path}/{folder}")
+        for path, name in self.files:
+            os.link(path, f"{run.path}/{name}", follow_symlinks=False)
+        spec = {**self.spec, "optimizer": {**self.spec["optimizer"], "lr": 1e-4 * (1 + number)}}
+        (run.path / self._name(self.resolved)).write_text(json.dumps(spec))
+        events = ({**event, "time": event["time"] - number * _HOUR} for event in self.events)
+        run.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
 
-
-def _replace(path: Path, text: str) -> None:
-    path.unlink()
-    path.write_text(text)
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.run.path))
 
 
 def _write_long(run: RunDir, path: Path, steps: int) -> None:
     """Records of a real run, again and again with later steps."""
-    with open(path, "w") as file:
-        for step, record in enumerate(islice(_again(run), steps), start=1):
-            values = {**record["values"]}
-            values["train/loss"] = values["train/loss"] / (1 + step / steps)
-            file.write(
-                json.dumps(
-                    {
-                        **record,
-                        "iteration": step,
-                        "samples": 8 * step,
-                        "tokens": 512 * step,
-                        "time": record["time"] + step,
-                        "values": values,
-                    },
-                    separators=(",", ":"),
-                )
-                + "\n"
-            )
-
-
-def _again(run: RunDir) -> Iterator[dict[str, Any]]:
     records = [json.loads(line) for line in run.metrics_file.read_bytes().splitlines()]
-    measured = [record for record in records if "train/loss" in record["values"]]
-    while True:
-        yield from measured
+    parts = []  # of each record its time, its loss, and all else as it is written
+    for record in records:
+        values = record["values"]
+        if "train/loss" in values:
+            others = {key: value for key, value in values.items() if key != "train/loss"}
+            written = json.dumps(others, separators=(",", ":"))[1:]
+            parts.append((record["time"], values["train/loss"], written))
+    with open(path, "w") as file:
+        for step, (time, loss, others) in enumerate(islice(cycle(parts), steps), start=1):
+            file.write(
+                f'{{"time":{time + step},"iteration":{step},"samples":{8 * step},"tokens":{512 * step},'
+                f'"values":{{"train/loss":{loss / (1 + step / steps)},{others}}}\n'
+            )

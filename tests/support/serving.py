@@ -56,12 +56,14 @@ def with_mistakes(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
-def generate_with_mistake(run: RunDir, rank: int, folder: Path) -> subprocess.CompletedProcess[str]:
+def generate_with_mistake(
+    run: RunDir, rank: int, folder: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """`generate` on the ranks of a run, of which one makes a mistake at its third token."""
     command = [sys.executable, "-m", "orchestrator", "generate", str(run.path), "--prompt", "d"]
     return subprocess.run(
         [*command, "--max-new-tokens", "6", "--seed", str(7000 + rank)],
-        env={**os.environ, **with_mistakes(folder)},
+        env={**os.environ, **with_mistakes(folder), **(env or {})},
         capture_output=True,
         text=True,
         timeout=PATIENCE,

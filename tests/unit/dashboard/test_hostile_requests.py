@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -58,30 +59,36 @@ IN_PATHS = {
 ANY = st.one_of(TEXTS, NUMBERS.map(str), st.sampled_from(["true", "false", "1e400", "nan", "-0"]))
 
 
-def long_run(folder: Path, number: int) -> RunDir:
-    """A run that has measured much."""
-    job = tiny_job("long", optimizer={"lr": 1e-3 * (1 + number)})
-    run = create_run(job, dump_resolved(job), folder)
+def long_runs(folder: Path, count: int) -> list[RunDir]:
+    """Runs that have measured much, all of them the same."""
     values = {
         "train/loss": 2.718281828459045,
         "train/lr": 1.2345678901234567e-5,
         "train/grad_norm": 0.12345678901234567,
     }
-    with run.metrics_file.open("w") as file:
-        for step in range(1, STEPS + 1):
-            measured = {name: value * (1 + step % 97 / 1000) for name, value in values.items()}
-            record = {"time": 1.7e9 + step, "iteration": step, "samples": 8 * step, "tokens": 512 * step}
-            file.write(json.dumps({**record, "values": measured}) + "\n")
-    run.logs.mkdir(exist_ok=True)
-    for rank in range(400):
-        (run.logs / f"rank-{rank}.log").write_text(f"<{rank}>\n")
+    metrics = ""
+    for step in range(1, STEPS + 1):
+        measured = {name: value * (1 + step % 97 / 1000) for name, value in values.items()}
+        record = {"time": 1.7e9 + step, "iteration": step, "samples": 8 * step, "tokens": 512 * step}
+        metrics += json.dumps({**record, "values": measured}) + "\n"
     lines = (f"line {number} of a log & <b>{'long ' * (number % 900)}</b>\n" for number in range(2000))
-    (run.logs / "rank-0.log").write_text("".join(lines))
-    (run.path / "code.diff").write_text('+ a <changed> "line"\n' * 20_000)
-    (run.path / "launch.sh").write_text("# " + "x" * 100_000)
-    for _ in range(3000):
-        append_event(run, "checkpoint_failed", iteration=STEPS, message="No space left on device: " + "'" * 100)
-    return run
+    logs = {f"rank-{rank}.log": f"<{rank}>\n" for rank in range(400)} | {"rank-0.log": "".join(lines)}
+    message = "No space left on device: " + "'" * 100
+    failed = {"time": time.time(), "event": "checkpoint_failed", "iteration": STEPS, "message": message}
+    made = []
+    for number in range(count):
+        job = tiny_job("long", optimizer={"lr": 1e-3 * (1 + number)})
+        run = create_run(job, dump_resolved(job), folder)
+        run.metrics_file.write_text(metrics)
+        run.logs.mkdir(exist_ok=True)
+        for name, said in logs.items():
+            (run.logs / name).write_text(said)
+        (run.path / "code.diff").write_text('+ a <changed> "line"\n' * 20_000)
+        (run.path / "launch.sh").write_text("# " + "x" * 100_000)
+        with run.events_file.open("a") as file:
+            file.write((json.dumps(failed) + "\n") * 3000)
+        made.append(run)
+    return made
 
 
 def large_sweep(folder: Path, name: str = "large") -> SweepDir:
@@ -125,7 +132,7 @@ def large_sweep(folder: Path, name: str = "large") -> SweepDir:
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder = tmp_path_factory.mktemp("runs")
-    runs = [long_run(folder, number) for number in range(20)]
+    runs = long_runs(folder, 20)
     KEYS.extend(f"{run.name}/{run.run_id}" for run in runs)
     large = large_sweep(folder)
     planned = asdict(large.planned())

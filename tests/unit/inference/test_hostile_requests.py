@@ -107,9 +107,10 @@ def alone(run: RunDir) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def pair(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two processes, which make mistakes where they are asked to."""
-    server = start(run, env=with_mistakes(tmp_path_factory.mktemp("failing")))
+def pair(run: RunDir, ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two processes, which are forked, and make mistakes where they are asked to."""
+    folder = tmp_path_factory.mktemp("failing")
+    server = start(run, env={**with_mistakes(folder), **ranks.for_commands(folder)})
     yield server
     ended(server)
 
@@ -282,8 +283,10 @@ def test_more_connections_than_descriptors_shut_nobody_out(alone: Server) -> Non
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_generate_tells_the_mistake_and_not_that_another_rank_was_lost(rank: int, run: RunDir, tmp_path: Path) -> None:
-    finished = generate_with_mistake(run, rank, tmp_path)
+def test_generate_tells_the_mistake_and_not_that_another_rank_was_lost(
+    rank: int, run: RunDir, ranks: Ranks, tmp_path: Path
+) -> None:
+    finished = generate_with_mistake(run, rank, tmp_path, ranks.for_commands(tmp_path))
     assert finished.returncode == 1
     assert "OverflowError: a mistake of ours" in finished.stderr
     assert "gloo" not in finished.stderr
