@@ -162,8 +162,9 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _environment_is_restored() -> Iterator[None]:
     before = dict(os.environ)
     yield
-    os.environ.clear()
-    os.environ.update(before)
+    if dict(os.environ) != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture(autouse=True)
