@@ -1,17 +1,75 @@
-"""Which blocks a layer is made of."""
+"""Which blocks each layer of a model is made of: its parameters, FLOPs, memory and time are sums over them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orchestrator.models.blocks.base import Matrix
-from orchestrator.models.blocks.mlp import matrices as mlp
-from orchestrator.models.blocks.registry import attention_of
+from orchestrator.models.blocks.registry import EXPERTS, MLP, STATE_SPACE, Block, attention_of
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.model_fields import Fields
+    from orchestrator.models.blocks.model_fields import HybridFields, LayerFields
+
+Layer = tuple[Block, ...]
+"""Its blocks, in the order in which they are computed: each a branch of the residual stream, with a norm before it."""
 
 
-def transformer_layer(model: Fields, ffn: int) -> tuple[Matrix, ...]:
-    """The matrices of an attention and an MLP of width `ffn`, in the order in which they are computed with."""
-    return (*attention_of(model).matrices.matrices(model), *mlp.matrices(model, ffn))
+class Mixer(NamedTuple):
+    """What a layer of a hybrid can be."""
+
+    name: str
+    """For people."""
+    block_of: Callable[[Any], Block]
+    """From the model."""
+
+
+MIXERS: Final[Mapping[str, Mixer]] = {
+    "M": Mixer("state space", lambda model: STATE_SPACE),
+    "*": Mixer("attention", attention_of),
+    "-": Mixer("MLP", lambda model: MLP),
+}
+"""By megatron-core's letters."""
+_STATE_SPACE, _ATTENTION, _MLP = MIXERS
+
+
+def layers(model: LayerFields) -> tuple[Layer, ...]:
+    """The blocks of each layer. A T5's two halves are models of their own to whom asks this."""
+    if model.family.is_hybrid:  # a job that is not legal may have other letters
+        return tuple((MIXERS.get(letter, MIXERS[_MLP]).block_of(model),) for letter in layer_pattern(model))
+    attention = attention_of(model)
+    dense, routed = (attention, MLP), (attention, EXPERTS)
+    return tuple(routed if has_experts else dense for has_experts in model.moe_layers)
+
+
+def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:
+    """The matrices of a layer, in the order in which they are computed with."""
+    return tuple(matrix for block in layer for matrix in block.matrices.matrices(model))
+
+
+def layer_pattern(model: HybridFields) -> str:
+    """The letters of a hybrid's layers: as written, or by the ratios as megatron-core spaces them. Attentions lie
+    evenly between state space layers; of these, then, every so many is an MLP, the last ones of each stretch.
+    """
+    if model.hybrid_override_pattern is not None:
+        return model.hybrid_override_pattern
+    pattern = [_STATE_SPACE] * model.num_layers
+    attentions = round(model.num_layers * model.hybrid_attention_ratio)
+    _space(pattern, _ATTENTION, (model.num_layers - attentions) / (attentions + 1))
+    mlps = round(model.num_layers * model.hybrid_mlp_ratio)
+    if mlps > 0:
+        _space(pattern, _MLP, (model.num_layers - attentions - mlps) / mlps)
+    return "".join(pattern)
+
+
+def _space(pattern: list[str], letter: str, gap: float) -> None:
+    """Turn state space layers into others, one after each `gap` of them."""
+    left = gap
+    for index, kind in enumerate(pattern):
+        if kind != _STATE_SPACE:
+            continue
+        if left < 0.5:
+            pattern[index] = letter
+            left += gap
+        else:
+            left -= 1

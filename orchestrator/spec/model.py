@@ -9,8 +9,8 @@ from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFl
 from orchestrator.fields.values import Fraction, NonNegative, Positive, PositiveNumber, Text, refuse_bool
 from orchestrator.models.blocks.registry import AttentionBlock, attention_of
 from orchestrator.models.blocks.state_space.matrices import state_space_heads
+from orchestrator.models.layers import layer_pattern
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
-from orchestrator.spec.hybrid import layer_pattern
 from orchestrator.spec.lora import LoraSpec
 from orchestrator.spec.rope_scaling import RopeScaling
 from orchestrator.spec.vision import VisionSpec

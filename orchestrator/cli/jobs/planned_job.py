@@ -18,6 +18,7 @@ from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.kernel_selection.layers import WORTH
+from orchestrator.models.layers import MIXERS, layer_pattern
 from orchestrator.planning.checks.limits import partition_of, what_is_refused
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.hardware.devices import computing_unit
@@ -28,7 +29,6 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.quantities import amount, disk_size, memory_size, short_count, spec_duration, time_span
 from orchestrator.run.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.hybrid import KINDS, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.loading import LoadedJob
@@ -184,7 +184,7 @@ def _shape(model: ModelSpec) -> str:
         length = f"{model.seq_length} + {model.sample_length - model.seq_length}"
     if model.family.is_hybrid:
         counts = Counter(layer_pattern(model))
-        kinds = ", ".join(f"{counts[letter]} {kind}" for letter, kind in KINDS.items() if counts[letter])
+        kinds = ", ".join(f"{counts[letter]} {mixer.name}" for letter, mixer in MIXERS.items() if counts[letter])
         return f"{layers} layers ({kinds}), hidden {model.hidden_size}, sequence {length}"
     return f"{layers} layers, hidden {model.hidden_size}, sequence {length}"
 

@@ -11,6 +11,25 @@ FP32 = 4
 """Bytes."""
 
 
+class Degrees(NamedTuple):
+    """How many ranks share out a layer's weights."""
+
+    tp: int = 1
+    etp: int = 1
+    """Those that split each expert."""
+    ep: int = 1
+    """Those that have other experts each."""
+
+
+class Routing(NamedTuple):
+    """Experts of a layer, of which each token passes some."""
+
+    experts: int
+    chosen: int
+    kept: float
+    """Share of the tokens routed to an expert that it takes; the others are dropped."""
+
+
 class Matrix(NamedTuple):
     """The weight of a linear layer, and its bias, whole."""
 
@@ -18,16 +37,19 @@ class Matrix(NamedTuple):
     """Of the linear layer among its block's modules."""
     inputs: int
     outputs: int
-    parallel: Literal["column", "row"]
-    """What tensor parallelism splits: the outputs (column), or the inputs, after which ranks sum what they have."""
+    parallel: Literal["column", "row", "replicated"]
+    """What tensor parallelism splits: the outputs (column), or the inputs, after which ranks sum what they have (row).
+    Replicated, every rank has it whole, and multiplies its own tokens by it."""
     has_bias: bool
+    routing: Routing | None = None
+    """Where each expert has such a matrix; None where every token passes it."""
 
-    def parameters(self, tp: int) -> int:
-        """Those that each of `tp` ranks holds."""
-        if self.parallel == "column":
-            held = self.outputs // tp
-            return held * self.inputs + (held if self.has_bias else 0)
-        return self.inputs * self.outputs // tp + (self.outputs if self.has_bias else 0)
+    def parameters(self, degrees: Degrees) -> int:
+        """Those that each rank holds."""
+        tp, count = (degrees.tp, 1) if self.routing is None else (degrees.etp, self.routing.experts // degrees.ep)
+        outputs = self.outputs // tp if self.parallel == "column" else self.outputs
+        weight = self.inputs * outputs // (tp if self.parallel == "row" else 1)
+        return count * (weight + (outputs if self.has_bias else 0))
 
     def split(self, tp: int) -> tuple[float, float]:
         """Inputs and outputs on each of `tp` ranks."""
@@ -80,9 +102,14 @@ class RankShape(NamedTuple):
     positions: int
     """Tokens of one sequence on this rank."""
     hidden: int
-    tp: int
+    degrees: Degrees
     cp: int
     sequence_parallel: bool
+
+    @property
+    def tp(self) -> int:
+        """Ranks of a tensor-parallel region."""
+        return self.degrees.tp
 
     @property
     def stream(self) -> int:
@@ -105,6 +132,16 @@ class CoreKernels(NamedTuple):
     """Sequences hold several conversations, which a mask keeps apart."""
     is_recomputed: bool
     """The core is computed again in the backward pass."""
+
+
+class FeedForwardKernels(NamedTuple):
+    """What computes an MLP or experts."""
+
+    engine: bool
+    """Transformer Engine's layers."""
+    in_fp8: bool
+    groups_experts: bool
+    """All experts of a rank are multiplied in one kernel."""
 
 
 class Accesses(Protocol):
@@ -135,6 +172,47 @@ class CoreWork(NamedTuple):
     """One kernel rotates queries and keys as their projection left them."""
     is_fused: bool
     """The core is a fused kernel, which takes no mask of every score."""
+
+
+class RoutingCosts(Protocol):
+    """Accesses and kernels of routing tokens to experts (planning/hardware/fitted_constants.json)."""
+
+    @property
+    def moved(self) -> ForwardBackward: ...
+    @property
+    def sorted(self) -> ForwardBackward: ...
+    @property
+    def routed(self) -> ForwardBackward: ...
+    @property
+    def launches(self) -> ForwardBackward: ...
+    @property
+    def launches_of_expert(self) -> ForwardBackward: ...
+    @property
+    def counting_seconds(self) -> float: ...
+
+
+class FeedForwardWork(NamedTuple):
+    """A micro-batch of a rank, as an MLP or experts see it."""
+
+    width: int
+    """Bytes of an element."""
+    tokens: float
+    own_tokens: float
+    """Between tensor-parallel regions."""
+    degrees: Degrees
+    groups_experts: bool
+    costs: RoutingCosts
+
+
+class Exchange(NamedTuple):
+    """Elements by which tokens come to other ranks and back, once each way in a pass."""
+
+    gathered: float = 0
+    """By all ranks that share out the experts, in all."""
+    sent: float = 0
+    """By each rank to those that have other experts."""
+    split: float = 0
+    """Gathered by ranks that split each expert, in all."""
 
 
 class LayerTools(NamedTuple):

@@ -7,16 +7,80 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from orchestrator.fields.base import Section
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.protocols import LayersPart, MatricesPart, MemoryPart, TimePart, WeightsPart
+    from orchestrator.models.blocks.protocols import (
+        AttentionMatrices,
+        FeedForwardMemory,
+        FeedForwardTime,
+        LayersPart,
+        MatricesPart,
+        MemoryPart,
+        StateSpaceMatrices,
+        StateSpaceMemory,
+        StateSpaceTime,
+        TimePart,
+        WeightsPart,
+    )
     from orchestrator.models.registry import Feature, ModelFamily
 
 
-class AttentionBlock:
+class _Folder:
+    """What any block has."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """Its folder."""
+
+    @cached_property
+    def matrices(self) -> MatricesPart:
+        return cast("MatricesPart", self.part("matrices"))
+
+    def part(self, name: str) -> Any:
+        """A module of its folder."""
+        return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
+
+
+class FeedForwardBlock(_Folder):
+    """What computes on each token by itself: an MLP, or experts."""
+
+    def __init__(self, name: str, *, recomputed_as: Literal["mlp", "moe"], has_norm_module: bool = False) -> None:
+        super().__init__(name)
+        self.recomputed_as = recomputed_as
+        """Its name in `runtime.recompute_modules`."""
+        self.has_norm_module = has_norm_module
+        """Whether the norm before it is a module of its own with any layers; else it is a part of Transformer Engine's
+        first linear."""
+
+    @cached_property
+    def memory(self) -> FeedForwardMemory:
+        return cast("FeedForwardMemory", self.part("memory"))
+
+    @cached_property
+    def time(self) -> FeedForwardTime:
+        return cast("FeedForwardTime", self.part("time"))
+
+
+class StateSpaceBlock(_Folder):
+    """What passes a state from token to token."""
+
+    @cached_property
+    def matrices(self) -> StateSpaceMatrices:
+        return cast("StateSpaceMatrices", self.part("matrices"))
+
+    @cached_property
+    def memory(self) -> StateSpaceMemory:
+        return cast("StateSpaceMemory", self.part("memory"))
+
+    @cached_property
+    def time(self) -> StateSpaceTime:
+        return cast("StateSpaceTime", self.part("time"))
+
+
+class AttentionBlock(_Folder):
     """A way for tokens to attend to each other."""
 
     def __init__(
@@ -29,8 +93,7 @@ class AttentionBlock:
         features: frozenset[Feature] | None = None,
         declares: str = "",
     ) -> None:
-        self.name = name
-        """Its folder."""
+        super().__init__(name)
         self.is_used = is_used
         """Whether a model's layers have it, by the model's fields."""
         self.field = field
@@ -50,8 +113,8 @@ class AttentionBlock:
         return self._features is None or feature in self._features
 
     @cached_property
-    def matrices(self) -> MatricesPart:
-        return cast("MatricesPart", self.part("matrices"))
+    def matrices(self) -> AttentionMatrices:
+        return cast("AttentionMatrices", self.part("matrices"))
 
     @cached_property
     def memory(self) -> MemoryPart:
@@ -69,14 +132,15 @@ class AttentionBlock:
     def layers(self) -> LayersPart:
         return cast("LayersPart", self.part("layers"))
 
-    def part(self, name: str) -> Any:
-        """A module of its folder."""
-        return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
 
-
+Block = AttentionBlock | FeedForwardBlock | StateSpaceBlock
+"""A branch of the residual stream, behind a norm."""
 GROUPED_QUERY: Final = AttentionBlock("grouped_query_attention", is_used=lambda model: True)
 ATTENTIONS: Final = (GROUPED_QUERY,)
 """The first that a model has is its attention."""
+MLP: Final = FeedForwardBlock("mlp", recomputed_as="mlp")
+EXPERTS: Final = FeedForwardBlock("experts", recomputed_as="moe", has_norm_module=True)
+STATE_SPACE: Final = StateSpaceBlock("state_space")
 
 
 class _BlockFields:

@@ -9,10 +9,8 @@ s sequence length, V padded vocabulary).
 
 from __future__ import annotations
 
-from orchestrator.planning.flops.hybrid import HYBRID_FORMULA, hybrid_flops
 from orchestrator.planning.flops.layers import attended, layers_flops
 from orchestrator.planning.flops.lora import LORA_FORMULA, lora_flops
-from orchestrator.planning.flops.megatron_count import CAUSAL_FORMULA, causal_layers_flops
 from orchestrator.planning.flops.t5 import T5_FORMULA, t5_flops
 from orchestrator.planning.flops.vision import vision_flops, vision_formula
 from orchestrator.planning.hardware.devices import shipped
@@ -26,8 +24,19 @@ FORMULA = (
     "c the capacity factor where it is below 1, and else 1"
 )
 """The formula as it is stored beside a number."""
-
-
+CAUSAL_FORMULA = (
+    "T * (6*L*(h*(q+2*k) + q*h + q*s + m*h*f) + 6*V*h); as Megatron-LM counts, half of attention's scores; T tokens, "
+    "L layers, h hidden, q query width, k key width, m MLP matrices (2, gated 3), f ffn width, s sequence, V padded "
+    "vocabulary; in a layer with experts m*f is m*(chosen experts * their width + shared width)"
+)
+"""Neither windows nor routers nor dropped tokens are counted, nor what is bidirectional in full."""
+HYBRID_FORMULA = (
+    "T * (3*M*(2*h*p + 7*w*n + 2*w*h) + A*(6*(h*(q+2*k) + q*h) + 12*q*s) + 6*F*m*h*f + 6*V*h); T tokens, "
+    "M, A and F layers of state space, attention and MLP, h hidden, w width of a state space layer, n its state, "
+    "p = 2*w + 2*groups*n + heads, q query width, k key width, s sequence, m MLP matrices (2, gated 3), f ffn width, "
+    "V padded vocabulary"
+)
+"""Megatron-LM counts the scan as 7*w*n as well."""
 _MASKED_LM_HEAD = " + 6*h*h"
 """Its dense layer."""
 
@@ -70,11 +79,9 @@ def _flops(job: JobSpec, tokens: int, padded_vocab: int, *, causal: bool) -> flo
     model = job.model
     if model.family.is_encoder_decoder:
         return t5_flops(model, tokens, padded_vocab, causal)
-    if model.family.is_hybrid:
-        return hybrid_flops(model, tokens, padded_vocab, causal)
     if model.has_adapters:
         return tokens * lora_flops(model, model.seq_length / 2 if causal else attended(model), padded_vocab)
-    layers = causal_layers_flops(model) if causal else layers_flops(model)
+    layers = layers_flops(model, causal=causal)
     if job.has_task:
         return float(tokens * layers)
     h = model.hidden_size

@@ -1,23 +1,48 @@
-"""Model FLOPs of transformer layers."""
+"""Model FLOPs of layers, as sums over their blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from orchestrator.models.blocks.base import Matrix
+from orchestrator.models.blocks.registry import AttentionBlock, Block, StateSpaceBlock
+from orchestrator.models.layers import layers
+from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.spec.model import ModelSpec
 
 
-def layers_flops(model: ModelSpec) -> float:
-    """Floating-point operations of forward and backward of all layers over one token."""
-    h, matrices = model.hidden_size, 3 if model.is_gated else 2
-    routed = sum(model.moe_layers)
-    attention = 6 * attention_products(model) + 12 * scores_width(model) * attended(model)
-    dense = 6 * matrices * h * model.ffn_size
-    experts = 6 * h * (matrices * model.active_ffn_size + model.expert_count)
-    return model.num_layers * attention + (model.num_layers - routed) * dense + routed * experts
+def layers_flops(model: ModelSpec, *, causal: bool = False) -> float:
+    """Floating-point operations of forward and backward of all layers over one token. `causal`: as Megatron-LM counts
+    them (num_floating_point_operations of its training/training.py).
+    """
+    kinds = kinds_of(layers(model))
+    return sum(count * sum(_block_flops(model, block, causal) for block in layer) for layer, count in kinds)
 
 
-def attention_products(model: ModelSpec) -> int:
-    """Products of one attention's matrices for each token, a multiplication and an addition each."""
-    return sum(each.inputs * each.outputs for each in model.attention.matrices.matrices(model))
+def _block_flops(model: ModelSpec, block: Block, causal: bool) -> float:
+    flops = 6 * (_megatron_products if causal else _products)(block.matrices.matrices(model))
+    if isinstance(block, AttentionBlock):
+        flops += 6 * model.seq_length * scores_width(model) if causal else 12 * scores_width(model) * attended(model)
+    if isinstance(block, StateSpaceBlock):
+        flops += 3 * block.matrices.scan_flops(model)
+    return flops
+
+
+def _products(matrices: Iterable[Matrix]) -> float:
+    """Products of matrices for each token, a multiplication and an addition each; of experts those that it passes."""
+    return sum(
+        each.inputs * each.outputs * (1 if each.routing is None else each.routing.chosen * each.routing.kept)
+        for each in matrices
+    )
+
+
+def _megatron_products(matrices: Iterable[Matrix]) -> float:
+    """The same without routers, and with tokens that are dropped."""
+    return sum(
+        each.inputs * each.outputs * (1 if each.routing is None else each.routing.chosen)
+        for each in matrices
+        if each.parallel != "replicated"
+    )
 
 
 def scores_width(model: ModelSpec) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.models.layers import transformer_layer
+from orchestrator.models.layers import layers, matrices_of
 from orchestrator.planning.flops.layers import scores_width
 from orchestrator.planning.parameters.adapters import adapter_parameters
 from orchestrator.spec.model import ModelSpec
@@ -17,7 +17,7 @@ LORA_FORMULA = (
 
 def lora_flops(model: ModelSpec, attended: float, padded_vocab: int) -> float:
     """Floating-point operations of forward and backward over a token. `attended`: the s of attention."""
-    matrices, width = transformer_layer(model, model.ffn_size), scores_width(model)
+    matrices, width = matrices_of(model, layers(model)[0]), scores_width(model)
     frozen = sum(each.inputs * each.outputs for each in matrices)
     layer = 4 * frozen + 6 * adapter_parameters(model, 1) + 12 * width * attended
     unneeded = 0.0 if "linear_qkv" in model.adapters.target_modules else 8 * width * attended

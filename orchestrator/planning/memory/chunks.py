@@ -5,19 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.models.blocks.base import RankShape
-from orchestrator.models.blocks.mlp import memory as mlp
+from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
-from orchestrator.planning.layout.topology import layers_of_stages
-from orchestrator.planning.memory.experts import backward_of_experts, inputs_of_experts, saved_by_experts
+from orchestrator.planning.layout.chunk_layers import Kinds, kinds_of_stages
 from orchestrator.planning.memory.fp8 import kept_less
-from orchestrator.planning.memory.hybrid import kept_by_kind
-from orchestrator.planning.memory.layer import backward_of_layer, rank_shape, saved_by_layer
+from orchestrator.planning.memory.layer import backward_of_layer, linear_inputs, rank_shape, saved_by_layer
 from orchestrator.planning.memory.t5 import kept_beyond
-from orchestrator.planning.parameters import layers_with_experts
 from orchestrator.spec.encoder_decoder import HALVES
-from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.sections.runtime import Layers
 
 
@@ -37,34 +32,23 @@ def chunks_of_stages(job: JobSpec, sizes: RankShape, layers: Layers) -> list[tup
     """[stage][chunk]: what each keeps."""
     if job.model.family.is_encoder_decoder:
         return _of_halves(job, layers)
-    if job.model.family.is_hybrid:
-        return _of_hybrid(job, sizes, layers)
-    in_stages = [
-        tuple(zip(*chunks, strict=True))
-        for chunks in zip(
-            layers_of_chunks(job.model.num_layers, job.parallelism), layers_with_experts(job), strict=True
-        )
-    ]
-    alike = {held: of_layers(job, sizes, layers, *held) for held in {each for stage in in_stages for each in stage}}
-    return [tuple(alike[held] for held in stage) for stage in in_stages]
+    in_stages = kinds_of_stages(job)
+    alike = {kinds: of_layers(job, sizes, layers, kinds) for chunks in in_stages for kinds in chunks}
+    return [tuple(alike[kinds] for kinds in chunks) for chunks in in_stages]
 
 
-def of_layers(job: JobSpec, sizes: RankShape, layers: Layers, count: int, routed: int) -> Activations:
-    """Of one model chunk of `count` layers, `routed` of them with experts, over one micro-batch: its transformer layers
-    only.
-    """
+def of_layers(job: JobSpec, sizes: RankShape, layers: Layers, kinds: Kinds) -> Activations:
+    """Of the layers of one model chunk, over one micro-batch."""
     runtime = job.runtime
     selective = "core_attn" in runtime.recomputed_modules
-    of_mlp = 0 if "mlp" in runtime.recomputed_modules else mlp.inner(job.model, sizes)
-    dense = largest = saved_by_layer(job, sizes, layers, selective=selective) - kept_less(job, sizes, of_mlp)
-    whole, backward = count * dense, backward_of_layer(job, sizes, layers)
-    if routed:
-        experts = saved_by_experts(job, sizes, layers)
-        largest = saved_by_layer(job, sizes, layers, selective=selective, experts=experts)
-        of_experts = 0 if "moe" in runtime.recomputed_modules else inputs_of_experts(job, sizes, layers)
-        largest -= kept_less(job, sizes, of_experts)
-        whole = (count - routed) * dense + routed * largest
-        backward = max(backward if routed < count else 0, backward_of_experts(job, sizes, layers))
+    kept = [
+        saved_by_layer(job, layer, sizes, layers, selective=selective)
+        - kept_less(job, sizes, linear_inputs(job, layer, sizes))
+        for layer, _ in kinds
+    ]
+    count, largest = sum(count for _, count in kinds), max(kept, default=0)
+    whole = sum(each * count for each, (_, count) in zip(kept, kinds, strict=True))
+    backward = max((backward_of_layer(job, layer, sizes, layers) for layer, _ in kinds), default=0)
     if runtime.recompute_granularity != "full":
         offloaded = min(max((runtime.cpu_offloading_num_layers or 0) - 1, 0), count)  # one of them is on its way
         return Activations(whole * (count - offloaded) // max(count, 1), backward)
@@ -78,20 +62,6 @@ def of_layers(job: JobSpec, sizes: RankShape, layers: Layers, count: int, routed
     return Activations(groups * stream, group * largest + backward)
 
 
-def _of_hybrid(job: JobSpec, sizes: RankShape, layers: Layers) -> list[tuple[Activations, ...]]:
-    kept, pattern = kept_by_kind(job, sizes, layers), layer_pattern(job.model)
-    found = []
-    for chunks in layers_of_stages(job.model, job.parallelism):
-        of_chunks = [[kept.get(kind, kept[MLP]) for kind in pattern[chunk.first : chunk.last + 1]] for chunk in chunks]
-        found.append(
-            tuple(
-                Activations(sum(each.saved for each in held), max((each.backward for each in held), default=0))
-                for held in of_chunks
-            )
-        )
-    return found
-
-
 def _of_halves(job: JobSpec, layers: Layers) -> list[tuple[Activations, ...]]:
     """Of each stage of a T5, which is one chunk with layers of the encoder, of the decoder, or of both."""
     alone = {half: half_job(job, half) for half in HALVES}
@@ -101,7 +71,8 @@ def _of_halves(job: JobSpec, layers: Layers) -> list[tuple[Activations, ...]]:
     for stage in range(job.parallelism.pipeline_model_parallel_size):
         saved = backward = 0
         for half, count in halves_of_stage(job, stage).items():
-            each, more = of_layers(alone[half], sizes[half], layers, count, 0), kept_beyond(job, half, sizes)
+            kinds = ((layers_of(alone[half].model)[0], count),)
+            each, more = of_layers(alone[half], sizes[half], layers, kinds), kept_beyond(job, half, sizes)
             saved += each.saved + (0 if recomputed else count * more)
             backward = max(backward, each.backward + (more if recomputed else 0))
         found.append((Activations(saved, backward),))

@@ -8,29 +8,31 @@ Layers at the ends that stay in bf16 count as if they were a part of each. Scali
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from orchestrator.models.blocks.base import RankShape
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
-from orchestrator.planning.parameters.experts import held_by_rank, layers_parameters
-from orchestrator.planning.parameters.layer import layer_parameters
+from orchestrator.planning.layout.chunk_layers import Kinds
+from orchestrator.planning.parameters.layer import degrees_of, layer_parameters
 from orchestrator.spec.job import JobSpec
 
 _BOTH_ORDERS = 2
 
 
-def copies_of_weights(job: JobSpec, stage: int, layers: int, routed: int) -> int:
-    """Of the matrices of a stage with `layers` layers, `routed` of them with experts."""
+def copies_of_weights(job: JobSpec, stage: int, chunks: Iterable[Kinds]) -> int:
+    """Of the matrices of a stage whose model chunks have these layers."""
     fp8 = job.precision.fp8
     if fp8 is None:
         return 0
-    model, tp = job.model, job.parallelism.tensor_model_parallel_size
+    model, degrees = job.model, degrees_of(job.parallelism)
     if model.family.is_encoder_decoder:
         count = 0
         for half, held in halves_of_stage(job, stage).items():
-            count += held * layer_parameters(half_job(job, half).model, tp)
+            count += held * layer_parameters(half_job(job, half).model, degrees)
             if half == "decoder":  # queries and outputs, keys and values of the attention to the encoder
-                count += held * 4 * model.hidden_size * model.num_attention_heads * model.head_dim // tp
+                count += held * 4 * model.hidden_size * model.num_attention_heads * model.head_dim // degrees.tp
     else:
-        count = layers_parameters(model, layers, routed, tp, held_by_rank(model, job.parallelism))
+        count = sum(each * layer_parameters(model, degrees, layer) for kinds in chunks for layer, each in kinds)
     return int(_BOTH_ORDERS * count * fp8.share_of_layers(job.model.num_layers))
 
 

@@ -1,4 +1,4 @@
-"""What one transformer layer holds for its backward pass, and what that pass takes beside it. Bytes of one rank.
+"""What one layer holds for its backward pass, and what that pass takes beside it. Bytes of one rank.
 
 Counted from the tensors that autograd saves, each storage once (Korthikanti et al. 2022, "Reducing Activation
 Recomputation in Large Transformer Models", section 4, counts the same for an attention that keeps its scores; ours does
@@ -8,9 +8,12 @@ micro-batch on this rank, h hidden, q and k the widths of this rank's queries an
 
 from __future__ import annotations
 
+from orchestrator.kernel_selection.experts import groups_experts
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
-from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
-from orchestrator.models.blocks.mlp import memory as mlp
+from orchestrator.models.blocks.base import FP32, CoreKernels, FeedForwardKernels, RankShape, norm_statistics
+from orchestrator.models.blocks.registry import EXPERTS, MLP, AttentionBlock, Block, FeedForwardBlock, StateSpaceBlock
+from orchestrator.models.layers import Layer
+from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.precision import DTYPE_BYTES
 from orchestrator.spec.sections.runtime import Layers
@@ -27,7 +30,7 @@ def rank_shape(job: JobSpec) -> RankShape:
         own_tokens=tokens // tp if sharded else tokens,
         positions=model.seq_length // cp,
         hidden=model.hidden_size,
-        tp=tp,
+        degrees=degrees_of(degrees),
         cp=cp,
         sequence_parallel=sharded,
     )
@@ -38,43 +41,72 @@ def core_kernels(job: JobSpec, layers: Layers, *, is_recomputed: bool) -> CoreKe
     return CoreKernels(layers, rotates_projection(job, layers), job.data.packs, is_recomputed)
 
 
-def saved_by_layer(
-    job: JobSpec, sizes: RankShape, layers: Layers, *, selective: bool, experts: int | None = None
-) -> int:
-    """Bytes that one layer keeps from its forward to its backward pass over one micro-batch.
-
-    `selective`: the attention is recomputed. `experts`: what its experts keep, where it has some.
+def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers, *, selective: bool) -> int:
+    """Bytes that one layer keeps from its forward to its backward pass over one micro-batch. `selective`: the attention
+    is recomputed.
     """
-    statistics = norm_statistics(job.model)
-    norms = 2 * (2 * sizes.stream + sizes.own_tokens * statistics)  # input, statistics, and output for the linear
-    if "layernorm" in job.runtime.recomputed_modules and layers == "torch":  # a part of the linear in the other
-        norms = 2 * sizes.stream
-    elif "layernorm" in job.runtime.recomputed_modules and experts is not None:  # the one before experts is not
-        norms -= sizes.stream + sizes.own_tokens * statistics
-    dropped = 2 * sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0  # masks of one byte
-    of_mlp = mlp.saved(job.model, sizes) if experts is None else experts
-    if ("mlp" if experts is None else "moe") in job.runtime.recomputed_modules:
-        of_mlp = 0
-    kernels = core_kernels(job, layers, is_recomputed=selective)
-    attention = job.model.attention.memory.saved(job.model, sizes, kernels)
-    return norms + _of_large_weights(job, sizes, layers) + attention + of_mlp + dropped
+    dropped = sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0  # masks of one byte
+    return _of_large_weights(job, layer, sizes, layers) + sum(
+        _kept_by_norm(job, block, sizes, layers) + _saved_by_block(job, block, sizes, layers, selective) + dropped
+        for block in layer
+    )
 
 
-def _of_large_weights(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
-    """Torch's norms that multiply by 1 + weight compute on, and keep, fp32 copies of that and of their input."""
-    if not job.model.apply_layernorm_1p or layers != "torch":
+def _saved_by_block(job: JobSpec, block: Block, sizes: RankShape, layers: Layers, selective: bool) -> int:
+    model = job.model
+    if isinstance(block, AttentionBlock):
+        return block.memory.saved(model, sizes, core_kernels(job, layers, is_recomputed=selective))
+    if isinstance(block, FeedForwardBlock) and block.recomputed_as in job.runtime.recomputed_modules:
+        return 0
+    return block.memory.saved(model, sizes)
+
+
+def _kept_by_norm(job: JobSpec, block: Block, sizes: RankShape, layers: Layers) -> int:
+    """Its input, statistics, and output for the linear. In Transformer Engine's layers most norms are a part of that,
+    and not recomputed by themselves.
+    """
+    is_module = layers == "torch" or (isinstance(block, FeedForwardBlock) and block.has_norm_module)
+    if is_module and "layernorm" in job.runtime.recomputed_modules:
+        return sizes.stream
+    return 2 * sizes.stream + sizes.own_tokens * norm_statistics(job.model)
+
+
+def _of_large_weights(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
+    """Torch's norms that multiply by 1 + weight compute on, and keep, fp32 copies of that and of their input. Those of
+    a hybrid are counted with its attentions, two each.
+    """
+    if not job.model.apply_layernorm_1p or layers != "torch" or not isinstance(layer[0], AttentionBlock):
         return 0
     return 2 * (sizes.stream * (FP32 - sizes.width) // sizes.width + sizes.hidden * FP32)
 
 
-def backward_of_layer(job: JobSpec, sizes: RankShape, layers: Layers) -> int:
+def linear_inputs(job: JobSpec, layer: Layer, sizes: RankShape) -> int:
+    """Of what a layer keeps, the inputs of linear layers inside its MLP or experts."""
+    modules = job.runtime.recomputed_modules
+    kept = (each for each in layer if isinstance(each, FeedForwardBlock) and each.recomputed_as not in modules)
+    return sum(each.memory.inputs(job.model, sizes) for each in kept)
+
+
+def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
     """The most that the backward pass of a layer takes beyond everything that was saved when it began, in bytes.
 
-    That is in its MLP; the attention comes when the MLP's part is free again.
+    That is in its MLP or its experts: the attention comes when their part is free again. Only beside an MLP, or alone,
+    where it takes no more than one, is its own counted.
     """
-    again = mlp.saved(job.model, sizes) if "mlp" in job.runtime.recomputed_modules else 0
-    engine, in_fp8 = layers == "transformer_engine", job.precision.fp8 is not None
-    of_mlp = again + mlp.backward(job.model, sizes, engine=engine, in_fp8=in_fp8)
-    kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
-    attention = job.model.attention.memory.backward(job.model, sizes, kernels)
-    return max(of_mlp, attention)
+    attention = isinstance(layer[0], AttentionBlock)
+    blocks = (layer[0], MLP) if attention and EXPERTS not in layer else layer[attention:]
+    return max(_backward_of_block(job, block, sizes, layers) for block in blocks)
+
+
+def _backward_of_block(job: JobSpec, block: Block, sizes: RankShape, layers: Layers) -> int:
+    model, runtime = job.model, job.runtime
+    if isinstance(block, AttentionBlock):
+        is_recomputed = runtime.recompute_granularity == "selective"
+        return block.memory.backward(model, sizes, core_kernels(job, layers, is_recomputed=is_recomputed))
+    if isinstance(block, StateSpaceBlock):
+        return block.memory.backward(model, sizes)
+    again = block.memory.saved(model, sizes) if block.recomputed_as in runtime.recomputed_modules else 0
+    kernels = FeedForwardKernels(
+        layers == "transformer_engine", job.precision.fp8 is not None, groups_experts(job, layers)
+    )
+    return again + block.memory.backward(model, sizes, kernels)

@@ -11,19 +11,19 @@ from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.models.blocks.grouped_query_attention.memory import rotary_width
+from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.layout import pipeline
+from orchestrator.planning.layout.chunk_layers import kinds_of, kinds_of_stages, shares_of
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
-from orchestrator.planning.memory.experts import gathered_tokens, saved_by_experts
 from orchestrator.planning.memory.fp8 import copies_of_weights
 from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
-from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
+from orchestrator.planning.parameters import stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.trainable import trained_parameters
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.sections.runtime import Layers
 
 _CUBLAS_WORKSPACE = 32 * MIB
@@ -62,7 +62,9 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     """Predict the memory of each stage for a vocabulary of `padded_vocab` rows. Pure arithmetic, well under 1 ms."""
     degrees = job.parallelism
     sizes = rank_shape(job)
-    in_stages, routed = layers_of_chunks(job.model.num_layers, degrees), layers_with_experts(job)
+    in_stages = kinds_of_stages(job)
+    blocks = {block for chunks in in_stages for kinds in chunks for block in shares_of(kinds)}
+    dispatched = sum(block.memory.buffers(job.model, sizes) for block in blocks)
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
@@ -73,9 +75,9 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         in_flight = _in_flight(pp, chunks, job, sizes.stream)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, experts[pp], sizes, layers, last)
-        lasting["buffers"] += in_flight.between * sizes.stream
+        lasting["buffers"] += dispatched + in_flight.between * sizes.stream
         lasting = _without_frozen(lasting, trained[pp], count)
-        if copies := copies_of_weights(job, pp, sum(in_stages[pp]), sum(routed[pp])):
+        if copies := copies_of_weights(job, pp, in_stages[pp]):
             lasting["fp8_weights"] = copies
         moments = _moments(
             job, padded_vocab, layers, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last
@@ -151,8 +153,7 @@ def _lasting(job: JobSpec, count: int, experts: int, sizes: RankShape, layers: L
     precision = job.precision
     moments = job.optimizer.state_tensors * FP32
     main = FP32 if precision.dtype != "fp32" else 0  # fp32 weights are their own main copy
-    buffers = gathered_tokens(job, sizes)
-    buffers += _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
+    buffers = _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
     buffers += masks(job, sizes, layers)
     if sizes.sequence_parallel and (layers == "torch" or last):
         buffers += sizes.whole_stream  # megatron-core's linears gather their input into one buffer
@@ -175,15 +176,12 @@ def _without_frozen(lasting: dict[str, int], trained: int, count: int) -> dict[s
 
 
 def offloaded_bytes(job: JobSpec, layers: Layers) -> int:
-    """What a pass over one micro-batch moves to the host's memory, of layers that are alike but for their experts."""
+    """What a pass over one micro-batch moves to the host's memory: of each layer the mean."""
     count, sizes = job.runtime.cpu_offloading_num_layers or 0, rank_shape(job)
     if not count:
         return 0
-    routed = sum(map(sum, layers_with_experts(job)))
-    whole = (job.model.num_layers - routed) * saved_by_layer(job, sizes, layers, selective=False)
-    if routed:
-        experts = saved_by_experts(job, sizes, layers)
-        whole += routed * saved_by_layer(job, sizes, layers, selective=False, experts=experts)
+    kinds = kinds_of(layers_of(job.model))
+    whole = sum(each * saved_by_layer(job, layer, sizes, layers, selective=False) for layer, each in kinds)
     return whole * count // job.model.num_layers
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import norm_statistics
+from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.memory.chunks import Activations, of_layers
 from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.planning.vision import CHANNELS, encoder_job
@@ -28,15 +29,15 @@ def _of_images(job: JobSpec, vision: VisionSpec, layers: Layers) -> Activations:
     yet.
     """
     own, tp = encoder_job(job, vision), job.parallelism.tensor_model_parallel_size
-    sizes, hidden = rank_shape(own), job.model.hidden_size
+    sizes, hidden, layer = rank_shape(own), job.model.hidden_size, layers_of(own.model)[0]
     numbers = own.batch.micro_batch_size * CHANNELS * vision.image_size**2
     given = own.batch.micro_batch_size * vision.tokens_per_image * hidden * sizes.width
     # The images themselves, what the last layer gives, and the activation's input and output.
     kept = numbers + sizes.stream + 2 * given // tp
     projector = given + given // tp + hidden * hidden // tp * sizes.width
     if vision.freeze:
-        return Activations(kept, max(projector, saved_by_layer(own, sizes, layers, selective=False)))
+        return Activations(kept, max(projector, saved_by_layer(own, layer, sizes, layers, selective=False)))
     # In the activations' format, for the matrix of patches; and the input of the norm before the layers.
     kept += numbers * sizes.width + sizes.stream + sizes.own_tokens * norm_statistics(own.model)
-    encoder = of_layers(own, sizes, layers, vision.num_layers, 0)
+    encoder = of_layers(own, sizes, layers, ((layer, vision.num_layers),))
     return Activations(kept + encoder.saved, max(projector, encoder.backward))

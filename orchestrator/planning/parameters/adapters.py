@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.models.layers import transformer_layer
+from orchestrator.models.layers import layers, matrices_of
 from orchestrator.spec.model import ModelSpec
 
 
@@ -14,5 +14,6 @@ def adapter_parameters(model: ModelSpec, tp: int) -> int:
     """
     if not model.has_adapters:
         return 0
-    adapted = (each for each in transformer_layer(model, model.ffn_size) if each.name in model.adapters.target_modules)
+    matrices = matrices_of(model, layers(model)[0])
+    adapted = (each for each in matrices if each.name in model.adapters.target_modules)
     return model.adapters.rank * sum(int(sum(matrix.split(tp))) for matrix in adapted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from orchestrator.models.registry import FamilyTable
-from orchestrator.planning.parameters import bert, gpt, mamba, t5
+from orchestrator.planning.parameters import bert, gpt, t5
 from orchestrator.planning.parameters.counts import Parameters
 from orchestrator.spec.job import JobSpec
 
@@ -16,7 +16,7 @@ class _Counting(Protocol):
     def stage_parameters(self, job: JobSpec, padded_vocab: int) -> tuple[int, ...]: ...
 
 
-_FAMILIES: Final = FamilyTable[_Counting](gpt=gpt, bert=bert, t5=t5, mamba=mamba)
+_FAMILIES: Final = FamilyTable[_Counting](gpt=gpt, bert=bert, t5=t5, mamba=gpt)
 
 
 def parameters(job: JobSpec, padded_vocab: int) -> Parameters:

@@ -1,18 +1,16 @@
-"""Exact parameter counts of a GPT, per (tensor, pipeline) rank, as megatron-core builds it."""
+"""Exact parameter counts of a decoder, per (tensor, pipeline) rank, as megatron-core builds it."""
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import norm_parameters
+from functools import partial
+
+from orchestrator.models.blocks.base import Degrees, norm_parameters
+from orchestrator.models.layers import layers
+from orchestrator.planning.layout.chunk_layers import in_stages, kinds_of
 from orchestrator.planning.parameters.counts import Parameters, ranks_of
-from orchestrator.planning.parameters.experts import (
-    expert_parameters,
-    held_by_rank,
-    layers_parameters,
-    layers_with_experts,
-)
+from orchestrator.planning.parameters.layer import degrees_of, expert_parameters, layer_parameters
 from orchestrator.planning.parameters.vision import vision_parameters
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.model import ModelSpec
 
 
@@ -24,16 +22,18 @@ def parameters(job: JobSpec, padded_vocab: int) -> Parameters:
     stages = stage_parameters(job, padded_vocab)
     embedding = embedding_parameters(model, padded_vocab, 1)
     output = 0 if tied else padded_vocab * model.hidden_size
-    expert, routed = expert_parameters(model, 1), sum(model.moe_layers)
-    every, vision = model.expert_count * expert, vision_parameters(model, 1)
-    layers = layers_parameters(model, model.num_layers, routed, 1, every)
+    kinds, vision, whole = kinds_of(layers(model)), vision_parameters(model, 1), Degrees()
+    of_layers = sum(count * layer_parameters(model, whole, layer) for layer, count in kinds)
+    routed = {layer: expert_parameters(model, whole, layer) for layer, _ in kinds}
+    of_an_expert = sum(count * routed[layer] // max(model.expert_count, 1) for layer, count in kinds)
+    largest = max(routed, key=lambda layer: routed[layer])
     return Parameters(
-        total=vision + embedding + layers + norm_parameters(model, model.hidden_size) + output,
+        total=vision + embedding + of_layers + norm_parameters(model, model.hidden_size) + output,
         embedding=embedding,
         output=output,
-        per_layer=layers_parameters(model, 1, 1 if routed else 0, 1, every),
+        per_layer=of_layers // model.num_layers if model.family.is_hybrid else layer_parameters(model, whole, largest),
         per_rank=ranks_of(stages, tp),
-        inactive=routed * (every - model.moe_router_topk * expert),
+        inactive=of_an_expert * (model.expert_count - model.moe_router_topk) if model.has_experts else 0,
         vision=vision,
     )
 
@@ -42,12 +42,7 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
     """Parameters of any one tensor-parallel rank of each pipeline stage, all its model chunks together."""
     model, degrees = job.model, job.parallelism
     tp, pp = degrees.tensor_model_parallel_size, degrees.pipeline_model_parallel_size
-    held = held_by_rank(model, degrees)
-    in_stages = layers_of_chunks(model.num_layers, degrees)
-    counts = [
-        layers_parameters(model, sum(layers), sum(routed), tp, held)
-        for layers, routed in zip(in_stages, layers_with_experts(job), strict=True)
-    ]
+    counts = in_stages(job, partial(layer_parameters, model, degrees_of(degrees)))
     counts[0] += embedding_parameters(model, padded_vocab, tp) + vision_parameters(model, tp)
     counts[-1] += norm_parameters(model, model.hidden_size)
     if not job.has_task and (model.untie_embeddings_and_output_weights or pp > 1):

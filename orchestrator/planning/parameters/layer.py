@@ -1,25 +1,40 @@
-"""Parameters of one transformer layer."""
+"""Parameters of layers, as sums over their blocks."""
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import norm_parameters
-from orchestrator.models.blocks.mlp import matrices as mlp
+from functools import partial
+
+from orchestrator.models.blocks.base import Degrees, norm_parameters
+from orchestrator.models.layers import Layer, layers, matrices_of
+from orchestrator.planning.layout.chunk_layers import in_stages
 from orchestrator.planning.parameters.adapters import adapter_parameters
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.model import ModelSpec
 
 
-def layer_parameters(model: ModelSpec, tp: int) -> int:
-    """Parameters of one transformer layer with a dense MLP that each of `tp` tensor-parallel ranks holds."""
-    attention, mlp = attention_parameters(model, tp), mlp_parameters(model, model.ffn_size, tp)
-    return attention + mlp + 2 * norm_parameters(model, model.hidden_size) + adapter_parameters(model, tp)
+def degrees_of(degrees: ParallelismSpec) -> Degrees:
+    """Over how many ranks a job's weights are split."""
+    etp, ep = degrees.expert_tensor_parallel, degrees.expert_model_parallel_size
+    return Degrees(degrees.tensor_model_parallel_size, etp, ep)
 
 
-def attention_parameters(model: ModelSpec, tp: int) -> int:
-    """Parameters of one attention, without the norm before it, that each of `tp` ranks holds."""
-    block = model.attention.matrices
-    return sum(each.parameters(tp) for each in block.matrices(model)) + block.other_parameters(model, tp)
+def layer_parameters(model: ModelSpec, degrees: Degrees, layer: Layer | None = None) -> int:
+    """Parameters of a layer that each rank holds, with the norm before each block. The model's first by default."""
+    layer = layer or layers(model)[0]
+    matrices = sum(each.parameters(degrees) for each in matrices_of(model, layer))
+    others = sum(block.matrices.other_parameters(model, degrees.tp) for block in layer)
+    norms = len(layer) * norm_parameters(model, model.hidden_size)
+    return matrices + others + norms + adapter_parameters(model, degrees.tp)
 
 
-def mlp_parameters(model: ModelSpec, ffn: int, tp: int) -> int:
-    """Parameters of an MLP of width `ffn` that each of `tp` ranks holds; 0 where there is none."""
-    return sum(each.parameters(tp) for each in mlp.matrices(model, ffn))
+def expert_parameters(model: ModelSpec, degrees: Degrees, layer: Layer) -> int:
+    """Those of experts among them, of which a token passes some."""
+    return sum(each.parameters(degrees) for each in matrices_of(model, layer) if each.routing is not None)
+
+
+def stage_expert_parameters(job: JobSpec) -> tuple[int, ...]:
+    """Parameters of experts on any rank of each pipeline stage. Fewer ranks hold the same experts than hold the same
+    other weights.
+    """
+    return tuple(in_stages(job, partial(expert_parameters, job.model, degrees_of(job.parallelism))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import norm_parameters
+from orchestrator.models.blocks.base import Degrees, norm_parameters
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.planning.parameters.counts import Parameters, ranks_of
 from orchestrator.planning.parameters.gpt import embedding_parameters
@@ -49,11 +49,13 @@ def stage_parameters(job: JobSpec, padded_vocab: int) -> tuple[int, ...]:
 
 def cross_attention_parameters(model: ModelSpec, tp: int) -> int:
     """Parameters of a decoder layer's attention to the encoder, with its norm, on each of `tp` ranks."""
-    return sum(each.parameters(tp) for each in cross_matrices(model)) + norm_parameters(model, model.hidden_size)
+    return sum(each.parameters(Degrees(tp)) for each in cross_matrices(model)) + norm_parameters(
+        model, model.hidden_size
+    )
 
 
 def _layer(half: Half, model: ModelSpec, tp: int) -> int:
-    return layer_parameters(model, tp) + (cross_attention_parameters(model, tp) if half == "decoder" else 0)
+    return layer_parameters(model, Degrees(tp)) + (cross_attention_parameters(model, tp) if half == "decoder" else 0)
 
 
 def _beside_the_layers(model: ModelSpec, tp: int, *, is_end: bool) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.models.blocks.base import norm_parameters
+from orchestrator.models.blocks.base import Degrees, norm_parameters
 from orchestrator.planning.parameters.layer import layer_parameters
 from orchestrator.planning.vision import CHANNELS, encoder_model
 from orchestrator.spec.model import ModelSpec
@@ -24,4 +24,4 @@ def encoder_parameters(vision: VisionSpec, tp: int) -> int:
     """
     encoder, width = encoder_model(vision), vision.hidden_size
     before = (CHANNELS * vision.patch_size**2 + 1 + vision.positions) * width + norm_parameters(encoder, width)
-    return before + vision.num_layers * layer_parameters(encoder, tp)
+    return before + vision.num_layers * layer_parameters(encoder, Degrees(tp))

@@ -7,7 +7,7 @@ What is frozen is told by `Setting.is_frozen`: its linear layers compute no grad
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import ForwardBackward
-from orchestrator.models.layers import transformer_layer
+from orchestrator.models.layers import layers, matrices_of
 from orchestrator.planning.time.communication import group_of
 from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
 from orchestrator.planning.time.passes import Pass, add, split
@@ -22,7 +22,7 @@ def adapted(setting: Setting, layer: Pass) -> Pass:
     if not setting.model.has_adapters:
         return layer
     lora = setting.model.adapters
-    matrices = transformer_layer(setting.model, setting.model.ffn_size)
+    matrices = matrices_of(setting.model, layers(setting.model)[0])
     for matrix, linear in zip(matrices, split(matrices, setting.tp), strict=True):
         if matrix.name in lora.target_modules:
             beside = _beside(setting, linear, lora.rank, drops=lora.lora_dropout > 0)

@@ -7,13 +7,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.adapters import launches as adapter_launches
-from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.kernels.attention import goes_round
 from orchestrator.planning.time.kernels.elementwise import rotates_at_once
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
 from orchestrator.planning.time.setting import Setting
-from orchestrator.spec.sections.runtime import RecomputedModule
 
 
 class LaunchTime(NamedTuple):
@@ -33,15 +32,16 @@ NOTHING = LaunchTime(ForwardBackward(0.0, 0.0), ForwardBackward(0.0, 0.0))
 
 
 def with_host(
-    setting: Setting, each: Pass, layers: float, share: float, again: float, more: LaunchTime = NOTHING
+    setting: Setting, each: Pass, layers: float, shares: Shares, again: float, more: LaunchTime = NOTHING
 ) -> Pass:
-    """A pass with the gaps after its kernels, which takes at least as long as the host. `share` of the layers have
-    experts, the host starts `again` kernels to recompute what was not kept, and `more` than those of these layers.
+    """A pass over so many layers with the gaps after its kernels. It takes at least as long as the host, which starts
+    `again` kernels to recompute what was not kept, and `more` than those of these layers.
     """
-    host, gaps = starts(setting, layers, share, again).plus(more)
+    host, gaps = starts(setting, layers, shares, again).plus(more)
     ahead = _waits(each.forward, host.forward, gaps.forward)
     waits = not (setting.device.is_cpu or setting.captured)
-    counting = setting.device.fitted.experts.counting_seconds * layers * share if waits else 0.0
+    work = setting.feed_forward_work
+    counting = layers * sum(share * block.time.waiting(work) for block, share in shares.items()) if waits else 0.0
     back = _waits(each.backward, host.backward, gaps.backward)
     return Pass(add(each.forward, ahead, {"overhead": counting}), add(each.backward, back))
 
@@ -50,14 +50,14 @@ def _waits(parts: Parts, host: float, gap: float) -> Parts:
     return {"overhead": gap, "host": max(host - gap - sum(parts.values()), 0.0)}
 
 
-def starts(setting: Setting, layers: float, share: float, again: float) -> LaunchTime:
+def starts(setting: Setting, layers: float, shares: Shares, again: float) -> LaunchTime:
     """The same of so many layers."""
     device, fitted = setting.device, setting.device.fitted.host
     # On the CPU the host computes itself: nothing waits for it.
     work = device.efficiency.launch * (1.0 if device.is_cpu else fitted.starts_of_kernel * setting.host_slowness)
     if setting.captured:  # a start for each micro-batch
         work = 0.0
-    kernels, beside = _kernels(setting, share), _beside(setting)
+    kernels, beside = _kernels(setting, shares), _beside(setting)
     gap_of_one = fitted.gap_in_graph if setting.captured else fitted.gap * device.efficiency.launch
     return LaunchTime(
         ForwardBackward(
@@ -68,30 +68,34 @@ def starts(setting: Setting, layers: float, share: float, again: float) -> Launc
     )
 
 
-def started_again(setting: Setting, layers: int, share: float = 0.0) -> float:
-    """Kernels that recomputing starts once more, of so many layers, `share` of which have experts."""
+def started_again(setting: Setting, layers: int, shares: Shares) -> float:
+    """Kernels that recomputing starts once more, of so many layers."""
     granularity = setting.job.runtime.recompute_granularity
     if granularity is None:
         return 0.0
     if granularity == "full":
-        return layers_again(setting, layers) * (_kernels(setting, share).forward + _beside(setting).forward)
-    of_experts = share * expert_launches(setting).forward
-    parts: dict[RecomputedModule, float] = {"mlp": 1 - share, "moe": share}
+        return layers_again(setting, layers) * (_kernels(setting, shares).forward + _beside(setting).forward)
     modules = setting.job.runtime.recomputed_modules
-    started = setting.device.fitted.host.recomputed
-    found = sum(started[name] * parts.get(name, 1.0) for name in modules) * _plain(setting).forward
+    started, of_layers = setting.device.fitted.host.recomputed, {"mlp": 0.0, "moe": 0.0}
+    of_layers |= {block.recomputed_as: share for block, share in shares.items()}
+    found = sum(started[name] * of_layers.get(name, 1.0) for name in modules) * _plain(setting).forward
     found += _exchanging(setting).forward if "core_attn" in modules else 0.0
-    return layers * (found + (of_experts if "moe" in modules else 0.0))
+    again = {block: share for block, share in shares.items() if block.recomputed_as in modules}
+    return layers * (found + _more(setting, again).forward)
 
 
-def _kernels(setting: Setting, share: float) -> ForwardBackward:
+def _more(setting: Setting, shares: Shares) -> ForwardBackward:
+    """Kernels that the host starts more than for MLPs."""
+    found = ForwardBackward(0, 0)
+    for block, share in shares.items():
+        found = found.plus(block.time.more_launches(setting.model, setting.feed_forward_work), share)
+    return found
+
+
+def _kernels(setting: Setting, shares: Shares) -> ForwardBackward:
     """Kernels that the host starts for a layer."""
-    plain, own, of_experts = _plain(setting), adapter_launches(setting), expert_launches(setting)
-    casts = setting.device.fitted.fp8.launches if setting.products == "fp8" else ForwardBackward(0, 0)
-    return ForwardBackward(
-        plain.forward + share * of_experts.forward + own.forward + casts.forward,
-        plain.backward + share * of_experts.backward + own.backward + casts.backward,
-    )
+    found = _plain(setting).plus(_more(setting, shares)).plus(adapter_launches(setting))
+    return found.plus(setting.device.fitted.fp8.launches) if setting.products == "fp8" else found
 
 
 def _plain(setting: Setting) -> ForwardBackward:

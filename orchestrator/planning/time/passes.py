@@ -8,15 +8,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
-from orchestrator.models.blocks.base import Matrix
-from orchestrator.models.blocks.mlp import matrices as mlp
-from orchestrator.models.layers import transformer_layer
-from orchestrator.planning.time import experts
+from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix
+from orchestrator.models.blocks.registry import AttentionBlock, FeedForwardBlock, StateSpaceBlock
+from orchestrator.models.layers import Layer, matrices_of
+from orchestrator.models.layers import layers as layers_of
+from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.communication import Group, group_of
+from orchestrator.planning.time.experts import dispatch_seconds, routed_seconds
 from orchestrator.planning.time.kernels.attention import attention_of_variant, attention_seconds
 from orchestrator.planning.time.kernels.elementwise import embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.kernels.fp8 import casting_seconds
-from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds
+from orchestrator.planning.time.kernels.gemm import Linear, gemm_seconds, peak
 from orchestrator.planning.time.setting import Setting
 
 Parts = dict[str, float]
@@ -44,17 +46,37 @@ def scale(parts: Parts, factor: float) -> Parts:
     return {name: seconds * factor for name, seconds in parts.items()}
 
 
-def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
-    """One transformer layer, with a dense MLP or with experts."""
-    model, tp = setting.model, setting.tp
-    dense = model.shared_expert_size if has_experts else model.ffn_size
-    block = model.attention
-    scores = block.matrices.scores(model)
-    products = linear_passes(setting, split(transformer_layer(model, dense), tp), setting.products)
+def layer_pass(setting: Setting, layer: Layer | None = None) -> Pass:
+    """One layer: the products of its blocks, and what is between and around them; the model's first by default."""
+    layer = layer or layers_of(setting.model)[0]
+    memory, computed, sent = layer_seconds(setting, layer), [], []
+    for block in layer:
+        if isinstance(block, AttentionBlock):
+            computed.append(_core(setting, block))
+            sent.append(_exchanged(setting))
+        elif isinstance(block, FeedForwardBlock):
+            sent.append(_routed(setting, block))
+        else:
+            computed.append(_scan(setting, block))
+    products = linear_passes(setting, _linears(setting, layer), setting.products)
+    moved = Pass({"memory_bound": memory.forward}, {"memory_bound": memory.backward})
+    each = [products, *computed, moved, *sent]
+    return Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each)))
+
+
+def _linears(setting: Setting, layer: Layer) -> list[Linear]:
+    """What tensor parallelism splits of a layer's matrices."""
+    every = matrices_of(setting.model, layer)
+    return split((each for each in every if each.routing is None and each.parallel != "replicated"), setting.tp)
+
+
+def _core(setting: Setting, block: AttentionBlock) -> Pass:
+    """What is between the matrices of an attention."""
+    model, scores = setting.model, block.matrices.scores(setting.model)
     attention = attention_seconds(
         setting.sequences / setting.cp,
         model.seq_length,
-        scores.heads / tp,
+        scores.heads / setting.tp,
         (scores.key_width + scores.value_width) / 2,
         setting.device,
         setting.dtype,
@@ -64,30 +86,49 @@ def layer_pass(setting: Setting, *, has_experts: bool = False) -> Pass:
         parts=setting.cp,
     )
     attention = attention_of_variant(setting, attention)
-    inner = setting.tokens * dense / tp
-    if has_experts:
-        inner += experts.rows(setting) * model.moe_ffn_size / setting.job.parallelism.expert_tensor_parallel
-    memory = layer_seconds(setting, inner)
+    return Pass({"attention": attention.forward}, {"attention": attention.backward})
+
+
+def _exchanged(setting: Setting) -> Pass:
+    """What ranks bring each other between the matrices of an attention."""
     exchange = add(_key_value_exchange(setting), _gathered(setting))
-    forward = {"attention": attention.forward, "memory_bound": memory.forward, **exchange}
-    backward = {"attention": attention.backward, "memory_bound": memory.backward, **exchange}
-    routed = _expert_pass(setting) if has_experts else Pass({}, {})
-    return Pass(add(products.forward, forward, routed.forward), add(products.backward, backward, routed.backward))
+    return Pass(exchange, exchange)
+
+
+def _routed(setting: Setting, block: FeedForwardBlock) -> Pass:
+    """Tokens routed to experts, brought to them, computed and brought back; nothing for an MLP."""
+    model, work = setting.model, setting.feed_forward_work
+    exchange = block.time.exchanged(model, work)
+    if exchange is None:
+        return Pass({}, {})
+    products, routers, moved = NOTHING, NOTHING, block.time.moved(model, work)
+    for each in block.matrices.matrices(model):
+        if each.routing is not None:
+            products = products.plus(routed_seconds(setting, each, each.routing))
+        elif each.parallel == "replicated":
+            router = gemm_seconds(setting.own_tokens, each.outputs, each.inputs, setting.device, setting.dtype)
+            routers = routers.plus(ForwardBackward(router, 2 * router))
+    products, sent = products.plus(routers), {"expert_parallel": dispatch_seconds(setting, exchange)}
+    return Pass(
+        {"gemm": products.forward, "memory_bound": setting.streaming(moved.forward), **sent},
+        {"gemm": products.backward, "memory_bound": setting.streaming(moved.backward), **sent},
+    )
+
+
+def _scan(setting: Setting, block: StateSpaceBlock) -> Pass:
+    """Convolution, scan and norm: the slower of moving and computing. The figures have not been measured."""
+    model, fitted, own = setting.model, setting.device.fitted.hybrid, setting.tokens / setting.tp
+    each = block.time.moved(model, fitted.projected, fitted.convolved, fitted.inner)
+    computed = block.matrices.scan_flops(model) * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
+    return Pass(
+        {"memory_bound": max(setting.streaming(each.forward * own * setting.size), computed)},
+        {"memory_bound": max(setting.streaming(each.backward * own * setting.size), fitted.scan_backward * computed)},
+    )
 
 
 def split(matrices: Iterable[Matrix], tp: int) -> list[Linear]:
     """Their parts on each of `tp` ranks."""
     return [Linear(*each.split(tp), each.parallel == "column") for each in matrices]
-
-
-def _expert_pass(setting: Setting) -> Pass:
-    """Tokens brought to experts, computed and brought back."""
-    products, moving = experts.expert_products(setting), experts.moving_seconds(setting)
-    sent = {"expert_parallel": experts.dispatch_seconds(setting)}
-    return Pass(
-        {"gemm": products.forward, "memory_bound": moving.forward, **sent},
-        {"gemm": products.backward, "memory_bound": moving.backward, **sent},
-    )
 
 
 def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pass:
@@ -155,15 +196,13 @@ def _gathered(setting: Setting) -> Parts:
     return {"tensor_parallel": group.gather_seconds(setting.tokens * gathered * setting.size)}
 
 
-def recomputed(setting: Setting, layer: Pass, layers: int, share: float = 0.0) -> Parts:
-    """Seconds of doing again, in the backward pass, what `layers` layers of a model chunk did in the forward pass.
-    `share` of them have experts.
-    """
+def recomputed(setting: Setting, layer: Pass, layers: int, shares: Shares) -> Parts:
+    """Seconds of doing again, in the backward pass, what `layers` layers of a model chunk did in the forward pass."""
     runtime = setting.job.runtime
     if runtime.recompute_granularity is None:
         return {}
     if runtime.recompute_granularity == "selective":
-        return {"recompute": layers * _modules_again(setting, layer, share)}
+        return {"recompute": layers * _modules_again(setting, layer, shares)}
     return {"recompute": layers_again(setting, layers) * sum(layer.forward.values())}
 
 
@@ -173,32 +212,22 @@ def layers_again(setting: Setting, layers: int) -> int:
     return layers if runtime.recompute_method != "block" else min(runtime.recompute_num_layers or 1, layers)
 
 
-def _modules_again(setting: Setting, layer: Pass, share: float) -> float:
-    """Seconds of the forward passes of those modules of a layer that are recomputed. An MLP is its matrix products, and
-    so are experts that every token passes.
+def _modules_again(setting: Setting, layer: Pass, shares: Shares) -> float:
+    """Seconds of the forward passes of those modules of a layer that are recomputed. Of an MLP and of experts these are
+    matrix products, and what brings tokens to them.
     """
     model, modules = setting.model, setting.job.runtime.recomputed_modules
     seconds = 0.0
     if "core_attn" in modules:
-        seconds += layer.forward["attention"] + sum(_key_value_exchange(setting).values())
+        seconds += layer.forward.get("attention", 0.0) + sum(_key_value_exchange(setting).values())
     if "layernorm" in modules:
         norms = 2 * setting.kernels.norm.forward * setting.own_tokens * model.hidden_size
         seconds += setting.streaming(norms * setting.size)
-    if "mlp" in modules:
-        seconds += (1 - share) * _mlp_seconds(setting, model.ffn_size)
-    if "moe" in modules and share:
-        shared = _mlp_seconds(setting, model.shared_expert_size)
-        seconds += share * (shared + sum(_expert_pass(setting).forward.values()))
+    for block, share in shares.items():
+        if block.recomputed_as in modules:
+            products = linear_passes(setting, _linears(setting, (block,)), setting.products)
+            seconds += share * (sum(products.forward.values()) + sum(_routed(setting, block).forward.values()))
     return seconds
-
-
-def mlp_pass(setting: Setting, ffn: int) -> Pass:
-    """The matrix products of an MLP of width `ffn`."""
-    return linear_passes(setting, split(mlp.matrices(setting.model, ffn), setting.tp), setting.products)
-
-
-def _mlp_seconds(setting: Setting, ffn: int) -> float:
-    return sum(mlp_pass(setting, ffn).forward.values())
 
 
 def embedding_pass(setting: Setting) -> Pass:

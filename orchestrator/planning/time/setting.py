@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from orchestrator.kernel_selection.experts import groups_experts
+from orchestrator.models.blocks.base import Degrees, FeedForwardWork
 from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -40,6 +44,19 @@ class Setting:
     """Whether the passes over a micro-batch are a CUDA graph."""
     host_slowness: float = 1.0
     """How many times as long as planned the host takes to start what a layer needs."""
+
+    @cached_property
+    def degrees(self) -> Degrees:
+        """Over how many ranks weights are split."""
+        return degrees_of(self.job.parallelism)
+
+    @cached_property
+    def feed_forward_work(self) -> FeedForwardWork:
+        """A micro-batch, as an MLP or experts see it."""
+        groups = groups_experts(self.job, self.kernels.layers)
+        return FeedForwardWork(
+            self.size, self.tokens, self.own_tokens, self.degrees, groups, self.device.fitted.experts
+        )
 
     @property
     def is_frozen(self) -> bool:

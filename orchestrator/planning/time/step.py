@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from orchestrator.models.layers import Layer, layers
 from orchestrator.planning.encoder_decoder import halves_of_stage
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.layout.chunk_layers import Kinds, kinds_of, kinds_of_stages, shares_of
 from orchestrator.planning.layout.pipeline import Timeline, timeline
-from orchestrator.planning.layout.topology import layers_of_stages
-from orchestrator.planning.parameters import layers_with_experts, stage_expert_parameters, stage_parameters
+from orchestrator.planning.parameters import stage_expert_parameters, stage_parameters
 from orchestrator.planning.parameters.trainable import trained_parameters
 from orchestrator.planning.time.adapters import MATRICES, adapted
 from orchestrator.planning.time.data_parallel import data_parallel_seconds
-from orchestrator.planning.time.families.hybrid import layer_passes
 from orchestrator.planning.time.families.t5 import half_layer_pass, settings_of_halves
 from orchestrator.planning.time.families.vision import images_of, trained_layers
 from orchestrator.planning.time.host import NOTHING, started_again, with_host
@@ -37,7 +37,6 @@ from orchestrator.planning.time.passes import (
 from orchestrator.planning.time.pipeline_schedule import pipeline_seconds
 from orchestrator.planning.time.setting import Setting, setting_of
 from orchestrator.spec.encoder_decoder import HALVES
-from orchestrator.spec.hybrid import MLP, layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.sections.runtime import Layers
@@ -173,33 +172,28 @@ def _stages(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
     """The passes of each model chunk of each stage."""
     if setting.model.family.is_encoder_decoder:
         return _stages_of_halves(setting, held)
-    if setting.model.family.is_hybrid:
-        return _stages_of_hybrid(setting, held)
-    degrees = setting.job.parallelism
-    stages, count = degrees.pipeline_model_parallel_size, degrees.num_model_chunks
-    in_stages, routed = layers_of_chunks(setting.model.num_layers, degrees), layers_with_experts(setting.job)
-    layer_of = _layer_by_share(setting)
-    alike: dict[tuple[int, int, float, bool, bool], Pass] = {}
+    in_stages = kinds_of_stages(setting.job)
+    stages, count = len(in_stages), len(in_stages[0])
+    layer_of = _mean_layer(setting)
+    alike: dict[tuple[Kinds, float, bool, bool], Pass] = {}
     found = []
     for stage, in_chunks in enumerate(in_stages):
         accumulation = accumulation_seconds(setting, held[stage]) / count
         chunks = []
-        for chunk, layers in enumerate(in_chunks):
+        for chunk, kinds in enumerate(in_chunks):
             first, last = stage == chunk == 0, (stage, chunk) == (stages - 1, count - 1)
-            key = (layers, routed[stage][chunk], accumulation, first, last)
+            key = (kinds, accumulation, first, last)
             if key not in alike:  # all but the first and the last are, mostly
-                share = routed[stage][chunk] / max(layers, 1)
-                alike[key] = _chunk(setting, layer_of(share), layers, share, accumulation, first, last)
+                alike[key] = _chunk(setting, layer_of(kinds), kinds, accumulation, first, last)
             chunks.append(alike[key])
         found.append(chunks)
     return found
 
 
-def _chunk(
-    setting: Setting, layer: Pass, layers: int, share: float, accumulation: float, first: bool, last: bool
-) -> Pass:
-    """The passes of a chunk of `layers` such layers, which is the first or the last of all, or neither."""
-    again = recomputed(setting, layer, layers, share)
+def _chunk(setting: Setting, layer: Pass, kinds: Kinds, accumulation: float, first: bool, last: bool) -> Pass:
+    """The passes of a chunk of such layers in the mean, which is the first or the last of all, or neither."""
+    layers, shares = sum(count for _, count in kinds), shares_of(kinds)
+    again = recomputed(setting, layer, layers, shares)
     plain = with_offloading(
         setting, Pass(scale(layer.forward, layers), add(scale(layer.backward, layers), again)), layers
     )
@@ -208,34 +202,37 @@ def _chunk(
     each += [images.passes] if images else []
     backward = add(*(one.backward for one in each), {"memory_bound": accumulation})
     whole = Pass(add(*(one.forward for one in each)), backward)
-    more = images.starts if images else NOTHING
-    return with_host(setting, whole, layers, share, started_again(setting, layers, share), more)
+    more, launches = images.starts if images else NOTHING, setting.device.fitted.hybrid.launches
+    started = launches * layers if setting.model.family.is_hybrid else layers
+    return with_host(setting, whole, started, shares, started_again(setting, layers, shares), more)
 
 
-def _layer_by_share(setting: Setting) -> Callable[[float], Pass]:
-    """A layer of which a share has experts, as a function of that: each kind is looked at where there is one."""
+def _mean_layer(setting: Setting) -> Callable[[Kinds], Pass]:
+    """The mean of layers, as a function of their kinds: each kind is looked at where there is one."""
 
     @cache
-    def kind(has_experts: bool) -> Pass:
-        layer = _layer(setting, has_experts=has_experts)
-        return layer if has_experts else adapted(setting, layer)
+    def passes(layer: Layer) -> Pass:
+        return adapted(setting, _layer(setting, layer))
 
-    def blended(share: float) -> Pass:
-        if share in (0.0, 1.0):
-            return kind(share == 1.0)
-        return _blend(kind(False), kind(True), share)
+    def mean(kinds: Kinds) -> Pass:
+        if len(kinds) == 1:
+            return passes(kinds[0][0])
+        total = max(sum(count for _, count in kinds), 1)
+        each = [(passes(layer), count / total) for layer, count in kinds]
+        return Pass(*(add(*(scale(one[side], share) for one, share in each)) for side in (0, 1)))
 
-    return blended
+    return mean
 
 
-def _layer(setting: Setting, *, has_experts: bool) -> Pass:
+def _layer(setting: Setting, layer: Layer) -> Pass:
     """One layer, as the mean over those that multiply in FP8 and those that do not."""
-    layer = layer_pass(setting, has_experts=has_experts)
-    fp8 = setting.job.precision.fp8
-    if fp8 is None or setting.products != "fp8":
-        return layer
-    share = fp8.share_of_layers(setting.model.num_layers)
-    return _blend(layer_pass(replace(setting, products=setting.dtype), has_experts=has_experts), layer, share)
+    fast, fp8 = layer_pass(setting, layer), setting.job.precision.fp8
+    share = 1.0 if fp8 is None or setting.products != "fp8" else fp8.share_of_layers(setting.model.num_layers)
+    if share == 1.0:
+        return fast
+    slow = layer_pass(replace(setting, products=setting.dtype), layer)
+    pairs = zip(slow, fast, strict=True)
+    return Pass(*(add(scale(before, 1 - share), scale(after, share)) for before, after in pairs))
 
 
 def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
@@ -243,49 +240,22 @@ def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]
     job, settings = setting.job, settings_of_halves(setting)
     layer_of = {half: half_layer_pass(half, settings) for half in HALVES}
     launches = setting.device.fitted.encoder_decoder.launches
+    shares = shares_of(kinds_of(layers(settings["encoder"].model)))
     stages = []
     for stage, parameters_held in enumerate(held):
         each = [embedding_pass(setting)] if stage == 0 else []
         started = again = 0.0
-        for half, layers in halves_of_stage(job, stage).items():
+        for half, count in halves_of_stage(job, stage).items():
             layer = layer_of[half]
-            back = add(scale(layer.backward, layers), recomputed(setting, layer, layers))
-            each.append(Pass(scale(layer.forward, layers), back))
-            started += layers * launches[half]
-            again += started_again(setting, layers) * launches[half]
+            back = add(scale(layer.backward, count), recomputed(setting, layer, count, shares))
+            each.append(Pass(scale(layer.forward, count), back))
+            started += count * launches[half]
+            again += started_again(setting, count, shares) * launches[half]
         each += [output_pass(settings["decoder"])] if stage == len(held) - 1 else []
         accumulation = {"memory_bound": accumulation_seconds(setting, parameters_held)}
         whole = Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each), accumulation))
-        stages.append([with_host(setting, whole, started, 0.0, again)])
+        stages.append([with_host(setting, whole, started, shares, again)])
     return stages
-
-
-def _stages_of_hybrid(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:
-    """The passes of the chunks of a hybrid, each the sum of its layers."""
-    pattern, layer_of = layer_pattern(setting.model), layer_passes(setting)
-    launches = setting.device.fitted.hybrid.launches
-    stages = []
-    in_stages = layers_of_stages(setting.model, setting.job.parallelism)
-    for stage, chunks in enumerate(in_stages):
-        accumulation = {"memory_bound": accumulation_seconds(setting, held[stage]) / len(chunks)}
-        found = []
-        for number, chunk in enumerate(chunks):
-            kinds = pattern[chunk.first : chunk.last + 1]
-            each = [layer_of.get(kind, layer_of[MLP]) for kind in kinds]
-            each += [embedding_pass(setting)] if stage == number == 0 else []
-            each += [output_pass(setting)] if (stage, number) == (len(in_stages) - 1, len(chunks) - 1) else []
-            whole = Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each), accumulation))
-            found.append(with_host(setting, whole, launches * len(kinds), 0.0, 0.0))
-        stages.append(found)
-    return stages
-
-
-def _blend(one: Pass, other: Pass, share: float) -> Pass:
-    """Layers of which `share` are of the other kind."""
-    if share in (0.0, 1.0):
-        return other if share else one
-    pairs = zip(one, other, strict=True)
-    return Pass(*(add(scale(before, 1 - share), scale(after, share)) for before, after in pairs))
 
 
 def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> Parts:

@@ -12,12 +12,12 @@ import importlib
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.kernel_selection.libraries import require_libraries
+from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.gpt import GPT, decoder
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.runtime.steps.gpt import NextToken
-from orchestrator.spec.hybrid import layer_pattern
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
@@ -29,7 +29,7 @@ def build_chunk(
     require_libraries(job)
     # Only here: importing these layers imports mamba-ssm's kernels, which other models do without.
     hybrid_layers = importlib.import_module("orchestrator.runtime.layers.hybrid_layers")
-    block = hybrid_layers.block_spec(config, virtual_stage(job, index), layer_pattern(job.model), layers)
+    block = hybrid_layers.block_spec(config, virtual_stage(job, index), layers_of(job.model), layers)
     return decoder(job, config, block, vocabulary, ranks, index, GPT)
 
 

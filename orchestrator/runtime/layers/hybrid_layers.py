@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,9 +21,10 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
+from orchestrator.models.blocks.registry import MLP, STATE_SPACE, Block
+from orchestrator.models.layers import Layer
 from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
-from orchestrator.spec.hybrid import ATTENTION, MLP, STATE_SPACE
 from orchestrator.spec.sections.runtime import Layers
 
 
@@ -54,16 +56,16 @@ class InputNorm(Norm):
 
 
 def block_spec(
-    config: TransformerConfig, vp_stage: int | None, pattern: str, layers: Layers
+    config: TransformerConfig, vp_stage: int | None, every: Sequence[Layer], layers: Layers
 ) -> TransformerBlockSubmodules:
-    """The layers of one model chunk of this rank's stage. `pattern`: a letter for each layer of the whole model."""
+    """The layers of one model chunk of this rank's stage. `every`: those of the whole model."""
     whole = block_spec_function(layers)(config, vp_stage)
     first, count = get_transformer_layer_offset(config, vp_stage), get_num_layers_to_build(config, vp_stage=vp_stage)
-    kinds = pattern[first : first + count]
-    made = {STATE_SPACE: _state_space(layers)}
-    if kinds.strip(STATE_SPACE):
-        made |= {ATTENTION: _attention(whole.layer_specs[0]), MLP: _mlp(whole.layer_specs[0])}
-    return TransformerBlockSubmodules(layer_specs=[made[kind] for kind in kinds], layer_norm=whole.layer_norm)
+    blocks = [block for layer in every[first : first + count] for block in layer]
+    made: dict[Block, Any] = {STATE_SPACE: _state_space(layers)}
+    for block in set(blocks) - {STATE_SPACE}:
+        made[block] = _mlp(whole.layer_specs[0]) if block is MLP else _attention(whole.layer_specs[0])
+    return TransformerBlockSubmodules(layer_specs=[made[block] for block in blocks], layer_norm=whole.layer_norm)
 
 
 def _attention(layer: Any) -> Any:

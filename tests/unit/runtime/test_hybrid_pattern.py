@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from megatron.core.ssm.mamba_hybrid_layer_allocation import _allocate_auto
 from support.training import tiny_job
 
-from orchestrator.spec.hybrid import layer_pattern
+from orchestrator.models.layers import layer_pattern
 
 MODEL = tiny_job("job").model
 

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
 
 
-def matrices(model: Fields, ffn: int) -> tuple[Matrix, ...]:
-    """Into a width of `ffn`, twice with a gate, and out of it; none where it is 0."""
+def matrices(model: Fields, ffn: int | None = None) -> tuple[Matrix, ...]:
+    """Into a width of `ffn`, twice with a gate, and out of it; none where it is 0. The model's own width by default."""
+    ffn = model.ffn_size if ffn is None else ffn
     if not ffn:
         return ()
     h, has_bias = model.hidden_size, model.add_bias_linear
@@ -19,3 +20,8 @@ def matrices(model: Fields, ffn: int) -> tuple[Matrix, ...]:
         Matrix("linear_fc1", h, ffn * (2 if model.is_gated else 1), "column", has_bias),
         Matrix("linear_fc2", ffn, h, "row", has_bias),
     )
+
+
+def other_parameters(model: Fields, tp: int) -> int:
+    """Beside the matrices: none."""
+    return 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.base import RankShape
+from orchestrator.models.blocks.base import FeedForwardKernels, RankShape
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
 
 
-def inner(model: Fields, shape: RankShape) -> int:
-    """Its inner activation, without a gate."""
+def inputs(model: Fields, shape: RankShape) -> int:
+    """Of what is kept, the input of its second matrix: the inner activation, without a gate."""
     return shape.tokens * (model.ffn_size // shape.tp) * shape.width
 
 
@@ -22,14 +22,14 @@ def halves(model: Fields) -> int:
 
 def saved(model: Fields, shape: RankShape) -> int:
     """The activation's input, and its output for the second linear. ReLU needs its output alone."""
-    return (halves(model) + (model.activation != "relu")) * inner(model, shape)
+    return (halves(model) + (model.activation != "relu")) * inputs(model, shape)
 
 
-def backward(model: Fields, shape: RankShape, *, engine: bool, in_fp8: bool) -> int:
+def backward(model: Fields, shape: RankShape, kernels: FeedForwardKernels) -> int:
     """The most that its backward pass takes beyond everything that the layer had saved when it began. Three moments
-    compete: gradients appear while what was saved is still needed. `engine`: with Transformer Engine's layers.
+    compete: gradients appear while what was saved is still needed.
     """
-    inside, of_first = inner(model, shape), halves(model)
+    inside, of_first = inputs(model, shape), halves(model)
     gradient, weight = shape.stream, model.ffn_size // shape.tp * shape.hidden * shape.width
     gathered = shape.whole_stream if shape.sequence_parallel else 0
     masked = shape.stream if model.hidden_dropout > 0 else 0
@@ -37,9 +37,14 @@ def backward(model: Fields, shape: RankShape, *, engine: bool, in_fp8: bool) -> 
     activation = gradient + of_first * inside
     first_linear = gradient - inside + shape.whole_stream + of_first * weight
     if shape.sequence_parallel:
-        first_linear += shape.stream + (gathered if engine else 0)
-    if in_fp8:
+        first_linear += shape.stream + (gathered if kernels.engine else 0)
+    if kernels.in_fp8:
         # The gradient of a linear's output is cast in both orders, and is still there itself; its input was one byte.
         second_linear += shape.whole_stream
         first_linear += of_first * inside + inside // 2
     return max(second_linear, activation, first_linear)
+
+
+def buffers(model: Fields, shape: RankShape) -> int:
+    """None of its own."""
+    return 0

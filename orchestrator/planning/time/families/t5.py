@@ -60,7 +60,7 @@ def _cross_attention(decoder: Setting, encoder: Setting) -> Pass:
         causal=False,
         drops=decoder.model.attention_dropout > 0,
     )
-    memory = layer_seconds(decoder, 0.0)  # of two branches; this is one
+    memory = layer_seconds(decoder, (decoder.model.attention,), branches=2)  # this is one
     moved = Pass({"memory_bound": memory.forward}, {"memory_bound": memory.backward})
     return Pass(
         add(own.forward, others.forward, {"attention": attention.forward}, scale(moved.forward, 0.5)),

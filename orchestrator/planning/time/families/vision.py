@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.models.layers import layers as layers_of
+from orchestrator.planning.layout.chunk_layers import kinds_of, shares_of
 from orchestrator.planning.time.communication import group_of
 from orchestrator.planning.time.host import LaunchTime, started_again, starts
 from orchestrator.planning.time.kernels.elementwise import branch_seconds
@@ -44,17 +46,18 @@ def images_of(setting: Setting) -> Images | None:
     vision = setting.model.image_encoder
     own = _encoder_setting(setting, vision)
     layers, layer, before = vision.num_layers, layer_pass(own), _before(own, vision)
+    shares = shares_of(kinds_of(layers_of(own.model)))
     projector, placed = _projector(own, vision, setting.model.hidden_size), _placed(setting, vision)
     forward = add(before.forward, scale(layer.forward, layers), projector.forward, placed.forward)
     backward = add(projector.backward, placed.backward)
     encoder, beside = (
-        starts(own, layers, 0.0, started_again(own, layers)),
-        starts(own, own.device.fitted.vision.layers_beside, 0.0, 0.0),
+        starts(own, layers, shares, started_again(own, layers, shares)),
+        starts(own, own.device.fitted.vision.layers_beside, shares, 0.0),
     )
     if vision.freeze:
         alone = LaunchTime(*(ForwardBackward(each.forward, 0.0) for each in encoder))
         return Images(Pass(forward, backward), beside.plus(alone))
-    back = add(backward, scale(layer.backward, layers), recomputed(own, layer, layers), before.backward)
+    back = add(backward, scale(layer.backward, layers), recomputed(own, layer, layers, shares), before.backward)
     return Images(Pass(forward, back), beside.plus(encoder))
 
 

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
-from orchestrator.models.blocks.base import CoreWork, ForwardBackward
+from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
+from orchestrator.models.blocks.registry import AttentionBlock, FeedForwardBlock
+from orchestrator.models.layers import Layer
 from orchestrator.planning.time.kernels.attention import attends_to_a_mask
 from orchestrator.planning.time.setting import Setting
 
 
-def layer_seconds(setting: Setting, ffn: float) -> ForwardBackward:
-    """The memory-bound parts of one layer over a micro-batch. `ffn`: elements inside its MLP, or inside its experts."""
-    model, kernels = setting.model, setting.kernels
-    norm, branch = _norm(setting), _branch(setting)
+def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -> ForwardBackward:
+    """The memory-bound parts of a layer's blocks over a micro-batch, each with a branch, or with so many. Where linear
+    layers have biases, the gradient of the one behind an MLP is counted with the attention's.
+    """
+    model, bias, work = setting.model, setting.kernels.bias, setting.feed_forward_work
     hidden = setting.own_tokens * model.hidden_size
-    hidden = setting.own_tokens * model.hidden_size
-    block, work = model.attention, _core_work(setting, norm)
-    inputs = block.time.moved(model, work)
-    forward = 2 * branch.forward * hidden + inputs.forward
-    backward = 2 * branch.backward * hidden + inputs.backward
-    fitted = setting.device.fitted.elementwise
-    gate = fitted.gated if model.is_gated else kernels.gelu if model.activation == "gelu" else fitted.activation
-    forward += gate.forward * ffn
-    backward += gate.backward * ffn
+    moved, biased, behind = NOTHING.plus(_branch(setting), (branches or len(layer)) * hidden), 0.0, 0.0
+    for block in layer:
+        if isinstance(block, AttentionBlock):
+            moved = moved.plus(block.time.moved(model, _core_work(setting, _norm(setting))))
+            columns = sum(each.outputs for each in block.matrices.matrices(model) if each.parallel == "column")
+            biased, behind = biased + setting.tokens * columns / setting.tp, 2 * hidden
+        elif isinstance(block, FeedForwardBlock):
+            inner = block.time.inner(model, work)
+            moved, biased = moved.plus(_activation(setting), inner), biased + inner * (2 if model.is_gated else 1)
     if model.add_bias_linear:
-        columns = sum(each.outputs for each in block.matrices.matrices(model) if each.parallel == "column")
-        widths = setting.tokens * columns / setting.tp + ffn * (2 if model.is_gated else 1)
-        forward += kernels.bias.forward * widths
-        backward += 0.0 if setting.is_frozen else kernels.bias.backward * (widths + 2 * hidden)
-    return ForwardBackward(setting.streaming(forward * setting.size), setting.streaming(backward * setting.size))
+        gradients = 0.0 if setting.is_frozen else bias.backward * (biased + behind)
+        moved = moved.plus(ForwardBackward(bias.forward * biased, gradients))
+    return ForwardBackward(*(setting.streaming(each * setting.size) for each in moved))
+
+
+def _activation(setting: Setting) -> ForwardBackward:
+    """Accesses of what is inside an MLP."""
+    fitted, model = setting.device.fitted.elementwise, setting.model
+    if model.is_gated:
+        return fitted.gated
+    return setting.kernels.gelu if model.activation == "gelu" else fitted.activation
 
 
 def _core_work(setting: Setting, norm: ForwardBackward) -> CoreWork:
@@ -45,17 +54,13 @@ def rotates_at_once(setting: Setting) -> bool:
 
 def branch_seconds(setting: Setting) -> ForwardBackward:
     """What goes with an attention or an MLP: the norm before it, its dropout, and adding it to the residual stream."""
-    branch, moved = _branch(setting), setting.own_tokens * setting.model.hidden_size * setting.size
-    return ForwardBackward(setting.streaming(branch.forward * moved), setting.streaming(branch.backward * moved))
+    return layer_seconds(setting, (), branches=1)
 
 
 def _branch(setting: Setting) -> ForwardBackward:
     """Accesses of [tokens, h]."""
-    norm, dropped = _norm(setting), setting.kernels.dropout if setting.model.hidden_dropout else ForwardBackward(0, 0)
-    residual = setting.device.fitted.elementwise.residual
-    return ForwardBackward(
-        norm.forward + residual.forward + dropped.forward, norm.backward + residual.backward + dropped.backward
-    )
+    dropped = setting.kernels.dropout if setting.model.hidden_dropout else NOTHING
+    return _norm(setting).plus(setting.device.fitted.elementwise.residual).plus(dropped)
 
 
 def _norm(setting: Setting) -> ForwardBackward:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.registry import STATE_SPACE
 from orchestrator.models.blocks.state_space.matrices import state_space_heads, state_space_width
-from orchestrator.spec.hybrid import KINDS, layer_pattern
+from orchestrator.models.layers import MIXERS, layers
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
@@ -55,8 +56,8 @@ def pattern(job: JobSections) -> Iterator[Problem]:
         return
     if any(ratios):
         yield Problem("says which layers are of which kind, and so do ratios", (PATTERN,), "write one of them")
-    if strange := sorted(set(written) - set(KINDS)):
-        letters = ", ".join(f"{letter} ({kind})" for letter, kind in KINDS.items())
+    if strange := sorted(set(written) - set(MIXERS)):
+        letters = ", ".join(f"{letter} ({mixer.name})" for letter, mixer in MIXERS.items())
         message = f"there is no layer {' and no layer '.join(strange)}: {letters}"
         yield Problem(
             message, (PATTERN,), "layers with experts (E) are not in this version" if "E" in strange else None
@@ -69,7 +70,7 @@ def pattern(job: JobSections) -> Iterator[Problem]:
 def state_space_shapes(job: JobSections) -> Iterator[Problem]:
     """Heads divide the width, groups the heads, and tensor parallelism both."""
     model, tp = job.model, job.parallelism.tensor_model_parallel_size
-    if model.architecture != "mamba" or "M" not in layer_pattern(model):
+    if model.architecture != "mamba" or (STATE_SPACE,) not in layers(model):
         return
     width, head, groups = state_space_width(model), model.mamba_head_dim, model.mamba_num_groups
     if width % head:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support.limits import set_limits
 
+from orchestrator.models.layers import layers
 from orchestrator.planning.memory import stages
-from orchestrator.planning.memory.experts import saved_by_experts
 from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.spec.job import JobSpec
 
@@ -191,8 +191,7 @@ def test_a_layer_keeps_exactly_what_is_counted(name: str, make_job: MakeJob, cou
         expected = sizes.stream
     else:
         attention = "core_attn" in job.runtime.recomputed_modules
-        experts = saved_by_experts(job, sizes, "torch") if job.model.num_experts else None
-        expected = saved_by_layer(job, sizes, "torch", selective=attention, experts=experts)
+        expected = saved_by_layer(job, layers(job.model)[0], sizes, "torch", selective=attention)
     # The dispatcher of a layer with experts holds on to its last map, beside what is saved for a backward pass.
     beside = 8 * sizes.tokens * (job.model.num_experts or 0)
     assert expected <= counted["layer", name][0]["layer"] <= expected + beside
@@ -203,7 +202,7 @@ def test_a_layer_with_experts_keeps_what_is_counted(name: str, make_job: MakeJob
     """Within what the router keeps per token and expert, which is counted rounded up."""
     job = job_of(make_job, WITH_EXPERTS[name])
     sizes = rank_shape(job)
-    expected = saved_by_layer(job, sizes, "torch", selective=False, experts=saved_by_experts(job, sizes, "torch"))
+    expected = saved_by_layer(job, layers(job.model)[0], sizes, "torch", selective=False)
     assert expected == pytest.approx(counted["layer", name][0]["layer"], rel=0.01)
 
 

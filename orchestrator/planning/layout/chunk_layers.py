@@ -1,0 +1,53 @@
+"""Which layers, by their blocks, each model chunk has, and so how many of a kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from orchestrator.models.blocks.registry import FeedForwardBlock
+from orchestrator.models.layers import Layer, layers
+from orchestrator.planning.layout.topology import layers_of_stages
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.layout.stages import layers_of_chunks
+
+Kinds = tuple[tuple[Layer, int], ...]
+"""Of a model chunk: each kind of its layers, and how many of it."""
+Shares = dict[FeedForwardBlock, float]
+"""Of the layers of a chunk: which share has an MLP, and which share experts."""
+
+
+def kinds_of(every: Iterable[Layer]) -> Kinds:
+    """Layers counted by kind."""
+    return tuple(Counter(every).items())
+
+
+def kinds_of_stages(job: JobSpec) -> tuple[tuple[Kinds, ...], ...]:
+    """[stage][chunk]: the layers of each, of a model whose layers are all in one row."""
+    model, degrees = job.model, job.parallelism
+    every = layers(model)
+    if len(set(every)) == 1:
+        counts = layers_of_chunks(model.num_layers, degrees)
+        return tuple(tuple(((every[0], count),) for count in chunks) for chunks in counts)
+    return tuple(
+        tuple(kinds_of(every[chunk.first : chunk.last + 1]) for chunk in chunks)
+        for chunks in layers_of_stages(model, degrees)
+    )
+
+
+def in_stages(job: JobSpec, count_of: Callable[[Layer], int]) -> list[int]:
+    """Of each stage the sum over its layers."""
+    once = cache(count_of)
+    return [sum(once(layer) * each for kinds in chunks for layer, each in kinds) for chunks in kinds_of_stages(job)]
+
+
+def shares_of(kinds: Kinds) -> Shares:
+    """What computes on each token by itself."""
+    total = max(sum(count for _, count in kinds), 1)
+    found: Shares = {}
+    for layer, count in kinds:
+        for block in layer:
+            if isinstance(block, FeedForwardBlock):
+                found[block] = found.get(block, 0.0) + count / total
+    return found
