@@ -218,10 +218,6 @@ class RunIndex:
     def _rest(self) -> None:
         """Leave time for pages; while one waits for measurements, all of it."""
         self._stopping.wait(_SECONDS_OF_REST)
-        self.give_way()
-
-    def give_way(self) -> None:
-        """Wait while a page waits for measurements."""
         with self._reading:
             pass
 

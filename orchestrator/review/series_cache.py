@@ -12,9 +12,9 @@ from orchestrator.review.charts.curves import Chart, Curve, View, curves_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
-from orchestrator.review.summary import RunSummary, time_spent
+from orchestrator.review.summary import RunSummary
 from orchestrator.run.rundir import RunDir
-from orchestrator.tracking.measurements.goodput import Goodput
+from orchestrator.tracking.measurements.goodput import Goodput, goodput_of
 
 _MOST_POINTS = 400_000
 """Of all curves that are kept: some 25 MB."""
@@ -54,8 +54,8 @@ class SeriesCache:
         return kept[chart.name]
 
     def time_spent(self, run: RunSummary) -> Goodput:
-        """Where a run's time went; of one at work, as it was up to half a minute ago. One reading at a time is in hand,
-        and curves come first. Raises OSError where its logs cannot be read.
+        """Where a run's time went; of one at work, as it was up to half a minute ago. One reading at a time is in hand.
+        Raises OSError where its logs cannot be read.
         """
         now = time.time()
         # What it measures changes all the time: its visitors share what was found out in the same half minute.
@@ -63,7 +63,7 @@ class SeriesCache:
         with self._finding:
             found = self._spent.get(key)
             if found is None:
-                found = time_spent(run, now, self._index.give_way)
+                found = goodput_of(run.run, now if run.is_active else None)
                 self._spent.put(key, found)
         return found
 

@@ -19,7 +19,7 @@ from orchestrator.run.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.description import flatten
-from orchestrator.tracking.measurements.goodput import Goodput, goodput
+from orchestrator.tracking.measurements.goodput import goodput
 from orchestrator.tracking.measurements.metrics import Metric, read_records, step_of
 
 PRETRAINED = "checkpoint.pretrained"
@@ -115,14 +115,9 @@ def summarize_each(runs: Sequence[RunDir]) -> list[RunSummary]:
 
 def with_goodput(summary: RunSummary, now: float, rest: Callable[[], object] = lambda: None) -> RunSummary:
     """The same with its goodput, for which all of a run's measurements are read; `rest` is called now and then."""
-    found = time_spent(summary, now, rest)
-    return replace(summary, goodput=found.fraction, lost_steps=found.lost_steps)
-
-
-def time_spent(summary: RunSummary, now: float, rest: Callable[[], object]) -> Goodput:
-    """Where a run's time went, likewise."""
     metrics = _resting(read_records(summary.run.metrics_file), rest)
-    return goodput(summary.run.events(), metrics, now if summary.is_active else None)
+    found = goodput(summary.run.events(), metrics, now if summary.is_active else None)
+    return replace(summary, goodput=found.fraction, lost_steps=found.lost_steps)
 
 
 def _resting(metrics: Iterable[Metric], rest: Callable[[], object]) -> Iterator[Metric]:

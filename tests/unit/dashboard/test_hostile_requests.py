@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -162,6 +163,7 @@ def ask(port: int, path: str, method: str = "GET", body: bytes | None = None, **
     return answer.status, content
 
 
+@cache
 def routes() -> list[APIRoute]:
     """Of every page."""
     found: list[APIRoute] = []

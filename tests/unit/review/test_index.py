@@ -20,9 +20,7 @@ from orchestrator.review.cache import Cache
 from orchestrator.review.charts.curves import CHARTS, View
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
-from orchestrator.review.summary import summarize
 from orchestrator.run.rundir import RunDir
-from orchestrator.tracking.measurements.goodput import Goodput
 from orchestrator.tracking.measurements.metrics import MetricLog
 
 
@@ -133,20 +131,6 @@ def test_runs_at_rest_are_not_read_again_at_every_look(tmp_path: Path, monkeypat
     set_limits(monkeypatch, between_looks_at_runs_at_rest=0.0)
     index.look()
     assert len(read) == 3
-
-
-def test_curves_come_before_where_time_went(tmp_path: Path) -> None:
-    run = made(tmp_path, steps=600)
-    index = RunIndex(tmp_path)
-    [summary] = summarize([run])
-    found: list[Goodput] = []
-    other = threading.Thread(target=lambda: found.append(SeriesCache(index).time_spent(summary)))
-    with index.reading(run):
-        other.start()
-        other.join(0.5)
-        assert found == []
-    other.join()
-    assert found[0].reached == 600
 
 
 def test_charts_of_many_runs_read_each_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
