@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.registry import EXPERTS, MLP, STATE_SPACE, Block, attention_of
-
-if TYPE_CHECKING:
-    from orchestrator.models.blocks.model_fields import HybridFields, LayerFields
 
 Layer = tuple[Block, ...]
 """Its blocks, in the order in which they are computed: each a branch of the residual stream, with a norm before it."""
@@ -33,13 +30,13 @@ MIXERS: Final[Mapping[str, Mixer]] = {
 _STATE_SPACE, _ATTENTION, _MLP = MIXERS
 
 
-def layers(model: LayerFields) -> tuple[Layer, ...]:
+def layers(model: Any) -> tuple[Layer, ...]:
     """The blocks of each layer. A T5's two halves are models of their own to whom asks this."""
     if model.family.is_hybrid:  # a job that is not legal may have other letters
         return tuple((MIXERS.get(letter, MIXERS[_MLP]).block_of(model),) for letter in layer_pattern(model))
     attention = attention_of(model)
-    dense, routed = (attention, MLP), (attention, EXPERTS)
-    return tuple(routed if has_experts else dense for has_experts in model.moe_layers)
+    dense_and_routed = ((attention, MLP), (attention, EXPERTS))
+    return tuple(map(dense_and_routed.__getitem__, model.moe_layers))
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:
@@ -47,12 +44,12 @@ def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:
     return tuple(matrix for block in layer for matrix in block.matrices.matrices(model))
 
 
-def layer_pattern(model: HybridFields) -> str:
+def layer_pattern(model: Any) -> str:
     """The letters of a hybrid's layers: as written, or by the ratios as megatron-core spaces them. Attentions lie
     evenly between state space layers; of these, then, every so many is an MLP, the last ones of each stretch.
     """
     if model.hybrid_override_pattern is not None:
-        return model.hybrid_override_pattern
+        return str(model.hybrid_override_pattern)
     pattern = [_STATE_SPACE] * model.num_layers
     attentions = round(model.num_layers * model.hybrid_attention_ratio)
     _space(pattern, _ATTENTION, (model.num_layers - attentions) / (attentions + 1))

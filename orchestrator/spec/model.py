@@ -428,12 +428,6 @@ class ModelSpec(BlockFields):
         return min(self.moe_expert_capacity_factor or 1.0, 1.0)
 
     @property
-    def active_ffn_size(self) -> float:
-        """Width of all experts together that a token passes in a layer that has some; the mean, where some drop it."""
-        routed = self.moe_router_topk * self.moe_ffn_size * self.moe_kept_share
-        return routed + self.shared_expert_size
-
-    @property
     def moe_layers(self) -> tuple[bool, ...]:
         """For each layer whether it has experts."""
         if not self.has_experts:

@@ -123,7 +123,7 @@ class RankShape(NamedTuple):
 
 
 class CoreKernels(NamedTuple):
-    """What computes attention between its matrices."""
+    """What computes attention between its matrices, and an MLP or experts."""
 
     layers: Literal["torch", "transformer_engine"]
     rotates_projection: bool
@@ -132,15 +132,9 @@ class CoreKernels(NamedTuple):
     """Sequences hold several conversations, which a mask keeps apart."""
     is_recomputed: bool
     """The core is computed again in the backward pass."""
-
-
-class FeedForwardKernels(NamedTuple):
-    """What computes an MLP or experts."""
-
-    engine: bool
-    """Transformer Engine's layers."""
-    in_fp8: bool
-    groups_experts: bool
+    in_fp8: bool = False
+    """Linear layers multiply in FP8."""
+    groups_experts: bool = False
     """All experts of a rank are multiplied in one kernel."""
 
 
@@ -174,45 +168,19 @@ class CoreWork(NamedTuple):
     """The core is a fused kernel, which takes no mask of every score."""
 
 
-class RoutingCosts(Protocol):
-    """Accesses and kernels of routing tokens to experts (planning/hardware/fitted_constants.json)."""
+class RoutedTokens(NamedTuple):
+    """What brings the tokens of a micro-batch to experts, once each way in a pass, in elements of a rank."""
 
-    @property
-    def moved(self) -> ForwardBackward: ...
-    @property
-    def sorted(self) -> ForwardBackward: ...
-    @property
-    def routed(self) -> ForwardBackward: ...
-    @property
-    def launches(self) -> ForwardBackward: ...
-    @property
-    def launches_of_expert(self) -> ForwardBackward: ...
-    @property
-    def counting_seconds(self) -> float: ...
-
-
-class FeedForwardWork(NamedTuple):
-    """A micro-batch of a rank, as an MLP or experts see it."""
-
-    width: int
-    """Bytes of an element."""
-    tokens: float
-    own_tokens: float
-    """Between tensor-parallel regions."""
-    degrees: Degrees
-    groups_experts: bool
-    costs: RoutingCosts
-
-
-class Exchange(NamedTuple):
-    """Elements by which tokens come to other ranks and back, once each way in a pass."""
-
-    gathered: float = 0
-    """By all ranks that share out the experts, in all."""
-    sent: float = 0
-    """By each rank to those that have other experts."""
-    split: float = 0
-    """Gathered by ranks that split each expert, in all."""
+    experts: int
+    """That it has."""
+    scores: float
+    """Of the router."""
+    sent: float
+    """Of its tokens, each as often as an expert takes it."""
+    computed: float
+    """Of those that its experts take, which ranks that split each expert gather."""
+    gathered: float
+    """Of all tokens, where all ranks that share out the experts gather these instead; else 0."""
 
 
 class LayerTools(NamedTuple):

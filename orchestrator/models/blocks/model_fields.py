@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from orchestrator.models.registry import ModelFamily
-
 
 class Fields(Protocol):
     """What blocks ask of a model, by the names of its fields. Those of one block alone are a protocol of its own."""
@@ -63,28 +61,6 @@ class ExpertFields(Fields, Protocol):
     def moe_kept_share(self) -> float: ...
     @property
     def moe_token_dispatcher_type(self) -> Literal["allgather", "alltoall"]: ...
-
-
-class HybridFields(Protocol):
-    """Those that say of which kind each layer of a hybrid is."""
-
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def hybrid_override_pattern(self) -> str | None: ...
-    @property
-    def hybrid_attention_ratio(self) -> float: ...
-    @property
-    def hybrid_mlp_ratio(self) -> float: ...
-
-
-class LayerFields(HybridFields, Protocol):
-    """Those that say which blocks each layer of any model has."""
-
-    @property
-    def family(self) -> ModelFamily: ...
-    @property
-    def moe_layers(self) -> tuple[bool, ...]: ...
 
 
 class StateSpaceFields(Protocol):

@@ -8,13 +8,11 @@ from typing import Any, Protocol
 from orchestrator.models.blocks.base import (
     CoreKernels,
     CoreWork,
-    Exchange,
-    FeedForwardKernels,
-    FeedForwardWork,
     ForwardBackward,
     LayerTools,
     Matrix,
     RankShape,
+    RoutedTokens,
     Scores,
 )
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes
@@ -34,12 +32,6 @@ class AttentionMatrices(MatricesPart, Protocol):
     def scores(self, model: Any) -> Scores: ...
 
 
-class StateSpaceMatrices(MatricesPart, Protocol):
-    """The same of a state space layer."""
-
-    def scan_flops(self, model: Any) -> int: ...
-
-
 class MemoryPart(Protocol):
     """`memory.py`: bytes that are kept between the matrices, and what the backward pass takes."""
 
@@ -48,26 +40,16 @@ class MemoryPart(Protocol):
     def backward(self, model: Any, shape: RankShape, kernels: CoreKernels) -> int: ...
 
 
-class FeedForwardMemory(Protocol):
-    """`memory.py` of an MLP or of experts: bytes kept behind the norm, those of them that linear layers take as inputs,
-    what the backward pass takes beyond what is kept, and what lies there all the time.
-    """
-
-    def saved(self, model: Any, shape: RankShape) -> int: ...
+class FeedForwardMemory(MemoryPart, Protocol):
+    """The same of an MLP or of experts, and what of it linear layers take as inputs."""
 
     def inputs(self, model: Any, shape: RankShape) -> int: ...
 
-    def backward(self, model: Any, shape: RankShape, kernels: FeedForwardKernels) -> int: ...
+
+class RoutedMemory(FeedForwardMemory, Protocol):
+    """Of experts, with what lies there all the time."""
 
     def buffers(self, model: Any, shape: RankShape) -> int: ...
-
-
-class StateSpaceMemory(Protocol):
-    """`memory.py` of a state space layer."""
-
-    def saved(self, model: Any, shape: RankShape) -> int: ...
-
-    def backward(self, model: Any, shape: RankShape) -> int: ...
 
 
 class TimePart(Protocol):
@@ -82,28 +64,10 @@ class TimePart(Protocol):
     def more_launches(self, model: Any) -> ForwardBackward: ...
 
 
-class FeedForwardTime(Protocol):
-    """`time.py` of an MLP or of experts: elements inside it; bytes moved, elements exchanged, kernels started and
-    seconds that the host waits in a forward pass because tokens go to some experts only.
-    """
+class RoutedTime(Protocol):
+    """The same of experts: what brings tokens to them."""
 
-    def inner(self, model: Any, work: FeedForwardWork) -> float: ...
-
-    def moved(self, model: Any, work: FeedForwardWork) -> ForwardBackward: ...
-
-    def exchanged(self, model: Any, work: FeedForwardWork) -> Exchange | None: ...
-
-    def more_launches(self, model: Any, work: FeedForwardWork) -> ForwardBackward: ...
-
-    def waiting(self, work: FeedForwardWork) -> float: ...
-
-
-class StateSpaceTime(Protocol):
-    """`time.py` of a state space layer."""
-
-    def moved(
-        self, model: Any, projected: ForwardBackward, convolved: ForwardBackward, inner: ForwardBackward
-    ) -> ForwardBackward: ...
+    def routed(self, model: Any, shape: RankShape) -> RoutedTokens: ...
 
 
 class WeightsPart(Protocol):

@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.protocols import (
         AttentionMatrices,
         FeedForwardMemory,
-        FeedForwardTime,
         LayersPart,
         MatricesPart,
         MemoryPart,
-        StateSpaceMatrices,
-        StateSpaceMemory,
-        StateSpaceTime,
+        RoutedMemory,
+        RoutedTime,
         TimePart,
         WeightsPart,
     )
@@ -39,45 +37,42 @@ class _Folder:
     def matrices(self) -> MatricesPart:
         return cast("MatricesPart", self.part("matrices"))
 
+    @cached_property
+    def memory(self) -> MemoryPart:
+        return cast("MemoryPart", self.part("memory"))
+
     def part(self, name: str) -> Any:
         """A module of its folder."""
         return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
 
 
 class FeedForwardBlock(_Folder):
-    """What computes on each token by itself: an MLP, or experts."""
+    """What computes on each token by itself."""
 
-    def __init__(self, name: str, *, recomputed_as: Literal["mlp", "moe"], has_norm_module: bool = False) -> None:
-        super().__init__(name)
-        self.recomputed_as = recomputed_as
-        """Its name in `runtime.recompute_modules`."""
-        self.has_norm_module = has_norm_module
-        """Whether the norm before it is a module of its own with any layers; else it is a part of Transformer Engine's
-        first linear."""
+    recomputed_as: Literal["mlp", "moe"] = "mlp"
+    """Its name in `runtime.recompute_modules`."""
 
     @cached_property
     def memory(self) -> FeedForwardMemory:
         return cast("FeedForwardMemory", self.part("memory"))
 
+
+class RoutedBlock(FeedForwardBlock):
+    """One that has experts, of which each token passes some. The norm before it is always a module of its own."""
+
+    recomputed_as = "moe"
+
     @cached_property
-    def time(self) -> FeedForwardTime:
-        return cast("FeedForwardTime", self.part("time"))
+    def memory(self) -> RoutedMemory:
+        return cast("RoutedMemory", self.part("memory"))
+
+    @cached_property
+    def time(self) -> RoutedTime:
+        return cast("RoutedTime", self.part("time"))
 
 
 class StateSpaceBlock(_Folder):
     """What passes a state from token to token."""
-
-    @cached_property
-    def matrices(self) -> StateSpaceMatrices:
-        return cast("StateSpaceMatrices", self.part("matrices"))
-
-    @cached_property
-    def memory(self) -> StateSpaceMemory:
-        return cast("StateSpaceMemory", self.part("memory"))
-
-    @cached_property
-    def time(self) -> StateSpaceTime:
-        return cast("StateSpaceTime", self.part("time"))
 
 
 class AttentionBlock(_Folder):
@@ -117,10 +112,6 @@ class AttentionBlock(_Folder):
         return cast("AttentionMatrices", self.part("matrices"))
 
     @cached_property
-    def memory(self) -> MemoryPart:
-        return cast("MemoryPart", self.part("memory"))
-
-    @cached_property
     def time(self) -> TimePart:
         return cast("TimePart", self.part("time"))
 
@@ -138,8 +129,8 @@ Block = AttentionBlock | FeedForwardBlock | StateSpaceBlock
 GROUPED_QUERY: Final = AttentionBlock("grouped_query_attention", is_used=lambda model: True)
 ATTENTIONS: Final = (GROUPED_QUERY,)
 """The first that a model has is its attention."""
-MLP: Final = FeedForwardBlock("mlp", recomputed_as="mlp")
-EXPERTS: Final = FeedForwardBlock("experts", recomputed_as="moe", has_norm_module=True)
+MLP: Final = FeedForwardBlock("mlp")
+EXPERTS: Final = RoutedBlock("experts")
 STATE_SPACE: Final = StateSpaceBlock("state_space")
 
 

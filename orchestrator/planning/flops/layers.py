@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from orchestrator.models.blocks.base import Matrix
 from orchestrator.models.blocks.registry import AttentionBlock, Block, StateSpaceBlock
+from orchestrator.models.blocks.state_space.matrices import scan_flops
 from orchestrator.models.layers import layers
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.spec.model import ModelSpec
@@ -20,29 +19,22 @@ def layers_flops(model: ModelSpec, *, causal: bool = False) -> float:
 
 
 def _block_flops(model: ModelSpec, block: Block, causal: bool) -> float:
-    flops = 6 * (_megatron_products if causal else _products)(block.matrices.matrices(model))
+    flops = 6 * sum(_products(each, causal) for each in block.matrices.matrices(model))
     if isinstance(block, AttentionBlock):
         flops += 6 * model.seq_length * scores_width(model) if causal else 12 * scores_width(model) * attended(model)
     if isinstance(block, StateSpaceBlock):
-        flops += 3 * block.matrices.scan_flops(model)
+        flops += 3 * scan_flops(model)
     return flops
 
 
-def _products(matrices: Iterable[Matrix]) -> float:
-    """Products of matrices for each token, a multiplication and an addition each; of experts those that it passes."""
-    return sum(
-        each.inputs * each.outputs * (1 if each.routing is None else each.routing.chosen * each.routing.kept)
-        for each in matrices
-    )
-
-
-def _megatron_products(matrices: Iterable[Matrix]) -> float:
-    """The same without routers, and with tokens that are dropped."""
-    return sum(
-        each.inputs * each.outputs * (1 if each.routing is None else each.routing.chosen)
-        for each in matrices
-        if each.parallel != "replicated"
-    )
+def _products(matrix: Matrix, causal: bool) -> float:
+    """Products of a matrix for each token, a multiplication and an addition each; of experts those that it passes.
+    Megatron-LM counts no routers, and tokens that are dropped.
+    """
+    products, routing = matrix.inputs * matrix.outputs, matrix.routing
+    if routing is not None:
+        return products * routing.chosen * (1 if causal else routing.kept)
+    return 0 if causal and matrix.parallel == "replicated" else products
 
 
 def scores_width(model: ModelSpec) -> int:

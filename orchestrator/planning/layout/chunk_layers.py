@@ -47,7 +47,6 @@ def shares_of(kinds: Kinds) -> Shares:
     total = max(sum(count for _, count in kinds), 1)
     found: Shares = {}
     for layer, count in kinds:
-        for block in layer:
-            if isinstance(block, FeedForwardBlock):
-                found[block] = found.get(block, 0.0) + count / total
+        if isinstance(layer[-1], FeedForwardBlock):
+            found[layer[-1]] = found.get(layer[-1], 0.0) + count / total
     return found

@@ -33,7 +33,7 @@ def chunks_of_stages(job: JobSpec, sizes: RankShape, layers: Layers) -> list[tup
     if job.model.family.is_encoder_decoder:
         return _of_halves(job, layers)
     in_stages = kinds_of_stages(job)
-    alike = {kinds: of_layers(job, sizes, layers, kinds) for chunks in in_stages for kinds in chunks}
+    alike = {kinds: of_layers(job, sizes, layers, kinds) for kinds in {each for chunks in in_stages for each in chunks}}
     return [tuple(alike[kinds] for kinds in chunks) for chunks in in_stages]
 
 

@@ -8,19 +8,19 @@ Layers at the ends that stay in bf16 count as if they were a part of each. Scali
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import partial
 
 from orchestrator.models.blocks.base import RankShape
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage
-from orchestrator.planning.layout.chunk_layers import Kinds
+from orchestrator.planning.layout.chunk_layers import in_stages
 from orchestrator.planning.parameters.layer import degrees_of, layer_parameters
 from orchestrator.spec.job import JobSpec
 
 _BOTH_ORDERS = 2
 
 
-def copies_of_weights(job: JobSpec, stage: int, chunks: Iterable[Kinds]) -> int:
-    """Of the matrices of a stage whose model chunks have these layers."""
+def copies_of_weights(job: JobSpec, stage: int) -> int:
+    """Of the matrices of a stage."""
     fp8 = job.precision.fp8
     if fp8 is None:
         return 0
@@ -32,7 +32,7 @@ def copies_of_weights(job: JobSpec, stage: int, chunks: Iterable[Kinds]) -> int:
             if half == "decoder":  # queries and outputs, keys and values of the attention to the encoder
                 count += held * 4 * model.hidden_size * model.num_attention_heads * model.head_dim // degrees.tp
     else:
-        count = sum(each * layer_parameters(model, degrees, layer) for kinds in chunks for layer, each in kinds)
+        count = in_stages(job, partial(layer_parameters, model, degrees))[stage]
     return int(_BOTH_ORDERS * count * fp8.share_of_layers(job.model.num_layers))
 
 

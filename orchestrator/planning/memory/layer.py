@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from orchestrator.kernel_selection.experts import groups_experts
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
-from orchestrator.models.blocks.base import FP32, CoreKernels, FeedForwardKernels, RankShape, norm_statistics
-from orchestrator.models.blocks.registry import EXPERTS, MLP, AttentionBlock, Block, FeedForwardBlock, StateSpaceBlock
+from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
+from orchestrator.models.blocks.registry import MLP, AttentionBlock, Block, FeedForwardBlock, RoutedBlock
 from orchestrator.models.layers import Layer
 from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.spec.job import JobSpec
@@ -37,35 +37,32 @@ def rank_shape(job: JobSpec) -> RankShape:
 
 
 def core_kernels(job: JobSpec, layers: Layers, *, is_recomputed: bool) -> CoreKernels:
-    """What computes a job's attention between its matrices."""
-    return CoreKernels(layers, rotates_projection(job, layers), job.data.packs, is_recomputed)
+    """What computes a job's blocks between their matrices. `is_recomputed`: the core of attention."""
+    in_fp8, groups = job.precision.fp8 is not None, groups_experts(job, layers)
+    return CoreKernels(layers, rotates_projection(job, layers), job.data.packs, is_recomputed, in_fp8, groups)
 
 
 def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers, *, selective: bool) -> int:
     """Bytes that one layer keeps from its forward to its backward pass over one micro-batch. `selective`: the attention
     is recomputed.
     """
-    dropped = sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0  # masks of one byte
-    return _of_large_weights(job, layer, sizes, layers) + sum(
-        _kept_by_norm(job, block, sizes, layers) + _saved_by_block(job, block, sizes, layers, selective) + dropped
-        for block in layer
-    )
+    kernels = core_kernels(job, layers, is_recomputed=selective)
+    kept = len(layer) * (sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0)  # masks of one byte
+    for block in layer:
+        kept += _kept_by_norm(job, block, sizes, layers)
+        kept += 0 if _is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
+    return kept + _of_large_weights(job, layer, sizes, layers)
 
 
-def _saved_by_block(job: JobSpec, block: Block, sizes: RankShape, layers: Layers, selective: bool) -> int:
-    model = job.model
-    if isinstance(block, AttentionBlock):
-        return block.memory.saved(model, sizes, core_kernels(job, layers, is_recomputed=selective))
-    if isinstance(block, FeedForwardBlock) and block.recomputed_as in job.runtime.recomputed_modules:
-        return 0
-    return block.memory.saved(model, sizes)
+def _is_recomputed(job: JobSpec, block: Block) -> bool:
+    return isinstance(block, FeedForwardBlock) and block.recomputed_as in job.runtime.recomputed_modules
 
 
 def _kept_by_norm(job: JobSpec, block: Block, sizes: RankShape, layers: Layers) -> int:
     """Its input, statistics, and output for the linear. In Transformer Engine's layers most norms are a part of that,
     and not recomputed by themselves.
     """
-    is_module = layers == "torch" or (isinstance(block, FeedForwardBlock) and block.has_norm_module)
+    is_module = layers == "torch" or isinstance(block, RoutedBlock)
     if is_module and "layernorm" in job.runtime.recomputed_modules:
         return sizes.stream
     return 2 * sizes.stream + sizes.own_tokens * norm_statistics(job.model)
@@ -82,8 +79,7 @@ def _of_large_weights(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
 
 def linear_inputs(job: JobSpec, layer: Layer, sizes: RankShape) -> int:
     """Of what a layer keeps, the inputs of linear layers inside its MLP or experts."""
-    modules = job.runtime.recomputed_modules
-    kept = (each for each in layer if isinstance(each, FeedForwardBlock) and each.recomputed_as not in modules)
+    kept = (each for each in layer if isinstance(each, FeedForwardBlock) and not _is_recomputed(job, each))
     return sum(each.memory.inputs(job.model, sizes) for each in kept)
 
 
@@ -94,19 +90,10 @@ def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     where it takes no more than one, is its own counted.
     """
     attention = isinstance(layer[0], AttentionBlock)
-    blocks = (layer[0], MLP) if attention and EXPERTS not in layer else layer[attention:]
-    return max(_backward_of_block(job, block, sizes, layers) for block in blocks)
-
-
-def _backward_of_block(job: JobSpec, block: Block, sizes: RankShape, layers: Layers) -> int:
-    model, runtime = job.model, job.runtime
-    if isinstance(block, AttentionBlock):
-        is_recomputed = runtime.recompute_granularity == "selective"
-        return block.memory.backward(model, sizes, core_kernels(job, layers, is_recomputed=is_recomputed))
-    if isinstance(block, StateSpaceBlock):
-        return block.memory.backward(model, sizes)
-    again = block.memory.saved(model, sizes) if block.recomputed_as in runtime.recomputed_modules else 0
-    kernels = FeedForwardKernels(
-        layers == "transformer_engine", job.precision.fp8 is not None, groups_experts(job, layers)
+    blocks = (layer[0], MLP) if attention and not isinstance(layer[-1], RoutedBlock) else layer[attention:]
+    kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
+    return max(
+        block.memory.backward(job.model, sizes, kernels)
+        + (block.memory.saved(job.model, sizes, kernels) if _is_recomputed(job, block) else 0)
+        for block in blocks
     )
-    return again + block.memory.backward(model, sizes, kernels)

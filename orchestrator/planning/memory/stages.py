@@ -11,10 +11,11 @@ from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.models.blocks.grouped_query_attention.memory import rotary_width
+from orchestrator.models.blocks.registry import RoutedBlock
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.layout import pipeline
-from orchestrator.planning.layout.chunk_layers import kinds_of, kinds_of_stages, shares_of
+from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.planning.memory.chunks import Activations, chunks_of_stages
 from orchestrator.planning.memory.fp8 import copies_of_weights
 from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
@@ -62,9 +63,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     """Predict the memory of each stage for a vocabulary of `padded_vocab` rows. Pure arithmetic, well under 1 ms."""
     degrees = job.parallelism
     sizes = rank_shape(job)
-    in_stages = kinds_of_stages(job)
-    blocks = {block for chunks in in_stages for kinds in chunks for block in shares_of(kinds)}
-    dispatched = sum(block.memory.buffers(job.model, sizes) for block in blocks)
+    routed = {block for layer in set(layers_of(job.model)) for block in layer if isinstance(block, RoutedBlock)}
+    dispatched = sum(block.memory.buffers(job.model, sizes) for block in routed)
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
@@ -77,7 +77,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         lasting = _lasting(job, count, experts[pp], sizes, layers, last)
         lasting["buffers"] += dispatched + in_flight.between * sizes.stream
         lasting = _without_frozen(lasting, trained[pp], count)
-        if copies := copies_of_weights(job, pp, in_stages[pp]):
+        if copies := copies_of_weights(job, pp):
             lasting["fp8_weights"] = copies
         moments = _moments(
             job, padded_vocab, layers, sizes, predicted, chunks, in_flight, count, experts[pp], lasting, first, last

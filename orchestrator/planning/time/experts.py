@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.kernel_selection.experts import groups_experts
-from orchestrator.models.blocks.base import Exchange, ForwardBackward, Matrix, Routing
+from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix, RoutedTokens, Routing
 from orchestrator.planning.time.communication import group_of, linked_ranks
 from orchestrator.planning.time.kernels.gemm import gemm_seconds
 from orchestrator.planning.time.setting import Setting
@@ -11,9 +11,8 @@ from orchestrator.planning.time.setting import Setting
 
 def routed_seconds(setting: Setting, matrix: Matrix, routing: Routing) -> ForwardBackward:
     """The products of all experts of a rank with such a matrix."""
-    inputs, outputs = matrix.split(setting.degrees.etp)
-    count = routing.experts // setting.degrees.ep
-    tokens = setting.own_tokens * routing.chosen * routing.kept * setting.degrees.etp
+    inputs, outputs = setting.part(matrix)
+    count, tokens = routing.experts // setting.shape.degrees.ep, setting.rows(matrix)
     weights = count * gemm_seconds(outputs, inputs, tokens / count, setting.device, setting.products)
     return ForwardBackward(
         _grouped(setting, inputs, outputs, count, tokens), _grouped(setting, outputs, inputs, count, tokens) + weights
@@ -28,13 +27,22 @@ def _grouped(setting: Setting, inputs: float, outputs: float, count: int, tokens
     return max(gemm_seconds(tokens, outputs, inputs, setting.device, setting.products), read)
 
 
-def dispatch_seconds(setting: Setting, exchange: Exchange) -> float:
+def moving_seconds(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
+    """Routing, and sorting tokens by expert and back, in memory."""
+    fitted = setting.device.fitted.experts
+    found = NOTHING.plus(fitted.moved, routed.sent * setting.size)
+    found = found.plus(fitted.sorted, routed.computed * setting.size if routed.experts > 1 else 0.0)
+    found = found.plus(fitted.routed, routed.scores)
+    return ForwardBackward(setting.streaming(found.forward), setting.streaming(found.backward))
+
+
+def dispatch_seconds(setting: Setting, routed: RoutedTokens) -> float:
     """Bringing tokens to the ranks of their experts and back, which a forward and a backward pass do once each."""
-    etp, ep = setting.degrees.etp, setting.degrees.ep
-    if exchange.gathered:
-        return 2 * group_of(setting.job, setting.device, etp * ep, 1).gather_seconds(exchange.gathered * setting.size)
-    split = group_of(setting.job, setting.device, etp, 1).gather_seconds(exchange.split * setting.size)
-    return 2 * (_exchange(setting, ep, etp, exchange.sent * setting.size) + split)
+    etp, ep = setting.shape.degrees.etp, setting.shape.degrees.ep
+    if routed.gathered:
+        return 2 * group_of(setting.job, setting.device, etp * ep, 1).gather_seconds(routed.gathered * setting.size)
+    split = group_of(setting.job, setting.device, etp, 1).gather_seconds(routed.computed * setting.size)
+    return 2 * (_exchange(setting, ep, etp, routed.sent * setting.size) + split)
 
 
 def _exchange(setting: Setting, size: int, stride: int, count: float) -> float:
@@ -50,3 +58,9 @@ def _exchange(setting: Setting, size: int, stride: int, count: float) -> float:
         return inside + efficiency.link_latency
     outside = count * (size - together) / size / (device.network_bandwidth * efficiency.network)
     return max(inside, outside) + efficiency.network_latency
+
+
+def launches(setting: Setting, routed: RoutedTokens) -> ForwardBackward:
+    """Kernels that the host starts for a layer with experts beside those of one with a dense MLP."""
+    fitted, grouped = setting.device.fitted.experts, groups_experts(setting.job, setting.kernels.layers)
+    return fitted.launches.plus(fitted.launches_of_expert, 0 if grouped else routed.experts)

@@ -7,8 +7,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
+from orchestrator.models.blocks.registry import RoutedBlock
 from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.adapters import launches as adapter_launches
+from orchestrator.planning.time.experts import launches as expert_launches
 from orchestrator.planning.time.kernels.attention import goes_round
 from orchestrator.planning.time.kernels.elementwise import rotates_at_once
 from orchestrator.planning.time.passes import Parts, Pass, add, layers_again
@@ -40,8 +42,8 @@ def with_host(
     host, gaps = starts(setting, layers, shares, again).plus(more)
     ahead = _waits(each.forward, host.forward, gaps.forward)
     waits = not (setting.device.is_cpu or setting.captured)
-    work = setting.feed_forward_work
-    counting = layers * sum(share * block.time.waiting(work) for block, share in shares.items()) if waits else 0.0
+    routed = sum(share for block, share in shares.items() if isinstance(block, RoutedBlock))
+    counting = setting.device.fitted.experts.counting_seconds * layers * routed if waits else 0.0
     back = _waits(each.backward, host.backward, gaps.backward)
     return Pass(add(each.forward, ahead, {"overhead": counting}), add(each.backward, back))
 
@@ -88,7 +90,8 @@ def _more(setting: Setting, shares: Shares) -> ForwardBackward:
     """Kernels that the host starts more than for MLPs."""
     found = ForwardBackward(0, 0)
     for block, share in shares.items():
-        found = found.plus(block.time.more_launches(setting.model, setting.feed_forward_work), share)
+        if isinstance(block, RoutedBlock):
+            found = found.plus(expert_launches(setting, block.time.routed(setting.model, setting.shape)), share)
     return found
 
 

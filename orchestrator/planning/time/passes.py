@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix
-from orchestrator.models.blocks.registry import AttentionBlock, FeedForwardBlock, StateSpaceBlock
+from orchestrator.models.blocks.registry import AttentionBlock, RoutedBlock, StateSpaceBlock
+from orchestrator.models.blocks.state_space.matrices import scan_flops
+from orchestrator.models.blocks.state_space.time import moved
 from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.communication import Group, group_of
-from orchestrator.planning.time.experts import dispatch_seconds, routed_seconds
+from orchestrator.planning.time.experts import dispatch_seconds, moving_seconds, routed_seconds
 from orchestrator.planning.time.kernels.attention import attention_of_variant, attention_seconds
 from orchestrator.planning.time.kernels.elementwise import embedding_seconds, layer_seconds, loss_seconds
 from orchestrator.planning.time.kernels.fp8 import casting_seconds
@@ -54,13 +56,13 @@ def layer_pass(setting: Setting, layer: Layer | None = None) -> Pass:
         if isinstance(block, AttentionBlock):
             computed.append(_core(setting, block))
             sent.append(_exchanged(setting))
-        elif isinstance(block, FeedForwardBlock):
+        elif isinstance(block, RoutedBlock):
             sent.append(_routed(setting, block))
-        else:
-            computed.append(_scan(setting, block))
+        elif isinstance(block, StateSpaceBlock):
+            computed.append(_scan(setting))
     products = linear_passes(setting, _linears(setting, layer), setting.products)
-    moved = Pass({"memory_bound": memory.forward}, {"memory_bound": memory.backward})
-    each = [products, *computed, moved, *sent]
+    around = Pass({"memory_bound": memory.forward}, {"memory_bound": memory.backward})
+    each = [products, *computed, around, *sent]
     return Pass(add(*(one.forward for one in each)), add(*(one.backward for one in each)))
 
 
@@ -95,31 +97,28 @@ def _exchanged(setting: Setting) -> Pass:
     return Pass(exchange, exchange)
 
 
-def _routed(setting: Setting, block: FeedForwardBlock) -> Pass:
-    """Tokens routed to experts, brought to them, computed and brought back; nothing for an MLP."""
-    model, work = setting.model, setting.feed_forward_work
-    exchange = block.time.exchanged(model, work)
-    if exchange is None:
-        return Pass({}, {})
-    products, routers, moved = NOTHING, NOTHING, block.time.moved(model, work)
-    for each in block.matrices.matrices(model):
+def _routed(setting: Setting, block: RoutedBlock) -> Pass:
+    """Tokens routed to experts, brought to them, computed and brought back."""
+    products, routers, routed = NOTHING, NOTHING, block.time.routed(setting.model, setting.shape)
+    for each in block.matrices.matrices(setting.model):
         if each.routing is not None:
             products = products.plus(routed_seconds(setting, each, each.routing))
         elif each.parallel == "replicated":
             router = gemm_seconds(setting.own_tokens, each.outputs, each.inputs, setting.device, setting.dtype)
             routers = routers.plus(ForwardBackward(router, 2 * router))
-    products, sent = products.plus(routers), {"expert_parallel": dispatch_seconds(setting, exchange)}
+    products, moving = products.plus(routers), moving_seconds(setting, routed)
+    sent = {"expert_parallel": dispatch_seconds(setting, routed)}
     return Pass(
-        {"gemm": products.forward, "memory_bound": setting.streaming(moved.forward), **sent},
-        {"gemm": products.backward, "memory_bound": setting.streaming(moved.backward), **sent},
+        {"gemm": products.forward, "memory_bound": moving.forward, **sent},
+        {"gemm": products.backward, "memory_bound": moving.backward, **sent},
     )
 
 
-def _scan(setting: Setting, block: StateSpaceBlock) -> Pass:
+def _scan(setting: Setting) -> Pass:
     """Convolution, scan and norm: the slower of moving and computing. The figures have not been measured."""
     model, fitted, own = setting.model, setting.device.fitted.hybrid, setting.tokens / setting.tp
-    each = block.time.moved(model, fitted.projected, fitted.convolved, fitted.inner)
-    computed = block.matrices.scan_flops(model) * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
+    each = moved(model, fitted.projected, fitted.convolved, fitted.inner)
+    computed = scan_flops(model) * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
     return Pass(
         {"memory_bound": max(setting.streaming(each.forward * own * setting.size), computed)},
         {"memory_bound": max(setting.streaming(each.backward * own * setting.size), fitted.scan_backward * computed)},
@@ -226,7 +225,8 @@ def _modules_again(setting: Setting, layer: Pass, shares: Shares) -> float:
     for block, share in shares.items():
         if block.recomputed_as in modules:
             products = linear_passes(setting, _linears(setting, (block,)), setting.products)
-            seconds += share * (sum(products.forward.values()) + sum(_routed(setting, block).forward.values()))
+            routed = _routed(setting, block).forward if isinstance(block, RoutedBlock) else {}
+            seconds += share * (sum(products.forward.values()) + sum(routed.values()))
     return seconds
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from orchestrator.kernel_selection.experts import groups_experts
-from orchestrator.models.blocks.base import Degrees, FeedForwardWork
+from orchestrator.models.blocks.base import Matrix, RankShape
 from orchestrator.planning.hardware.devices import Device
-from orchestrator.planning.parameters.layer import degrees_of
+from orchestrator.planning.memory.layer import rank_shape
 from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
@@ -46,17 +45,19 @@ class Setting:
     """How many times as long as planned the host takes to start what a layer needs."""
 
     @cached_property
-    def degrees(self) -> Degrees:
-        """Over how many ranks weights are split."""
-        return degrees_of(self.job.parallelism)
+    def shape(self) -> RankShape:
+        """The sizes of a layer's tensors."""
+        return rank_shape(self.job)
 
-    @cached_property
-    def feed_forward_work(self) -> FeedForwardWork:
-        """A micro-batch, as an MLP or experts see it."""
-        groups = groups_experts(self.job, self.kernels.layers)
-        return FeedForwardWork(
-            self.size, self.tokens, self.own_tokens, self.degrees, groups, self.device.fitted.experts
-        )
+    def rows(self, matrix: Matrix) -> float:
+        """Tokens that a rank multiplies by a matrix: by those of experts each as often as it is routed to one."""
+        if matrix.routing is not None:
+            return self.own_tokens * matrix.routing.chosen * matrix.routing.kept * self.shape.degrees.etp
+        return self.own_tokens if matrix.parallel == "replicated" else self.tokens
+
+    def part(self, matrix: Matrix) -> tuple[float, float]:
+        """Inputs and outputs of a matrix on a rank."""
+        return matrix.split(self.tp if matrix.routing is None else self.shape.degrees.etp)
 
     @property
     def is_frozen(self) -> bool:

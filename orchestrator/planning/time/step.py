@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -215,11 +215,10 @@ def _mean_layer(setting: Setting) -> Callable[[Kinds], Pass]:
         return adapted(setting, _layer(setting, layer))
 
     def mean(kinds: Kinds) -> Pass:
-        if len(kinds) == 1:
-            return passes(kinds[0][0])
-        total = max(sum(count for _, count in kinds), 1)
-        each = [(passes(layer), count / total) for layer, count in kinds]
-        return Pass(*(add(*(scale(one[side], share) for one, share in each)) for side in (0, 1)))
+        if len(kinds) < 2:
+            return passes(kinds[0][0]) if kinds else Pass({}, {})
+        total = sum(count for _, count in kinds)
+        return _blend((passes(layer), count / total) for layer, count in kinds)
 
     return mean
 
@@ -230,9 +229,13 @@ def _layer(setting: Setting, layer: Layer) -> Pass:
     share = 1.0 if fp8 is None or setting.products != "fp8" else fp8.share_of_layers(setting.model.num_layers)
     if share == 1.0:
         return fast
-    slow = layer_pass(replace(setting, products=setting.dtype), layer)
-    pairs = zip(slow, fast, strict=True)
-    return Pass(*(add(scale(before, 1 - share), scale(after, share)) for before, after in pairs))
+    return _blend([(layer_pass(replace(setting, products=setting.dtype), layer), 1 - share), (fast, share)])
+
+
+def _blend(shares: Iterable[tuple[Pass, float]]) -> Pass:
+    """The mean of passes, each with its share."""
+    each = [[scale(parts, share) for parts in one] for one, share in shares]
+    return Pass(*(add(*parts) for parts in zip(*each, strict=True)))
 
 
 def _stages_of_halves(setting: Setting, held: Sequence[int]) -> list[list[Pass]]:

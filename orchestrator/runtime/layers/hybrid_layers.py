@@ -64,23 +64,18 @@ def block_spec(
     blocks = [block for layer in every[first : first + count] for block in layer]
     made: dict[Block, Any] = {STATE_SPACE: _state_space(layers)}
     for block in set(blocks) - {STATE_SPACE}:
-        made[block] = _mlp(whole.layer_specs[0]) if block is MLP else _attention(whole.layer_specs[0])
+        made[block] = _without(whole.layer_specs[0], _ATTENTION if block is MLP else _MLP)
     return TransformerBlockSubmodules(layer_specs=[made[block] for block in blocks], layer_norm=whole.layer_norm)
 
 
-def _attention(layer: Any) -> Any:
-    """A transformer layer without its MLP."""
-    alone = copy.deepcopy(layer)
-    parts = alone.submodules
-    parts.pre_mlp_layernorm, parts.mlp, parts.mlp_bda = IdentityOp, IdentityOp, IdentityFuncOp
-    return alone
+_ATTENTION = {"input_layernorm": IdentityOp, "self_attention": IdentityOp, "self_attn_bda": IdentityFuncOp}
+_MLP = {"pre_mlp_layernorm": IdentityOp, "mlp": IdentityOp, "mlp_bda": IdentityFuncOp}
 
 
-def _mlp(layer: Any) -> Any:
-    """A transformer layer without its attention."""
+def _without(layer: Any, parts: dict[str, Any]) -> Any:
+    """A transformer layer without its attention, or without its MLP."""
     alone = copy.deepcopy(layer)
-    parts = alone.submodules
-    parts.input_layernorm, parts.self_attention, parts.self_attn_bda = IdentityOp, IdentityOp, IdentityFuncOp
+    vars(alone.submodules).update(parts)
     return alone
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.base import FeedForwardKernels, RankShape
+from orchestrator.models.blocks.base import CoreKernels, RankShape
 from orchestrator.models.blocks.mlp.memory import halves
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _INDEX = 8
 """Bytes of the place of a token among those that are sent, which is kept to bring it back."""
 
 
-def saved(model: ExpertFields, shape: RankShape) -> int:
+def saved(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:
     """From the norm's output to what is added to the residual stream."""
     router = shape.own_tokens * model.expert_count * _ROUTING + _rows(model, shape) * _INDEX
     of_inner, of_shared = _times_kept(model)
@@ -33,7 +33,7 @@ def inputs(model: ExpertFields, shape: RankShape) -> int:
     return _routed(model, shape) + _inner(model, shape) + _shared(model, shape)
 
 
-def backward(model: ExpertFields, shape: RankShape, kernels: FeedForwardKernels) -> int:
+def backward(model: ExpertFields, shape: RankShape, kernels: CoreKernels) -> int:
     """The most that its backward pass takes beyond everything that was saved when it began."""
     routed, inner, gate = _routed(model, shape), _inner(model, shape), halves(model)
     together = model.expert_count // shape.degrees.ep if kernels.groups_experts else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.base import FeedForwardKernels, RankShape
+from orchestrator.models.blocks.base import CoreKernels, RankShape
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -20,12 +20,12 @@ def halves(model: Fields) -> int:
     return 2 if model.is_gated else 1
 
 
-def saved(model: Fields, shape: RankShape) -> int:
+def saved(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     """The activation's input, and its output for the second linear. ReLU needs its output alone."""
     return (halves(model) + (model.activation != "relu")) * inputs(model, shape)
 
 
-def backward(model: Fields, shape: RankShape, kernels: FeedForwardKernels) -> int:
+def backward(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     """The most that its backward pass takes beyond everything that the layer had saved when it began. Three moments
     compete: gradients appear while what was saved is still needed.
     """
@@ -37,14 +37,9 @@ def backward(model: Fields, shape: RankShape, kernels: FeedForwardKernels) -> in
     activation = gradient + of_first * inside
     first_linear = gradient - inside + shape.whole_stream + of_first * weight
     if shape.sequence_parallel:
-        first_linear += shape.stream + (gathered if kernels.engine else 0)
+        first_linear += shape.stream + (gathered if kernels.layers == "transformer_engine" else 0)
     if kernels.in_fp8:
         # The gradient of a linear's output is cast in both orders, and is still there itself; its input was one byte.
         second_linear += shape.whole_stream
         first_linear += of_first * inside + inside // 2
     return max(second_linear, activation, first_linear)
-
-
-def buffers(model: Fields, shape: RankShape) -> int:
-    """None of its own."""
-    return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.base import FP32, RankShape
+from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape
 from orchestrator.models.blocks.state_space.matrices import convolved_width, projected_width, state_space_width
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ PIECE = 128
 """Tokens between states that the scan writes down."""
 
 
-def saved(model: StateSpaceFields, shape: RankShape) -> int:
+def saved(model: StateSpaceFields, shape: RankShape, kernels: CoreKernels) -> int:
     """Between its matrices. Batches of one are already laid out as the kernel wants them; others are copied, which it
     keeps instead.
     """
@@ -27,7 +27,7 @@ def saved(model: StateSpaceFields, shape: RankShape) -> int:
     return row * projected_width(model) + 2 * row * state_space_width(model) + shape.tokens * FP32
 
 
-def backward(model: StateSpaceFields, shape: RankShape) -> int:
+def backward(model: StateSpaceFields, shape: RankShape, kernels: CoreKernels) -> int:
     """The most that its backward pass takes beyond what is saved."""
     width, row = state_space_width(model), shape.tokens * shape.width // shape.tp
     states = -(-shape.tokens // PIECE) * width // shape.tp * model.mamba_state_dim * FP32

@@ -14,29 +14,24 @@ def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -
     """The memory-bound parts of a layer's blocks over a micro-batch, each with a branch, or with so many. Where linear
     layers have biases, the gradient of the one behind an MLP is counted with the attention's.
     """
-    model, bias, work = setting.model, setting.kernels.bias, setting.feed_forward_work
+    model, kernels, fitted = setting.model, setting.kernels, setting.device.fitted.elementwise
+    gate = fitted.gated if model.is_gated else kernels.gelu if model.activation == "gelu" else fitted.activation
     hidden = setting.own_tokens * model.hidden_size
     moved, biased, behind = NOTHING.plus(_branch(setting), (branches or len(layer)) * hidden), 0.0, 0.0
     for block in layer:
+        matrices = block.matrices.matrices(model)
+        columns = (each for each in matrices if each.parallel == "column" and each.has_bias)
+        biased += sum(setting.rows(each) * setting.part(each)[1] for each in columns)
         if isinstance(block, AttentionBlock):
             moved = moved.plus(block.time.moved(model, _core_work(setting, _norm(setting))))
-            columns = sum(each.outputs for each in block.matrices.matrices(model) if each.parallel == "column")
-            biased, behind = biased + setting.tokens * columns / setting.tp, 2 * hidden
+            behind = 2 * hidden
         elif isinstance(block, FeedForwardBlock):
-            inner = block.time.inner(model, work)
-            moved, biased = moved.plus(_activation(setting), inner), biased + inner * (2 if model.is_gated else 1)
+            inner = sum(setting.rows(each) * setting.part(each)[0] for each in matrices if each.parallel == "row")
+            moved = moved.plus(gate, inner)
     if model.add_bias_linear:
-        gradients = 0.0 if setting.is_frozen else bias.backward * (biased + behind)
-        moved = moved.plus(ForwardBackward(bias.forward * biased, gradients))
+        gradients = 0.0 if setting.is_frozen else kernels.bias.backward * (biased + behind)
+        moved = moved.plus(ForwardBackward(kernels.bias.forward * biased, gradients))
     return ForwardBackward(*(setting.streaming(each * setting.size) for each in moved))
-
-
-def _activation(setting: Setting) -> ForwardBackward:
-    """Accesses of what is inside an MLP."""
-    fitted, model = setting.device.fitted.elementwise, setting.model
-    if model.is_gated:
-        return fitted.gated
-    return setting.kernels.gelu if model.activation == "gelu" else fitted.activation
 
 
 def _core_work(setting: Setting, norm: ForwardBackward) -> CoreWork:
