@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.spec.job import JobSpec
 
