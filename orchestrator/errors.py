@@ -24,9 +24,8 @@ import dataclasses
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
-
-from orchestrator.frozen_dataclass import dataclass
 
 
 class OrchestratorError(Exception):

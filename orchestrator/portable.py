@@ -14,12 +14,12 @@ programs, templates, environments and steps of one's own is taken over.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.data.tokenizers.copies import carried, files_to_copy
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import open_stored
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.run.commit_markers import COMMIT_FILE, Commit, committed, damage_of_marker, read_commit
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec

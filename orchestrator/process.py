@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from orchestrator.frozen_dataclass import dataclass
 
 _MOST_PIDS = 1 << 31
 

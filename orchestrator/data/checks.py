@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.data.chat.packing import loss_mask_prefix, usable
@@ -20,7 +21,6 @@ from orchestrator.data.indexed_dataset.header import (
 )
 from orchestrator.data.indexed_dataset.manifest import Manifest, read_manifest
 from orchestrator.errors import DataError, UserError
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.models.registry import ModelFamily
 from orchestrator.spec.sections.data import BlendEntry, DataSpec
 from orchestrator.spec.vision import VisionSpec

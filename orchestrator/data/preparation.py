@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from os.path import normpath
 from pathlib import Path
@@ -15,7 +16,6 @@ from orchestrator.data.indexed_dataset.manifest import Manifest, manifest_path, 
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER, content_hash
 from orchestrator.errors import DataError, Problem, UserError
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.run.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_resolved

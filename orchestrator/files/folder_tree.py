@@ -9,9 +9,8 @@ import dataclasses
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-
-from orchestrator.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True)

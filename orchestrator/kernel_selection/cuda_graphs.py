@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.frozen_dataclass import dataclass
+from dataclasses import dataclass
+
 from orchestrator.kernel_selection.machine import MEASURED_ON, Estimates, Machine
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS, obstacles

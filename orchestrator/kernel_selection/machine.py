@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 

@@ -5,9 +5,8 @@ the family, never for its name. What a room has for each family stands in a `Fam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
-
-from orchestrator.frozen_dataclass import dataclass
 
 Architecture = Literal["gpt", "bert", "t5", "mamba"]
 """The names of the families, as `model.architecture` has them."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.kernel_selection.libraries import has_flash, is_engine_installed
 from orchestrator.kernel_selection.machine import Fit, Machine, Step
 from orchestrator.planning.hardware.devices import Device

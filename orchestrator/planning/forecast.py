@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.kernel_selection.effective_job import settled
 from orchestrator.kernel_selection.layers import layers_of, saved_by_torch
 from orchestrator.kernel_selection.machine import Estimates, Fit, Machine

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.data.preparation import Source, survey_job
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.blend import blend_report, split_shares
 from orchestrator.planning.blend.report import BlendReport, SourcePlan
 from orchestrator.planning.flops import formula, full_flops, model_flops

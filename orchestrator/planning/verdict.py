@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, UserError
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.kernel_selection.connections import CONNECTIONS, device_connections
 from orchestrator.planning.checks.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.checks.limits import what_is_refused

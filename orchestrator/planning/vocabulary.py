@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.data.tokenizers.vocabulary import (
@@ -11,7 +12,6 @@ from orchestrator.data.tokenizers.vocabulary import (
     vocabulary_size,
 )
 from orchestrator.errors import Problem, SpecError, UserError
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job import JobSpec
 
 

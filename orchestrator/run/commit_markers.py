@@ -12,13 +12,12 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import NotStoredError, count, open_stored, read_json
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSaved, CheckpointSkipped, Resumed
 from orchestrator.run.rundir import RunDir, chosen_at, iteration_of, meant_by_name, write_atomically

@@ -41,6 +41,7 @@ import shlex
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -54,7 +55,6 @@ from orchestrator.files.stored_files import (
     read_object,
     read_stored,
 )
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.run.events.log import EventLog, read_events
 from orchestrator.run.events.types import Created, Event, Launched, Submitted
 

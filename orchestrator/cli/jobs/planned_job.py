@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,6 @@ from orchestrator.data.tasks.files import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.exchange.exportability import export_problems, export_warnings, exported_as
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.kernel_selection.layers import WORTH
 from orchestrator.planning.checks.limits import partition_of, what_is_refused
 from orchestrator.planning.forecast import Forecast, forecast

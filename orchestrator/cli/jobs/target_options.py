@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from orchestrator.cluster.profiles import is_file_name, profile_file, read_profile, unknown_profile
 from orchestrator.errors import Location, Problem, SpecError, UserError
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.spec.cluster import ClusterSpec

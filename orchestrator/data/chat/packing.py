@@ -10,12 +10,12 @@ import random
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.data.chat.stored_images import image_counts
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, damaged, idx_path, tokens_before
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.sections.chat import ChatSpec
 from orchestrator.spec.vision import VisionSpec
 

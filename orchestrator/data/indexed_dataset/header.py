@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.errors import DataError, UserError, file_refusal
-from orchestrator.frozen_dataclass import dataclass
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-
-from orchestrator.frozen_dataclass import dataclass
 
 _COMPARISONS = 300_000
 """Most comparisons of sources for the counts of a blend: some 20 ms. One position in each source takes at most ten

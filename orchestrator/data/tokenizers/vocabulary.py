@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.data.input.json_values import read_json
 from orchestrator.errors import UserError
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.sections.data import TokenizerSpec
 
 UNREADABLE_TOKENIZER = "unreadable_tokenizer"

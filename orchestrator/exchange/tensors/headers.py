@@ -9,11 +9,11 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError, file_refusal
-from orchestrator.frozen_dataclass import dataclass
 
 LONGEST_HEADER = 100_000_000
 """Bytes; the format's own limit."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.models.blocks.base import Matrix
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from orchestrator.errors import Problem
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from orchestrator.errors import Problem
 from orchestrator.fields.formatting import any_of
 from orchestrator.fields.values import megabytes
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.quantities import spec_duration
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec

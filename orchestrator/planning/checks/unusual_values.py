@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from orchestrator.errors import Problem
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job import JobSpec
 
 _PER_STEP = "Adam changes a weight by about lr in each step, and weights begin at about {std:g}"

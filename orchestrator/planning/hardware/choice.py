@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from orchestrator.errors import Problem, SpecError, UserError
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.hardware.devices import CPU, Device, device_named
 from orchestrator.planning.hardware.here import gpus_here
 from orchestrator.spec.cluster import ClusterSpec

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.hardware import profiles
 from orchestrator.planning.hardware.fitted_constants import FittedConstants, fitted_constants, values
 from orchestrator.planning.hardware.profiles import GpuProfile

@@ -5,10 +5,10 @@ encodes images, and with as many layers as the others these keep all of them wai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.layout.stage_letters import EMBEDDING, END, LAYER, LOSS

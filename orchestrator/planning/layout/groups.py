@@ -7,9 +7,8 @@ for.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
-
-from orchestrator.frozen_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ several model chunks per stage, its interleaved form, in the order in which mega
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from orchestrator.frozen_dataclass import dataclass
 
 
 class Pass(NamedTuple):

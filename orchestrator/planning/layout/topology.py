@@ -5,9 +5,9 @@ Ranks are laid out in megatron-core's default order tp-cp-ep-dp-pp, tp fastest.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.layout.groups import GroupKind, GroupPlacement, group_kinds
 from orchestrator.spec.encoder_decoder import HALVES, Half, layers_of_stage, stages_of
 from orchestrator.spec.job import JobSpec

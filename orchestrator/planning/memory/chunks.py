@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.frozen_dataclass import dataclass
+from dataclasses import dataclass
+
 from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.blocks.mlp import memory as mlp
 from orchestrator.planning.encoder_decoder import half_job, halves_of_stage

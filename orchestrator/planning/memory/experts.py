@@ -7,8 +7,8 @@ for more often than others holds more, up to all tokens of its expert-parallel g
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.kernel_selection.experts import groups_experts
 from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.blocks.mlp.memory import halves

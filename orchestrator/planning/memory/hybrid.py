@@ -6,7 +6,8 @@ here.
 
 from __future__ import annotations
 
-from orchestrator.frozen_dataclass import dataclass
+from dataclasses import dataclass
+
 from orchestrator.models.blocks.base import RankShape, norm_statistics
 from orchestrator.models.blocks.mlp import memory as mlp
 from orchestrator.models.blocks.state_space import memory as state_space

@@ -6,8 +6,8 @@ Read it as the reason why a job that needs all of the memory does not run, not a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.hardware.fitted_constants import fitted_constants
 from orchestrator.spec.job import JobSpec

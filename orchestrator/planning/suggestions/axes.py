@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.suggestions.changes import with_fields
 from orchestrator.spec.job import JobSpec

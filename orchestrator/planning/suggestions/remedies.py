@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.memory.stages import Memory, estimate_memory
 from orchestrator.planning.suggestions.axes import Change, apply, axes_of
 from orchestrator.planning.suggestions.changes import overrides

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.kernel_selection.machine import Fit
 from orchestrator.planning.forecast import Forecast, estimated
 from orchestrator.planning.memory import capacity

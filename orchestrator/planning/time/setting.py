@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.frozen_dataclass import dataclass
+from dataclasses import dataclass
+
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.time.kernels.accesses import Kernels
 from orchestrator.spec.job import JobSpec

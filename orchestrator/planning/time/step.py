@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.encoder_decoder import halves_of_stage
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.hardware.devices import Device

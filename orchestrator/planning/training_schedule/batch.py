@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.ramp import (
     BatchStage,

@@ -6,8 +6,8 @@ As megatron-core's OptimizerParamScheduler computes it, with everything counted 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.ramp import last_samples

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.layout.batch import RampupSpec
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from orchestrator.errors import Problem
 from orchestrator.fields.base import Section
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.rules import check
 from orchestrator.spec.schema.foreign_names import foreign_names

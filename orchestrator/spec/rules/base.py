@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import isqrt
 from typing import TypeAlias
 
 from orchestrator.errors import Problem
 from orchestrator.fields.values import MAX_SIZE
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.ramp import BatchStage, batch_sizes, batch_stages
 

@@ -8,11 +8,11 @@ the fields that have to change with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from orchestrator.errors import Problem
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Refusal, SuggestedValues
 

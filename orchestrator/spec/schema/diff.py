@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.fields.base import Section
 from orchestrator.fields.resume import GLOBAL_BATCH, ChangeClass, OnResume
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.schema.shape import declared_around, leaf_paths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -11,7 +12,6 @@ from pydantic.fields import FieldInfo
 
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import Metadata
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.job_sections import JobSections
 
 Kind = Literal["section", "mapping", "list", "text", "scalar"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from orchestrator.errors import Location, Problem
 from orchestrator.fields.formatting import show
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.yaml.reader import LocatedValue
 
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")

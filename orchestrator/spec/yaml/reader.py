@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +17,6 @@ import yaml
 
 from orchestrator.errors import Location, Problem
 from orchestrator.fields.formatting import dotted
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.spec.yaml.syntax_hints import NO_BREAK_SPACE, hint_for
 
 MAX_BYTES = 1_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from orchestrator.exchange.hugging_face.families.t5 import MT5, T5
 from orchestrator.exchange.table import Family, OneOf
 from orchestrator.exchange.tensors.names import names_in
 from orchestrator.fields.base import Section
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.models.blocks.registry import ATTENTIONS
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec

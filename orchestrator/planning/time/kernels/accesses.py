@@ -7,9 +7,8 @@ counts as the accesses that would have taken as long. The figures are in plannin
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from orchestrator.frozen_dataclass import dataclass
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward
