@@ -20,10 +20,11 @@ OrchestratorError            anything a person should read as one message, witho
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -100,7 +101,7 @@ def file_refusal(path: object, what: Literal["read", "written"] = "read") -> Ite
         raise UserError(f"{path} cannot be {what}: {error.strerror}") from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Location:
     """Where a value was written. `line` and `column` count from 1; None for a value that was not in a file."""
 
@@ -148,11 +149,11 @@ class Problem:
 _SHOWN_PROBLEMS = 100
 
 
-@dataclass(eq=False)
+@dataclasses.dataclass(eq=False)
 class SpecError(UserError):
     """A job spec is wrong. Holds every problem found, in the order of their places in the files."""
 
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
         shown = [render_problem(problem) for problem in self.problems[:_SHOWN_PROBLEMS]]

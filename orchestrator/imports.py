@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
-_NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_PLUGINS = "pydantic.plugin._loader"
 
 
 @contextmanager
@@ -32,18 +32,20 @@ def staying() -> Iterator[None]:
 
 @contextmanager
 def without_pydantic_plugins() -> Iterator[None]:
-    """Pydantic's models that are made inside have no plugins: to look for some in all that is installed takes as long
-    as to make ten models. Programs that are started afterwards may have plugins.
+    """Pydantic's models that are made inside have no plugins: to import what looks for some in all that is installed
+    takes as long as to make thirty models. Models that are made afterwards may have plugins.
     """
-    before = os.environ.get(_NO_PLUGINS)
-    os.environ[_NO_PLUGINS] = "__all__"
+    loaded = sys.modules.get(_PLUGINS)
+    none: Any = ModuleType(_PLUGINS)
+    none.get_plugins = lambda: ()
+    sys.modules[_PLUGINS] = none
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_NO_PLUGINS]
+        if loaded is None:
+            del sys.modules[_PLUGINS]
         else:
-            os.environ[_NO_PLUGINS] = before
+            sys.modules[_PLUGINS] = loaded
 
 
 @contextmanager

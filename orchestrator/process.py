@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ class Process:
     def current(cls) -> Process:
         """This process."""
         pid = os.getpid()
-        return cls(socket.gethostname(), _boot(), pid, _start_time(pid))
+        return cls(os.uname().nodename, _boot(), pid, _start_time(pid))
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Process:
@@ -48,7 +47,7 @@ class Process:
     @property
     def is_here(self) -> bool:
         """Whether it ran on this host, in this boot, where its pid means something to us."""
-        return self.pid > 0 and self.host == socket.gethostname() and self.boot == _boot()
+        return self.pid > 0 and self.host == os.uname().nodename and self.boot == _boot()
 
     @property
     def is_dead(self) -> bool:

@@ -138,7 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # File names need not be text, and a terminal need not know every character: say what can be said.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = _run(arguments, as_json)
+        with without_pydantic_plugins():
+            code = _run(arguments, as_json)
         sys.stdout.flush()
     except OrchestratorError as error:
         _report(error, as_json)
@@ -203,7 +204,7 @@ def build_app(typed: str | None) -> typer.Typer:
             app.command(entry.name, help=entry.summary, rich_help_panel=entry.panel)(_not_imported)
             continue
         is_new = entry.module not in sys.modules
-        with staying() if is_new else contextlib.nullcontext(), without_pydantic_plugins():
+        with staying() if is_new else contextlib.nullcontext():
             module = importlib.import_module(entry.module)
         if hasattr(module, "app"):
             app.add_typer(module.app, name=entry.name, rich_help_panel=entry.panel)

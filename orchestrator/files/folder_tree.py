@@ -5,10 +5,11 @@ What cannot be read is named, for those who have to be told of it.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -25,13 +26,13 @@ class LeftOut:
         return f"{self.path}: {self.reason}"
 
 
-@dataclass
+@dataclasses.dataclass
 class FolderTree:
     """What is in a folder and below it."""
 
-    files: list[Path] = field(default_factory=list)
+    files: list[Path] = dataclasses.field(default_factory=list)
     """In the order of their paths."""
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[LeftOut] = dataclasses.field(default_factory=list)
 
 
 def folder_tree(root: Path, wanted: Callable[[Path], bool] = lambda path: True) -> FolderTree:

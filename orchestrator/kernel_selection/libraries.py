@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Iterable
@@ -25,6 +24,8 @@ def flash_version() -> str | None:
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """Of those that are installed; nothing is imported."""
+    import importlib.metadata  # a twentieth of the time of `validate`, which asks for no version
+
     found = {}
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -34,8 +35,10 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 @cache
 def has_flash() -> bool:
-    """The same as yes or no: the tuner asks of thousands of layouts."""
-    return flash_version() is not None
+    """Whether it is installed: the tuner asks of thousands of layouts. Its version is only looked up where there is a
+    module that it could have.
+    """
+    return importlib.util.find_spec("flash_attn") is not None and flash_version() is not None
 
 
 def is_engine_installed() -> bool:

@@ -62,8 +62,9 @@ class Libraries:
         for name in modules:
             self._monkeypatch.setitem(vars(sys)["modules"], name, None)
 
-    def distribution(self, name: str, version: str) -> Path:
-        """A package of this version is installed, as its metadata says, which is a folder."""
+    def distribution(self, name: str, version: str, *modules: str) -> Path:
+        """A package of this version and these modules is installed, as its metadata says, which is a folder."""
+        self.there(*modules)
         metadata = self._folder / f"{name.replace('-', '_')}-{version}.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n")

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +182,7 @@ def _unknown(name: str, calibrated: list[str]) -> str:
 @cache
 def _shipped() -> tuple[tuple[Device, tuple[str, ...]], ...]:
     """Every shipped device, special ones before general ones, with the words to know each by."""
-    text = resources.files("orchestrator.planning.hardware").joinpath("devices.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("devices.json").read_text(encoding="utf-8")
     return tuple((_device(entry), tuple(entry["match"])) for entry in json.loads(text)["devices"])
 
 

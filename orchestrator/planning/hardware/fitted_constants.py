@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from orchestrator.models.blocks.base import ForwardBackward
@@ -204,8 +204,7 @@ def values(subject: str, generation: str | None = None) -> dict[str, Any]:
 @cache
 def entries() -> Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]:
     """The file: what is said of each number, by group ("any", or a generation), subject and name."""
-    text = resources.files("orchestrator.planning.hardware").joinpath("fitted_constants.json")
-    read: dict[str, Any] = json.loads(text.read_text(encoding="utf-8"))
+    read: dict[str, Any] = json.loads(Path(__file__).with_name("fitted_constants.json").read_text(encoding="utf-8"))
     return read
 
 

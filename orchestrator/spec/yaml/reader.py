@@ -6,9 +6,10 @@ the size of what is read is bounded. Plain scalars follow YAML 1.2: `1e-4` is a 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -47,7 +48,7 @@ class UnreadableValue:
 UNREADABLE = UnreadableValue()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class LocatedValue:
     """A value and where it was written."""
 
@@ -100,7 +101,7 @@ class Parsed:
     root: LocatedValue | None
     """None when the text cannot be read any further than a problem."""
     problems: list[Problem]
-    incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
+    incomplete: list[tuple[str | int, ...]] = dataclasses.field(default_factory=list)
     """Places of mappings with a key that cannot be read."""
 
 
@@ -139,13 +140,13 @@ class _StopReading(Exception):  # noqa: N818 - it ends the reading and never lea
         self.problem = problem
 
 
-@dataclass
+@dataclasses.dataclass
 class _Reader:
     text: str
     source: str
     noun: str
-    problems: list[Problem] = field(default_factory=list)
-    incomplete: list[tuple[str | int, ...]] = field(default_factory=list)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    incomplete: list[tuple[str | int, ...]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.lines = _LINE_BREAK.split(self.text)

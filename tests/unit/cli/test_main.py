@@ -21,7 +21,6 @@ from orchestrator import __version__
 from orchestrator.cli import main as front
 from orchestrator.cli.main import COMMANDS, build_app, main, value_name
 from orchestrator.errors import CheckpointError, Location, Problem, SpecError, UserError
-from orchestrator.imports import without_pydantic_plugins
 
 HEAVY = {"torch", "megatron", "mlflow", "transformers", "tokenizers", "pandas", "numpy", "submitit", "pyarrow"}
 
@@ -202,14 +201,21 @@ def test_validate_is_light_and_quick(orchestrator: Any, job_file: Path) -> None:
     assert "rich" not in imported
 
 
-@pytest.mark.parametrize("before", [None, "mine"])
-def test_only_our_models_are_without_plugins(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command starts finds the variable as the person has it."""
-    name = "PYDANTIC_DISABLE_PLUGINS"
-    if before is None:
-        monkeypatch.delenv(name, raising=False)
-    else:
-        monkeypatch.setenv(name, before)
-    with without_pydantic_plugins():
-        assert os.environ[name] == "__all__"
-    assert os.environ.get(name) == before
+def test_only_models_that_commands_make_are_without_plugins() -> None:
+    """What looks for plugins is not even imported; afterwards it is there as ever."""
+    program = """
+import os, sys
+from pydantic import BaseModel
+from orchestrator.imports import without_pydantic_plugins
+with without_pydantic_plugins():
+    class Ours(BaseModel): field: int
+    print("importlib.metadata" in sys.modules)
+class Theirs(BaseModel): field: int
+print("importlib.metadata" in sys.modules)
+from pydantic.plugin import _loader
+with without_pydantic_plugins():
+    print(sys.modules[_loader.__name__] is _loader)
+print(sys.modules[_loader.__name__] is _loader)
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert finished.stdout.split() == ["False", "True", "False", "True"]

@@ -120,7 +120,7 @@ def test_attention_is_planned_as_the_runtime_takes_it(
     backend: str,
 ) -> None:
     if is_there:
-        libraries.distribution("flash-attn-4", "4.0.0b36")
+        libraries.distribution("flash-attn-4", "4.0.0b36", "flash_attn")
     job = make_job(**{"model": SMALL, "precision": {"dtype": "bf16"}, **sections})
     found = settled(job, "transformer_engine", gpu(name))
     assert found.runtime.attention_backend == backend
@@ -139,7 +139,7 @@ def test_a_step_is_drawn_as_it_is_forecast(
     make_job: Any, libraries: Libraries, model: dict[str, Any], is_captured: bool
 ) -> None:
     """With the graphs and the attention that a job leaves open, in as many seconds."""
-    libraries.distribution("flash-attn-4", "4.0.0b36")
+    libraries.distribution("flash-attn-4", "4.0.0b36", "flash_attn")
     runtime = {"layers": "transformer_engine", "device": "cuda"}
     job = make_job(model=model, precision={"dtype": "bf16"}, runtime=runtime, launch={"gpu": "H200"})
     plan = make_plan(job)

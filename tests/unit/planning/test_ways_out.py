@@ -41,7 +41,7 @@ def offered(job: JobSpec) -> list[Remedy]:
 def engine(libraries: Libraries) -> None:
     """Transformer Engine and FlashAttention 4 are there, as far as a plan looks."""
     libraries.there("transformer_engine")
-    libraries.distribution("flash-attn-4", "4.0.0b36")
+    libraries.distribution("flash-attn-4", "4.0.0b36", "flash_attn")
 
 
 @pytest.mark.usefixtures("engine")
