@@ -6,7 +6,7 @@ a model of the size of Llama 2 7B (`--large`) it has the weights alone, since fe
 A copy reads the bytes that a conversion writes from another file and writes them, with fsync at the end. Ways are
 measured in turns, each in a fresh process, with what it reads out of the page cache.
 
-    python tests/benchmarks/bench_exchange.py [--large]       # or: make bench
+    python tests/benchmarks/bench_conversion.py [--large]       # or: make bench
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def page(found: dict[str, list[dict[str, float]]], said: dict[str, dict[str, flo
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "megatron-core", "safetensors"))
     export, taken = said["export"]["share"], said["import"]["share"]
     title = "Exchange of 6.7 billion parameters with Hugging Face" if large else "Exchange with Hugging Face"
-    again = "bench_exchange.py --large" if large else "bench_exchange.py"
+    again = "bench_conversion.py --large" if large else "bench_conversion.py"
     return f"""# {title}, {datetime.date.today()}
 
 **Export at {export:.2f} and import at {taken:.2f} times the bytes per second of a plain copy** of the same weights on

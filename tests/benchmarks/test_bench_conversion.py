@@ -12,5 +12,5 @@ import pytest
 @pytest.mark.benchmark
 @pytest.mark.timeout(1800)
 def test_conversions_are_nearly_as_fast_as_a_copy() -> None:
-    command = [sys.executable, str(Path(__file__).with_name("bench_exchange.py"))]
+    command = [sys.executable, str(Path(__file__).with_name("bench_conversion.py"))]
     assert subprocess.run(command, check=False).returncode == 0
