@@ -43,7 +43,7 @@ def shorten(text: str, limit: int = 80) -> str:
     return line if len(text) <= limit else line[: limit - 1] + "…"
 
 
-def few(problems: Sequence[Any], text_of: Callable[[Any], str], most: int = 5, limit: int = 300) -> str:
+def few(problems: Sequence[Any], text_of: Callable[[Any], str] = str, most: int = 5, limit: int = 300) -> str:
     """The first of several problems, each shortened, and how many more there are: who made a mistake a million times
     is told of it once. `text_of`, which may take its time, is asked about those alone.
     """

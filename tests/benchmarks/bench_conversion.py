@@ -265,7 +265,7 @@ def main() -> int:
         layers = LARGE_LAYERS if options.large else options.layers
         found = compare(Path(folder), options.repeats, layers, options.large)
     said = summary(found)
-    target = options.pages / f"{datetime.date.today()}-exchange{'-7b' if options.large else ''}.md"
+    target = options.pages / f"{datetime.date.today()}-conversion{'-7b' if options.large else ''}.md"
     target.write_text(page(found, said, options.large))
     print(f"export at {said['export']['share']:.2f}, import at {said['import']['share']:.2f} of a copy; wrote {target}")
     busy = {way: each["cpu"] / each["seconds"] / len(os.sched_getaffinity(0)) for way, each in said.items()}

@@ -23,7 +23,7 @@ from orchestrator.spec.loading import dump_resolved, load_job
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports many models at four layouts")]
 
-HERE = Path(__file__).parents[1] / "unit" / "exchange"
+HERE = Path(__file__).parents[1] / "unit" / "conversion"
 NAMES = ("config.json", "generation_config.json")
 LAYOUTS = {"tp1-pp1": (1, 1), "tp2-pp1": (2, 1), "tp1-pp2": (1, 2), "tp2-pp2": (2, 2)}
 FAMILIES = {

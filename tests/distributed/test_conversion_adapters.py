@@ -17,7 +17,7 @@ from orchestrator.spec.loading import load_resolved
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports three models, and trains five short runs")]
 
-HERE = Path(__file__).parents[1] / "unit" / "exchange"
+HERE = Path(__file__).parents[1] / "unit" / "conversion"
 QUARTER = {"rank": 4, "alpha": 6.0}
 RUNS: dict[str, dict[str, Any]] = {
     "llama3/tp1": {"lora": QUARTER},

@@ -18,7 +18,7 @@ from orchestrator.spec.loading import load_job
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, trains at two layouts, reshapes and exports")]
 
-HERE = Path(__file__).parents[1] / "unit" / "exchange"
+HERE = Path(__file__).parents[1] / "unit" / "conversion"
 READS = """
 import json, sys, warnings
 warnings.simplefilter("ignore")

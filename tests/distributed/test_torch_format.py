@@ -28,7 +28,7 @@ def test_logits_are_those_of_transformers(ranks: Ranks, tmp_path: Path) -> None:
     """In fp32, of weights in fp16: GPT with each GeLU, BERT with its heads; several layouts, each order."""
     ranks.program(TESTS, "support.rank_networks", tmp_path)
     started = ranks.starter.start(
-        tmp_path, 1, "one", "1", "1", program=TESTS / "unit" / "exchange" / "layout_program.py"
+        tmp_path, 1, "one", "1", "1", program=TESTS / "unit" / "conversion" / "layout_program.py"
     )
     assert started.wait() == 0
     cases = sorted(path.parent.name for path in tmp_path.glob("*/logits.pt"))
