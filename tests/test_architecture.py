@@ -254,7 +254,6 @@ def test_files_of_run_directories_are_opened_in_one_place() -> None:
 COMPARES_KINDS = {
     "migration/from_megatron.py": (1, "a job names its family where it is not the spec's default"),
     "spec/rules/model/bert.py": (3, "the rules of this family"),
-    "spec/rules/model/mamba.py": (3, "the rules of this family"),
     "spec/rules/model/t5.py": (7, "the rules of this family"),
 }
 

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 class _Folder:
     """What any block has."""
 
+    recomputed_as: Literal["mlp", "moe"] | None = None
+    """Its name in `runtime.recompute_modules`; None where it is not recomputed as a whole."""
+    norm_is_module = False
+    """Whether the norm before it is a module of its own in Transformer Engine's layers too."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         """Its folder."""
@@ -50,7 +55,6 @@ class FeedForwardBlock(_Folder):
     """What computes on each token by itself."""
 
     recomputed_as: Literal["mlp", "moe"] = "mlp"
-    """Its name in `runtime.recompute_modules`."""
 
     @cached_property
     def memory(self) -> FeedForwardMemory:
@@ -58,9 +62,10 @@ class FeedForwardBlock(_Folder):
 
 
 class RoutedBlock(FeedForwardBlock):
-    """One that has experts, of which each token passes some. The norm before it is always a module of its own."""
+    """One that has experts, of which each token passes some."""
 
     recomputed_as = "moe"
+    norm_is_module = True
 
     @cached_property
     def memory(self) -> RoutedMemory:

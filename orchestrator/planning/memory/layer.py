@@ -55,14 +55,14 @@ def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers,
 
 
 def _is_recomputed(job: JobSpec, block: Block) -> bool:
-    return isinstance(block, FeedForwardBlock) and block.recomputed_as in job.runtime.recomputed_modules
+    return block.recomputed_as in job.runtime.recomputed_modules
 
 
 def _kept_by_norm(job: JobSpec, block: Block, sizes: RankShape, layers: Layers) -> int:
     """Its input, statistics, and output for the linear. In Transformer Engine's layers most norms are a part of that,
     and not recomputed by themselves.
     """
-    is_module = layers == "torch" or isinstance(block, RoutedBlock)
+    is_module = layers == "torch" or block.norm_is_module
     if is_module and "layernorm" in job.runtime.recomputed_modules:
         return sizes.stream
     return 2 * sizes.stream + sizes.own_tokens * norm_statistics(job.model)

@@ -29,7 +29,7 @@ _ON_THE_CPU = "the kernels of state space layers are for GPUs, and runtime.devic
 
 def hybrids_only(job: JobSections) -> Iterator[Problem]:
     """Fields of hybrids are for these, and some others are not."""
-    if job.model.architecture != "mamba":
+    if not job.model.family.is_hybrid:
         for name in _FIELDS:
             if getattr(job.model, name) != ModelSpec.model_fields[name].default:
                 message = f"is for architecture: mamba, and architecture is {job.model.architecture}"
@@ -46,7 +46,7 @@ def hybrids_only(job: JobSections) -> Iterator[Problem]:
 def pattern(job: JobSections) -> Iterator[Problem]:
     """Each layer has a kind, said once."""
     model = job.model
-    if model.architecture != "mamba":
+    if not model.family.is_hybrid:
         return
     written, ratios = model.hybrid_override_pattern, [getattr(model, name) for name in _RATIOS]
     if sum(ratios) > 1:
@@ -70,7 +70,7 @@ def pattern(job: JobSections) -> Iterator[Problem]:
 def state_space_shapes(job: JobSections) -> Iterator[Problem]:
     """Heads divide the width, groups the heads, and tensor parallelism both."""
     model, tp = job.model, job.parallelism.tensor_model_parallel_size
-    if model.architecture != "mamba" or (STATE_SPACE,) not in layers(model):
+    if not model.family.is_hybrid or (STATE_SPACE,) not in layers(model):
         return
     width, head, groups = state_space_width(model), model.mamba_head_dim, model.mamba_num_groups
     if width % head:
