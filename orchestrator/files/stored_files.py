@@ -118,13 +118,16 @@ def parse_json(content: bytes, *, is_walked: bool = True) -> Any:
     """
     text = content.decode("utf-8-sig")
     may_be_deep = is_walked and content.count(b"[") + content.count(b"{") > _DEEPEST
-    # Escapes aside, JSON has no control characters but these.
-    is_plain = "\\" not in text and text.isascii() and "\x7f" not in text
     try:
         value = json.loads(text)
-        return value if is_plain and not may_be_deep else _printable_value(value, 0)
+        return value if is_plain(content) and not may_be_deep else _printable_value(value, 0)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
+
+
+def is_plain(content: bytes) -> bool:
+    """Whether all strings of a JSON text are `printable`: escapes aside, it has no control characters but this one."""
+    return b"\\" not in content and content.isascii() and b"\x7f" not in content
 
 
 def _printable_value(value: Any, depth: int) -> Any:

@@ -184,7 +184,7 @@ class _Account:
         if launch.first_step is None:
             launch.first_step = time - seconds
         self._keep(launch, record.iteration, seconds)
-        launch.last_record = record._replace(time=time)
+        launch.last_record = record if record.time == time else record._replace(time=time)
 
     def close(self, now: float | None) -> Goodput:
         """The sums; where the run goes on, with the time up to now."""

@@ -183,6 +183,35 @@ def _append_many(path: str, first: int) -> None:
         log(RunDir(Path(path))).append(iteration, 0, 0, {"train/loss": 1.0})
 
 
+_NUMBERS = st.one_of(st.integers(), st.floats(), st.just(10**400), st.text(max_size=3), st.booleans(), st.none())
+_RECORDS = st.fixed_dictionaries(
+    {
+        **{name: st.one_of(st.integers(0, 2**40), _NUMBERS) for name in ("time", "iteration", "samples", "tokens")},
+        "values": st.dictionaries(st.text(max_size=4), st.one_of(st.floats(), _NUMBERS), max_size=3),
+    }
+)
+_ODD = (b"1,2", b"{},{}", b"[", b"]", b"01", b"1e999", b'{"a":-}', b'{"time":1,"values":{"a":1e400,"a":NaN,"b":-0.0}}')
+_LINES = st.one_of(
+    st.tuples(_RECORDS, st.booleans()).map(
+        lambda drawn: json.dumps(drawn[0], ensure_ascii=drawn[1]).encode(errors="surrogatepass")
+    ),
+    st.binary(max_size=12).filter(lambda line: b"\n" not in line),
+    st.sampled_from(_ODD),
+)
+
+
+@given(st.lists(_LINES, min_size=1, max_size=5))
+def test_lines_read_together_are_what_each_is_alone(lines: list[bytes]) -> None:
+    together = [repr(metric) for metric in metrics.parsed(lines)]
+    assert together == [repr(metric) for line in lines for metric in metrics.parsed([line])]
+    assert together == [repr(metric) for line in lines for metric in by_the_standard_library(line)]
+
+
+def by_the_standard_library(line: bytes) -> list[metrics.Metric]:
+    """A line that is parsed by the standard library is one that Pydantic's parser does not take together with others."""
+    return metrics.parsed([line, b"["])
+
+
 def test_a_reader_beside_a_writer_sees_whole_records_only(run: RunDir) -> None:
     writer = multiprocessing.get_context("spawn").Process(target=_append_many, args=(str(run.path), 0))
     writer.start()
