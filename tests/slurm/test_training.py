@@ -18,7 +18,7 @@ import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands
 from support.event_log import lines_of
-from support.faults import QUICK_TORCHRUN, CommandLine, Ranks, wait_for_step, wait_until
+from support.faults import CommandLine, Ranks, wait_for_step, wait_until
 from support.fixtures import inject, ranks, real_text
 from support.training import events, four_layer_job, layout, logs, losses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -148,13 +148,12 @@ def submit(
 ) -> Callable[..., Submitted]:
     """submit(layout, exclude, make, mlflow, start, **launch): a run of its own on the cluster `test`, whose first start
     is held. Where they work lies a torch.py that ends whoever imports it. `mlflow`: with trackers, and with somebody
-    who is told. `start`: by torchrun; `quick`, by one that is there at once, where no signal is torchrun's to pass on;
-    `forked`, as well, and with ranks that are forked on their nodes, where SLURM need not find them to end them.
+    who is told. `start`: by `torchrun`, or `forked`, by one that is there at once with ranks that are forked on their
+    nodes.
     """
     holding = inject(HOLD).parent
     starts = {
         "torchrun": {"PYTHONPATH": str(holding)},
-        "quick": {"PYTHONPATH": f"{QUICK_TORCHRUN}:{holding}"},
         "forked": ranks.for_commands(holding),
     }
 
@@ -163,7 +162,7 @@ def submit(
         exclude: tuple[str, ...] = (),
         make: Callable[..., JobSpec] = make_job,
         mlflow: bool = False,
-        start: str = "torchrun",
+        start: str = "forked",
         **launch: Any,
     ) -> Submitted:
         folder = tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}"
@@ -204,10 +203,7 @@ def test_a_time_limit(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The quickstart in three layouts. SLURM's notice comes up to half a minute early."""
-    starts = {"tp2": "torchrun", "pp2": "forked", "dp2": "forked"}
-    submitted = {
-        name: submit(name, make=make_quickstart, start=starts[name], time=120, stop_margin=15) for name in LAYOUTS
-    }
+    submitted = {name: submit(name, make=make_quickstart, time=120, stop_margin=15) for name in LAYOUTS}
     for each in submitted.values():  # to start takes the processor: what is to be compared is made in the wait
         each.wait_until_held()
     expected = {name: ranks.losses_of(make_quickstart(name), tmp_path_factory.mktemp(name)) for name in LAYOUTS}
@@ -226,7 +222,7 @@ def test_a_time_limit(
 def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]], tmp_path: Path
 ) -> None:
-    requeued, killed = submit("tp2", mlflow=True), submit("pp2", start="quick")
+    requeued, killed = submit("tp2", mlflow=True, start="torchrun"), submit("pp2")
     with requeued.command.started("logs", requeued.run.run_id, "-f") as following:
         for each in (requeued, killed):
             each.wait_until_held()
@@ -253,8 +249,8 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
     assert losses(requeued.run) == undisturbed["tp2"]
     assert losses(killed.run) == undisturbed["pp2"]
 
-    preempted = submit("dp2", exclude=("n1", "n2"), start="quick", partition="low", stop_margin=10)
-    lost = submit("tp2", exclude=("n3", "n4"), start="forked", nodes=1, gpus_per_node=2)
+    preempted = submit("dp2", exclude=("n1", "n2"), partition="low", stop_margin=10)
+    lost = submit("tp2", exclude=("n3", "n4"), nodes=1, gpus_per_node=2)
     for each in (preempted, lost):
         each.wait_until_held()
     nodes = events(preempted.run, "launched")[-1]["nodes"]
@@ -272,7 +268,7 @@ def test_a_requeue_a_killed_batch_script_a_preemption_and_a_lost_slurmd(
 def test_a_controller_that_is_away_for_a_minute(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
-    each = submit("tp2", start="forked")
+    each = submit("tp2")
     each.wait_until_held()
     cluster.stop_controller()
     away = time.monotonic()
@@ -293,7 +289,7 @@ def test_a_node_that_is_cut_off_writes_nothing_after_its_run_went_on_elsewhere(
     cluster: Cluster, submit: Callable[..., Submitted], undisturbed: dict[str, dict[int, float]]
 ) -> None:
     """Both ranks are on that node: for them nothing has happened, and the shared disk is still there."""
-    each = submit("tp2", start="forked", nodes=1, gpus_per_node=2)
+    each = submit("tp2", nodes=1, gpus_per_node=2)
     each.wait_until_held()
     stale = events(each.run, "launched")[-1]
     cluster.cut(stale["nodes"][0])

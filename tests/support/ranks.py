@@ -278,7 +278,7 @@ def uses_cuda() -> bool:
 
 def stand_for(connection: socket.socket) -> None:
     """Run a program in the place of one that was started, and say how it ended. Never returns."""
-    enter_the_machine_of(connection)
+    is_elsewhere = enter_the_machine_of(connection)
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     size, streams, _, _ = socket.recv_fds(connection, 4, 3)
@@ -294,7 +294,14 @@ def stand_for(connection: socket.socket) -> None:
         os.environ.update(env)
         sys.argv = ["torchrun", *arguments]
         torchrun = runpy.run_path(str(_TORCHRUN))["main"]
-        code = torchrun(LaunchedRank, lambda: bool(select.select([connection], [], [], 0)[0]))
+
+        def is_left() -> bool:
+            left = bool(select.select([connection], [], [], 0)[0])
+            if left and is_elsewhere:  # SLURM ends what a step has started, and does not find these
+                os.killpg(0, signal.SIGKILL)
+            return left
+
+        code = torchrun(LaunchedRank, is_left)
     else:
         threading.Thread(target=end_with, args=[connection], daemon=True).start()
         code = run_module([module, *arguments], env)
@@ -303,13 +310,13 @@ def stand_for(connection: socket.socket) -> None:
     os._exit(code)
 
 
-def enter_the_machine_of(connection: socket.socket) -> None:
+def enter_the_machine_of(connection: socket.socket) -> bool:
     """Go on in the network, with the host name and among the processes of whoever asks: on a machine of the tests' own
-    (slurm/machine.py) they are others than here.
+    (slurm/machine.py) they are others than here. Whether they are.
     """
     asking, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if os.readlink(f"/proc/{asking}/ns/pid") == os.readlink("/proc/self/ns/pid"):
-        return
+        return False
     libc = ctypes.CDLL(None, use_errno=True)
     for namespace in [os.open(f"/proc/{asking}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts", "pid", "mnt")]:
         if libc.setns(namespace, 0):
@@ -317,6 +324,7 @@ def enter_the_machine_of(connection: socket.socket) -> None:
         os.close(namespace)
     if os.fork():  # a process keeps its own number: the first with one of that machine is its child
         os._exit(0)
+    return True
 
 
 def end_with(connection: socket.socket) -> None:
