@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,9 @@ from orchestrator.run.events.types import (
 )
 
 _Kind = TypeVar("_Kind", bound=Event)
+
+_KEPT = 8
+"""Logs: a page, or a command, asks for the events of a run several times."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,17 @@ def read_events(log: Path) -> EventLog:
     """The events of a run's log so far; a torn last line is left out, and of a log of more than 16 MiB, which no
     training writes, the middle. Raises OSError for what is no file of its folder.
     """
+    try:
+        with open_stored(log, log.parent) as file:
+            found = os.fstat(file.fileno())
+    except FileNotFoundError:
+        return EventLog()
+    return _parsed(log, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+
+@lru_cache(maxsize=_KEPT)
+def _parsed(log: Path, version: tuple[int, ...]) -> EventLog:
+    """The events of a log; `version` changes whenever it is written to."""
     return EventLog.of(read_json_lines(log, log.parent))
 
 

@@ -208,7 +208,7 @@ def test_lines_read_together_are_what_each_is_alone(lines: list[bytes]) -> None:
 
 
 def by_the_standard_library(line: bytes) -> list[metrics.Metric]:
-    """A line that is parsed by the standard library is one that Pydantic's parser does not take together with others."""
+    """A line that the standard library parses: Pydantic's parser does not take it together with a broken one."""
     return metrics.parsed([line, b"["])
 
 
