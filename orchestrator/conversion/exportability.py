@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.conversion.hugging_face.families.choice import family_of_job, nearest_family
+from orchestrator.conversion.hugging_face.families.registry import family_of_job, nearest_family
 from orchestrator.conversion.megatron import sentences
 from orchestrator.errors import Problem, UserError
 from orchestrator.spec.job import JobSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from orchestrator.conversion.table import DECODER, VISION, stack_of
+from orchestrator.conversion.weight_mapping import DECODER, VISION, stack_of
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.blocks.weights import linears

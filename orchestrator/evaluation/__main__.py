@@ -18,7 +18,7 @@ from orchestrator.evaluation.base import Task, TaskContext
 from orchestrator.evaluation.journal import Journal
 from orchestrator.evaluation.rank_calls import RankCalls, follow
 from orchestrator.evaluation.task_batches import BatchedNetwork, Progress
-from orchestrator.evaluation.tasks.choice import make_task
+from orchestrator.evaluation.tasks.registry import make_task
 from orchestrator.fields.values import resolve_environment
 from orchestrator.inference import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded

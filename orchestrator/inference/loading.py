@@ -15,7 +15,7 @@ from orchestrator.portable import Weights
 from orchestrator.run.checkpoints.commit_markers import Commit
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing.checkpoint_reader import load
-from orchestrator.runtime.checkpointing.newest_checkpoint import newest_whole, require_whole, require_whole_at
+from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole, require_whole, require_whole_at
 from orchestrator.runtime.network.lora import merge_adapters
 from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.control import Control

@@ -9,9 +9,9 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.fields.metadata import OURS, REQUIRED
+from orchestrator.migration.combined_flags import TOGETHER
+from orchestrator.migration.combined_flags.training import name_of_file
 from orchestrator.migration.defaults import default_of
-from orchestrator.migration.flag_groups import TOGETHER
-from orchestrator.migration.flag_groups.training import name_of_file
 from orchestrator.migration.flags import CommandLine, Flag
 from orchestrator.migration.flags import parse as parse_flags
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags

@@ -9,8 +9,8 @@ from typing import Any
 from orchestrator.errors import UserError
 from orchestrator.fields.metadata import OURS, REQUIRED, NoMegatronFlag
 from orchestrator.fields.values import environment_references
+from orchestrator.migration.combined_flags import TOGETHER
 from orchestrator.migration.defaults import default_of
-from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter, UnwrittenField
 from orchestrator.migration.megatron_flags.ignored_flags import UNREAD
 from orchestrator.migration.megatron_flags.table import ROWS, Row

@@ -11,8 +11,8 @@ from orchestrator.kernel_selection.machine import Estimates, Fit, Machine
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.blend import evaluations
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
-from orchestrator.planning.hardware.choice import DeviceChoice, device_of
 from orchestrator.planning.hardware.devices import Device
+from orchestrator.planning.hardware.planned_device import DeviceChoice, device_of
 from orchestrator.planning.layout.balance import BalancedSplit, balanced
 from orchestrator.planning.layout.pipeline import Timeline
 from orchestrator.planning.memory import Memory, capacity, estimate_memory

@@ -19,7 +19,7 @@ from orchestrator.kernel_selection.attention import with_attention
 from orchestrator.kernel_selection.auto_values import depends_on_host
 from orchestrator.planning.blend import samples_needed
 from orchestrator.planning.flops import formula, model_flops, peak_flops
-from orchestrator.planning.parameters.choice import parameters
+from orchestrator.planning.parameters.registry import parameters
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
@@ -32,11 +32,11 @@ from orchestrator.runtime.batches import RandomTokens
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.checkpointing.layouts import layout
 from orchestrator.runtime.checkpointing.restoration import Restored, restore
-from orchestrator.runtime.families.choice import family_of
+from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.graphs import CapturedPasses, choose_graphs
-from orchestrator.runtime.layers.attention.choice import choose_attention
-from orchestrator.runtime.layers.choice import choose_layers
+from orchestrator.runtime.layers.attention.flash_availability import choose_attention
 from orchestrator.runtime.layers.experts import multiply_in_one_kernel
+from orchestrator.runtime.layers.implementation import choose_layers
 from orchestrator.runtime.layers.transformer_engine.fp8 import require_fp8
 from orchestrator.runtime.layers.transformer_engine.tensor_overlap import begin_overlap
 from orchestrator.runtime.network.auxiliary_losses import AuxiliaryLosses, auxiliary_losses

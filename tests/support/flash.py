@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from orchestrator.runtime.layers.attention.choice import missing
+from orchestrator.runtime.layers.attention.flash_availability import missing
 from orchestrator.runtime.processes.device import select_device
 from support.measured import needs_gpus
 

@@ -16,9 +16,9 @@ from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_mea
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cli.run_start import check_installed, label
 from orchestrator.conversion.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
-from orchestrator.conversion.hugging_face.families.choice import family_of_folder, family_of_job
+from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
 from orchestrator.conversion.hugging_face.processor_values import image_token_note, refuse_other_pixels
-from orchestrator.conversion.table import Family
+from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
 from orchestrator.portable import Weights, job_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from orchestrator.conversion.shapes import shape_of
-from orchestrator.conversion.table import Weight
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
+from orchestrator.conversion.weight_mapping import Weight
 from orchestrator.spec.model import ModelSpec
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short
 from orchestrator.conversion.hugging_face.vision import to_vision, to_vision_config
-from orchestrator.conversion.table import Family, SameAs, only
+from orchestrator.conversion.weight_mapping import Family, SameAs, only
 from orchestrator.errors import UserError
 from orchestrator.spec.model import ModelSpec
 

@@ -14,17 +14,17 @@ import torch
 
 from orchestrator.conversion.hugging_face.adapters import adapted, adapter_of
 from orchestrator.conversion.hugging_face.configuration import to_config
-from orchestrator.conversion.hugging_face.families.choice import family_of_job
+from orchestrator.conversion.hugging_face.families.registry import family_of_job
 from orchestrator.conversion.hugging_face.processor_files import image_token, write_processor
 from orchestrator.conversion.hugging_face.tokenizer_files import SpecialIds, write_tokenizer
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
 from orchestrator.conversion.shapes import shape_of
 from orchestrator.conversion.staging import drafted, require_free, require_room
-from orchestrator.conversion.table import Family, Weight
 from orchestrator.conversion.tensors.shards import Entry, ShardFiles, in_shards
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.conversion.tensors.threads import in_threads
+from orchestrator.conversion.weight_mapping import Family, Weight
 from orchestrator.data.tokenizers.copies import GENERATION, came_with
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import CheckpointError, UserError

@@ -14,9 +14,9 @@ from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.progress import progress
 from orchestrator.conversion.shapes import shape_of
 from orchestrator.conversion.staging import require_room
-from orchestrator.conversion.table import Family, Weight
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
+from orchestrator.conversion.weight_mapping import Family, Weight
 from orchestrator.errors import UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry

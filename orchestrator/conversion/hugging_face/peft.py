@@ -18,14 +18,14 @@ from typing import Any
 import torch
 
 from orchestrator.conversion.hugging_face.adapters import Adapter, adapter_of
-from orchestrator.conversion.hugging_face.families.choice import family_of_job
+from orchestrator.conversion.hugging_face.families.registry import family_of_job
 from orchestrator.conversion.hugging_face.hf_export import narrowed, require_stored
 from orchestrator.conversion.hugging_face.transforms import TRANSFORMS
 from orchestrator.conversion.staging import drafted, require_free, require_room
-from orchestrator.conversion.table import Family, Weight, stack_of
 from orchestrator.conversion.tensors.names import ADAPTER
 from orchestrator.conversion.tensors.shards import Entry, ShardFiles
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
+from orchestrator.conversion.weight_mapping import Family, Weight, stack_of
 from orchestrator.errors import UserError
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.lora import LoraSpec

@@ -38,8 +38,8 @@ from orchestrator.conversion.megatron.torch_format.names import WHOLE, is_of_ran
 from orchestrator.conversion.megatron.torch_format.weights import RankWeights
 from orchestrator.conversion.reshaping import contents, copy_tensors
 from orchestrator.conversion.staging import drafted, require_free
-from orchestrator.conversion.table import DECODER
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
+from orchestrator.conversion.weight_mapping import DECODER
 from orchestrator.errors import CheckpointError
 from orchestrator.planning.training_schedule.progress import progress_of
 from orchestrator.portable import files_to_carry

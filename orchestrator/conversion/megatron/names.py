@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from orchestrator.conversion.megatron import sentences
 from orchestrator.conversion.shapes import weights_of
-from orchestrator.conversion.table import DECODER
+from orchestrator.conversion.weight_mapping import DECODER
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.sections.optimizer import OptimizerSpec

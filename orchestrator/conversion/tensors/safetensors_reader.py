@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from orchestrator.conversion.table import Family
 from orchestrator.conversion.tensors.blobs import mapped
 from orchestrator.conversion.tensors.headers import Header, read_headers
 from orchestrator.conversion.tensors.names import ADAPTER, INDEX, SINGLE
 from orchestrator.conversion.tensors.shards import DTYPES
+from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 
 _DTYPES = {name: dtype for dtype, name in DTYPES.items()}

@@ -1,1 +1,1 @@
-"""The data sets that the model families train on: `base.py` has the protocol, `choice.py` the table."""
+"""The data sets that the model families train on: `base.py` has the protocol, `registry.py` the table."""

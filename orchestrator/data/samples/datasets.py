@@ -26,7 +26,7 @@ from orchestrator.data.checks import (
     split_fractions,
 )
 from orchestrator.data.damage import refuse_damage
-from orchestrator.data.families.choice import dataset_family
+from orchestrator.data.families.registry import dataset_family
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.data.samples.blend_builder import BlendBuilder

@@ -1,1 +1,1 @@
-"""What can be measured, one module for each kind; `choice.py` finds it by name."""
+"""What can be measured, one module for each kind; `registry.py` finds it by name."""

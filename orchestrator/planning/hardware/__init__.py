@@ -1,6 +1,5 @@
 """Accelerators: what their datasheets promise, what of it is reached, and which one a job is planned for."""
 
-from orchestrator.planning.hardware.choice import DeviceChoice, device_of
 from orchestrator.planning.hardware.devices import (
     CPU,
     Device,
@@ -10,6 +9,7 @@ from orchestrator.planning.hardware.devices import (
     shipped,
     shipped_names,
 )
+from orchestrator.planning.hardware.planned_device import DeviceChoice, device_of
 
 __all__ = [
     "CPU",

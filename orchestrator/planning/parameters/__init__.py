@@ -1,8 +1,8 @@
 """Exact parameter counts of a job, per (tensor, pipeline) rank."""
 
-from orchestrator.planning.parameters.choice import parameters, stage_parameters
 from orchestrator.planning.parameters.counts import Parameters, RankParameters
 from orchestrator.planning.parameters.layer import layer_parameters, stage_expert_parameters
+from orchestrator.planning.parameters.registry import parameters, stage_parameters
 
 __all__ = [
     "Parameters",

@@ -21,7 +21,7 @@ from orchestrator.run.events.types import Pretrained
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.checkpointing.checkpoint_reader import load, tensors_of
 from orchestrator.runtime.checkpointing.checkpointer import model_key
-from orchestrator.runtime.checkpointing.newest_checkpoint import newest_whole, require_whole_at
+from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole, require_whole_at
 from orchestrator.runtime.families.bert import is_task_head, only_predicts_tokens
 from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.network.lora import is_adapter

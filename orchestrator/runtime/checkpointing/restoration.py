@@ -17,7 +17,7 @@ from orchestrator.run.events.log import EventLog
 from orchestrator.run.events.types import CheckpointSkipped
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
-from orchestrator.runtime.checkpointing.newest_checkpoint import newest_whole
+from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole
 from orchestrator.runtime.checkpointing.pretrained import Source, find_source, load_weights
 from orchestrator.runtime.rank import Launch, Processes
 from orchestrator.runtime.state import TrainState

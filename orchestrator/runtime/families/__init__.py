@@ -1,1 +1,1 @@
-"""The model families: `base.py` has the protocol, `choice.py` the table, each other module one family."""
+"""The model families: `base.py` has the protocol, `registry.py` the table, each other module one family."""

@@ -10,10 +10,10 @@ from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.gpt import GPT, decoder
-from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.images.embeddings import place
 from orchestrator.runtime.layers.images.encoder import ImageEncoder
+from orchestrator.runtime.layers.implementation import block_spec_function
 from orchestrator.runtime.processes.process_groups import Ranks, get_tensor_model_parallel_rank
 from orchestrator.runtime.steps.vision import NextTokenAfterImages
 from orchestrator.spec.job import JobSpec

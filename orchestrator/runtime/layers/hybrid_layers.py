@@ -23,7 +23,7 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 
 from orchestrator.models.blocks.registry import MLP, STATE_SPACE, Block
 from orchestrator.models.layers import Layer
-from orchestrator.runtime.layers.choice import block_spec_function
+from orchestrator.runtime.layers.implementation import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 

@@ -18,7 +18,7 @@ from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
 from orchestrator.kernel_selection.fused_kernels import fuses_activation, fuses_rotation, rotates_projection
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.runtime.families.choice import family_of
+from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.graphs import Graphs
 from orchestrator.runtime.layers.attention.frequencies import attention_factor

@@ -18,9 +18,9 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.cli.main import main
 from orchestrator.conversion.hugging_face.config_keys import NEUTRAL, WITHOUT_EFFECT
 from orchestrator.conversion.hugging_face.configuration import keys_read, merged_rates, to_model
-from orchestrator.conversion.hugging_face.families.choice import FAMILIES, family_of_folder, family_of_type
+from orchestrator.conversion.hugging_face.families.registry import FAMILIES, family_of_folder, family_of_type
 from orchestrator.conversion.hugging_face.vision import IGNORED, KEYS_READ
-from orchestrator.conversion.table import Family
+from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.spec.loading import load_text
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.conversion.hugging_face.configuration import keys_read, read_config, to_config, to_model
-from orchestrator.conversion.hugging_face.families.choice import (
+from orchestrator.conversion.hugging_face.families.registry import (
     FAMILIES,
     family_of_folder,
     family_of_model,
     family_of_type,
 )
 from orchestrator.conversion.shapes import shape_of
-from orchestrator.conversion.table import Family
+from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.planning.parameters import parameters
 from orchestrator.spec.loading import load_text

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.configuration import to_config, to_model
-from orchestrator.conversion.hugging_face.families.choice import family_of_folder, family_of_model, nearest_family
 from orchestrator.conversion.hugging_face.families.llava import LLAVA
+from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_model, nearest_family
 from orchestrator.conversion.hugging_face.processor_files import write_processor
 from orchestrator.conversion.hugging_face.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.conversion.tensors.names import SINGLE

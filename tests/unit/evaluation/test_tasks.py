@@ -15,7 +15,7 @@ from tokenizers import models, normalizers
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Score, ScoredTokens, TaskContext
-from orchestrator.evaluation.tasks.choice import make_task
+from orchestrator.evaluation.tasks.registry import make_task
 from orchestrator.run.results.evaluation_request import EvaluationRequest, Kind
 from orchestrator.spec.sections.data import TokenizerSpec
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from unit.migration.conftest import Flags
 
 from orchestrator.errors import SpecError
-from orchestrator.migration.flag_groups import TOGETHER
+from orchestrator.migration.combined_flags import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.megatron_flags.table import IMPLIED, OLD_NAMES, ROWS
 from orchestrator.migration.megatron_flags.unsupported_flags import (

@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from support.training import tiny_job
 from unit.migration.conftest import Flags, recorded_choices
 
-from orchestrator.migration.flag_groups import TOGETHER
+from orchestrator.migration.combined_flags import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.megatron_flags.performance import ANSWERS, GROUPS
 from orchestrator.migration.megatron_flags.programs import family_of_flag

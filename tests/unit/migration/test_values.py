@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from unit.migration.conftest import SMALLEST, recorded_choices
 
+from orchestrator.migration.combined_flags import TOGETHER
 from orchestrator.migration.defaults import is_about_speed
-from orchestrator.migration.flag_groups import TOGETHER
 from orchestrator.migration.from_megatron import migrate_words
 from orchestrator.migration.megatron_flags.table import ROWS
 from orchestrator.migration.megatron_flags.unsupported_flags import HARMLESS_VALUES, unsupported_flag

@@ -12,7 +12,7 @@ from orchestrator.kernel_selection import layers
 from orchestrator.kernel_selection.layers import WORTH
 from orchestrator.planning import estimates
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
-from orchestrator.planning.hardware import Device, choice, device_named
+from orchestrator.planning.hardware import Device, device_named, planned_device
 from orchestrator.planning.time import estimate_time
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -112,7 +112,7 @@ def test_a_machine_that_is_named_has_its_own_layers(
         Path("gpus/H200.yaml").write_text(f"base: H200\n{profile}\n")
     job = small(*([f"launch.gpu={job_gpu}"] if job_gpu else []))
     spec = None if cluster is None else ClusterSpec(name="site", **cluster)
-    device = choice.device_of(job, spec).device
+    device = planned_device.device_of(job, spec).device
     assert device.layers == expected
     planned, why = layers.layers_there(job, machine_of(device))
     assert planned == (expected or "torch")

@@ -27,7 +27,7 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run.checkpoints import commit_markers
 from orchestrator.run.rundir import RunDir
 from orchestrator.runtime import megatron_compat
-from orchestrator.runtime.checkpointing.newest_checkpoint import newest_whole
+from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole
 from orchestrator.runtime.network.communicators import connect
 from orchestrator.runtime.network.model import build_chunks, transformer_config, wrap_data_parallel
 from orchestrator.runtime.optimizer import build_optimizer, parts_of

@@ -32,10 +32,10 @@ from torch.nn import functional
 
 from orchestrator.errors import UserError
 from orchestrator.runtime.layers import torch_layers
-from orchestrator.runtime.layers.attention import choice
 from orchestrator.runtime.layers.attention import flash as flash_module
-from orchestrator.runtime.layers.attention.choice import choose_attention, keep_compiled
+from orchestrator.runtime.layers.attention import flash_availability
 from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
+from orchestrator.runtime.layers.attention.flash_availability import choose_attention, keep_compiled
 from orchestrator.runtime.layers.attention.rotation import thirds_of_one
 from orchestrator.runtime.network.model import transformer_config
 from orchestrator.runtime.processes.device import Device
@@ -209,7 +209,7 @@ def test_what_the_gpu_fails_at_is_no_fault_of_the_package(
     def fails(*tensors: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(choice, "attend", fails)
+    monkeypatch.setattr(flash_availability, "attend", fails)
     with pytest.raises(type(error), match="CUDA"):
         choose(demanding("auto"))
 
@@ -246,7 +246,7 @@ def test_a_machine_that_has_no_way(
         def fails() -> Any:
             raise ImportError("no cutlass\nat all")
 
-        monkeypatch.setattr(choice, "interface", fails)
+        monkeypatch.setattr(flash_availability, "interface", fails)
     if why == "another":
         module._flash_attn_bwd = lambda q, k, v: None
     if why == "without":

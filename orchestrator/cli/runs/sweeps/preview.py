@@ -11,7 +11,7 @@ from orchestrator.cli.common import print_json
 from orchestrator.cli.runs.sweeps.tables import describe_cells
 from orchestrator.launch.cluster.submission import place_of
 from orchestrator.launch.scripts.sbatch import render_sbatch
-from orchestrator.planning.hardware.choice import device_of
+from orchestrator.planning.hardware.planned_device import device_of
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.loading import LoadedSweep

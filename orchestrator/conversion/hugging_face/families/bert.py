@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.conversion.hugging_face.families.llama import FIXED
-from orchestrator.conversion.table import ENCODER, Family
+from orchestrator.conversion.weight_mapping import ENCODER, Family
 from orchestrator.models.blocks.weights import Rule
 
 _LAYER = "bert.encoder.layer.{n}."

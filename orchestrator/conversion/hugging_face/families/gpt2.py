@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.conversion.hugging_face.families.llama import FIXED
-from orchestrator.conversion.table import DECODER, Family
+from orchestrator.conversion.weight_mapping import DECODER, Family
 from orchestrator.models.blocks.weights import Rule
 
 _NAMES = {

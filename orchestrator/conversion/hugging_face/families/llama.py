@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.conversion.table import DECODER, Family
+from orchestrator.conversion.weight_mapping import DECODER, Family
 from orchestrator.models.blocks.weights import PublishedAttention, Rule
 
 ATTENTION, MLP = f"{DECODER}self_attention.", f"{DECODER}mlp."

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.conversion.hugging_face.families.llama import LLAMA
 from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2
-from orchestrator.conversion.table import VISION, Family
+from orchestrator.conversion.weight_mapping import VISION, Family
 from orchestrator.models.blocks.weights import Rule
 
 _TEXT, _TOWER, _PROJECTOR = "language_model.", "vision_tower.vision_model.", "multi_modal_projector."

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.conversion.hugging_face.families.llama import ATTENTION, FIRST, MLP, QKV, REST, THEIR_ATTENTION
 from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
-from orchestrator.conversion.table import DECODER, OneOf
+from orchestrator.conversion.weight_mapping import DECODER, OneOf
 from orchestrator.models.blocks.weights import Rule
 
 _EXPERT = f"{MLP}experts.experts."

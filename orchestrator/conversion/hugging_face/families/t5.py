@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.conversion.hugging_face.families.llama import FIXED
-from orchestrator.conversion.table import DECODER, ENCODER, Family, SameAs
+from orchestrator.conversion.weight_mapping import DECODER, ENCODER, Family, SameAs
 from orchestrator.models.blocks.weights import Rule
 
 _ACTIVATIONS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.conversion.table import DECODER, ENCODER
+from orchestrator.conversion.weight_mapping import DECODER, ENCODER
 
 RANK_FOLDERS = "mp_rank_*"
 """One for each rank; `mp_rank_TP`, or `mp_rank_TP_PP` with a pipeline."""

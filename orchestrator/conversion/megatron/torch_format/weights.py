@@ -23,7 +23,7 @@ from orchestrator.conversion.megatron.torch_format.names import (
 from orchestrator.conversion.megatron.torch_format.optimizer import MASTER, IncompleteState, RankStates, states_of
 from orchestrator.conversion.megatron.torch_format.ranks import RankGrid, read_ranks
 from orchestrator.conversion.shapes import shape_of
-from orchestrator.conversion.table import layers_of, stack_of
+from orchestrator.conversion.weight_mapping import layers_of, stack_of
 from orchestrator.errors import UserError
 from orchestrator.spec.job import JobSpec
 

@@ -23,9 +23,9 @@ from torch.nn import functional
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
-from orchestrator.runtime.layers.choice import block_spec_function
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.gelu import gelu
+from orchestrator.runtime.layers.implementation import block_spec_function
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
 from orchestrator.spec.vision import COLOUR_DEVIATION, COLOUR_MEAN, VisionSpec

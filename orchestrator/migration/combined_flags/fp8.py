@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from orchestrator.migration.flag_groups.base import FlagGroup
+from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags
 from orchestrator.spec.sections.fp8 import Fp8Format, Fp8Recipe, Fp8Spec

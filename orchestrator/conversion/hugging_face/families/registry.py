@@ -17,8 +17,8 @@ from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
 from orchestrator.conversion.hugging_face.families.mixtral import MIXTRAL
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from orchestrator.conversion.hugging_face.families.t5 import MT5, T5
-from orchestrator.conversion.table import Family, OneOf
 from orchestrator.conversion.tensors.names import names_in
+from orchestrator.conversion.weight_mapping import Family, OneOf
 from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
 from orchestrator.models.blocks.registry import ATTENTIONS

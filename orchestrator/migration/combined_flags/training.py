@@ -6,8 +6,8 @@ import re
 from pathlib import PurePath
 from typing import Any, get_args
 
-from orchestrator.migration.flag_groups.base import FlagGroup
-from orchestrator.migration.flag_groups.data import BLEND, RANDOM, SPLIT, VALIDATION
+from orchestrator.migration.combined_flags.base import FlagGroup
+from orchestrator.migration.combined_flags.data import BLEND, RANDOM, SPLIT, VALIDATION
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags, whole_number
 from orchestrator.migration.report import WRITE_IT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.migration.flag_groups.base import FlagGroup
+from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import MEGATRON, GivenFlags
 from orchestrator.migration.report import WRITE_IT

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.kernel_selection.layers import may_have_engine
+from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.defaults import default_of
-from orchestrator.migration.flag_groups.base import FlagGroup
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags, whole_number
 from orchestrator.migration.megatron_flags.table import NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch

@@ -1,0 +1,28 @@
+"""What several flags of Megatron-LM say together, each in both directions: read into a job, written from one."""
+
+from orchestrator.migration.combined_flags.base import FlagGroup
+from orchestrator.migration.combined_flags.data import DATA
+from orchestrator.migration.combined_flags.experts import EXPERTS_TOGETHER
+from orchestrator.migration.combined_flags.fp8 import FP8_TOGETHER
+from orchestrator.migration.combined_flags.initial_weights import INITIAL_WEIGHTS
+from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
+from orchestrator.migration.combined_flags.losses import LOSSES
+from orchestrator.migration.combined_flags.model import MODEL
+from orchestrator.migration.combined_flags.task import TASK
+from orchestrator.migration.combined_flags.tracking import TRACKING
+from orchestrator.migration.combined_flags.training import TRAINING
+from orchestrator.migration.combined_flags.variants import VARIANTS
+
+TOGETHER: tuple[FlagGroup, ...] = (
+    *VARIANTS,
+    *MODEL,
+    *EXPERTS_TOGETHER,
+    *DATA,
+    *TASK,
+    *TRAINING,
+    *INITIAL_WEIGHTS,
+    *LOSSES,
+    *TRACKING,
+    *FP8_TOGETHER,
+    *KERNELS_TOGETHER,
+)
