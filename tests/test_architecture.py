@@ -250,7 +250,7 @@ def test_files_of_run_directories_are_opened_in_one_place() -> None:
     assert found == {name: count for name, (count, reason) in OPENS_OTHERS.items() if reason}
 
 
-# How often a file compares kinds of models by name, or optional sections with None, and why it may.
+# How often a file compares kinds of models by name, optional sections with None, or blocks with classes, and why.
 COMPARES_KINDS = {
     "migration/from_megatron.py": (1, "a job names its family where it is not the spec's default"),
     "spec/rules/model/bert.py": (3, "the rules of this family"),
@@ -259,8 +259,9 @@ COMPARES_KINDS = {
 
 
 def test_what_a_model_does_is_asked_of_its_family() -> None:
-    """Outside `models/` nobody compares a family's name or asks whether an optional section is None: `model.family` has
-    traits, and sections have properties such as `has_experts`.
+    """Outside `models/` nobody compares a family's name, asks whether an optional section is None, or which class a
+    block is: `model.family` has traits, sections have properties such as `has_experts`, and every block says what it
+    has.
     """
     package = ROOT / "orchestrator"
     files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}

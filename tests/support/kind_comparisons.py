@@ -1,5 +1,6 @@
-"""Where a program compares kinds of models by name, or an optional section of a job with None, to decide what a model
-does. Code outside `orchestrator/models/` asks a trait of `model.family` or a property of the section instead.
+"""Where a program compares kinds of models by name, an optional section of a job with None, or a block of a layer with
+its class, to decide what a model does. Code outside `orchestrator/models/` asks a trait of `model.family`, a property
+of the section, or the block instead.
 """
 
 from __future__ import annotations
@@ -7,6 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from orchestrator.models.blocks import protocols
+from orchestrator.models.blocks import registry as blocks
 from orchestrator.models.registry import FAMILIES
 
 _KINDS = {"architecture", "family"}
@@ -15,7 +18,14 @@ _NAMES = set(FAMILIES) | {name.upper() for name in FAMILIES}
 """Families, as text and as constants of the registry."""
 _OPTIONAL = {"vision", "lora", "num_experts", "moe_shared_expert_intermediate_size", "chat", "task"}
 """Fields of a job that are None where it has no such part; each has a property that says whether it is there."""
-_WORDS = _KINDS | _OPTIONAL | _NAMES
+_CLASSES = {
+    name
+    for module in (blocks, protocols)
+    for name, value in vars(module).items()
+    if isinstance(value, type) and value.__module__ == module.__name__ and value is not blocks.Block
+}
+"""Of blocks, and of their parts. Every block is a `Block`, as parts of shell scripts and of reports are."""
+_WORDS = _KINDS | _OPTIONAL | _NAMES | _CLASSES
 """A program without any of them compares nothing."""
 _OTHERS = {"self", "request", "served"}
 """Objects that have fields of these names and are no part of a job."""
@@ -46,7 +56,7 @@ def _compares(node: ast.AST, kinds: set[str], optional: set[str]) -> bool:
             has_none = any(isinstance(side, ast.Constant) and side.value is None for side in sides)
             if has_none:
                 return any(_is_of(side, _OPTIONAL, optional) for side in sides)
-            return any(_is_of(side, _KINDS, kinds) or _names_a_family(side) for side in sides)
+            return any(_is_of(side, _KINDS, kinds) or _names_a_family(side) or _names_a_class(side) for side in sides)
         case ast.Match():
             return _is_of(node.subject, _KINDS, kinds)
         case ast.Subscript():
@@ -54,6 +64,24 @@ def _compares(node: ast.AST, kinds: set[str], optional: set[str]) -> bool:
             return not is_registry and _is_of(node.slice, {"architecture"}, kinds)
         case ast.Call(ast.Attribute(_, "get"), [key, *_]):
             return _is_of(key, {"architecture"}, kinds)
+        case ast.Call(ast.Name("isinstance" | "issubclass"), [_, classes]):
+            return _names_a_class(classes)
+        case ast.MatchClass():
+            return _names_a_class(node.cls)
+        case ast.Dict():
+            return any(each is not None and _names_a_class(each) for each in node.keys)
+    return False
+
+
+def _names_a_class(side: ast.expr) -> bool:
+    """`RoutedBlock`, `registry.RoutedBlock`, `(RoutedBlock, AttentionBlock)`, or `RoutedBlock | AttentionBlock`."""
+    match side:
+        case ast.Name(name) | ast.Attribute(_, name):
+            return name in _CLASSES
+        case ast.Tuple(elements) | ast.List(elements) | ast.Set(elements):
+            return any(map(_names_a_class, elements))
+        case ast.BinOp(left, ast.BitOr(), right):
+            return _names_a_class(left) or _names_a_class(right)
     return False
 
 

@@ -23,6 +23,16 @@ COUNTED = (
     "def f(job):\n    vision, size = job.model.vision, 1\n    return vision is None",
     "def f(job):\n    return (lora := job.model.lora) is None",
     "match model.architecture:\n    case other: pass",
+    "x = isinstance(block, RoutedBlock)",
+    "x = isinstance(layer[-1], registry.FeedForwardBlock)",
+    "x = not isinstance(block, (AttentionBlock, StateSpaceBlock))",
+    "x = isinstance(block, AttentionBlock | StateSpaceBlock)",
+    "x = isinstance(block.memory, RoutedMemory)",
+    "x = issubclass(kind, FeedForwardBlock)",
+    "x = type(block) is RoutedBlock",
+    "x = block.__class__ in (RoutedBlock, AttentionBlock)",
+    "x = {RoutedBlock: seconds}",
+    "match block:\n    case AttentionBlock(): pass",
 )
 NOT_COUNTED = (
     "x = model.family.is_hybrid",
@@ -31,6 +41,9 @@ NOT_COUNTED = (
     "x = FAMILIES[model.architecture]",
     "x = request.chat is None",
     "x = command.family is None",
+    "x = block.scores(model) is None",
+    "x = isinstance(value, Block | dict)",
+    "def f(block: AttentionBlock) -> Block: return block",
     "def f(vision):\n    return vision is None",
 )
 

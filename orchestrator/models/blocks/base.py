@@ -76,6 +76,19 @@ class Scores(NamedTuple):
         return self.heads * self.value_width
 
 
+class Scan(NamedTuple):
+    """Of a state that is passed from token to token: widths of what its kernels read and write, and its arithmetic."""
+
+    projected: int
+    """What the first matrix gives."""
+    convolved: int
+    """Of that, what passes a convolution."""
+    inner: int
+    """What it gives itself."""
+    flops: int
+    """For each token, forward."""
+
+
 class ForwardBackward(NamedTuple):
     """Something of the forward pass, and of the backward pass."""
 

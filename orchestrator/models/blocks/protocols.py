@@ -13,6 +13,7 @@ from orchestrator.models.blocks.base import (
     Matrix,
     RankShape,
     RoutedTokens,
+    Scan,
     Scores,
 )
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes
@@ -30,6 +31,12 @@ class AttentionMatrices(MatricesPart, Protocol):
     """The same of an attention."""
 
     def scores(self, model: Any) -> Scores: ...
+
+
+class StateSpaceMatrices(MatricesPart, Protocol):
+    """The same of a state space layer."""
+
+    def scan(self, model: Any) -> Scan: ...
 
 
 class MemoryPart(Protocol):
@@ -53,7 +60,7 @@ class RoutedMemory(FeedForwardMemory, Protocol):
 
 
 class TimePart(Protocol):
-    """`time.py`: what is moved in memory and between ranks beside matrices and scores."""
+    """`time.py` of any block: what is moved in memory and between ranks beside matrices and scores."""
 
     def moved(self, model: Any, work: CoreWork) -> ForwardBackward: ...
 
@@ -64,7 +71,7 @@ class TimePart(Protocol):
     def more_launches(self, model: Any) -> ForwardBackward: ...
 
 
-class RoutedTime(Protocol):
+class RoutedTime(TimePart, Protocol):
     """The same of experts: what brings tokens to them."""
 
     def routed(self, model: Any, shape: RankShape) -> RoutedTokens: ...

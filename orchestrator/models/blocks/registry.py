@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from orchestrator.fields.base import Section
 
 if TYPE_CHECKING:
+    from orchestrator.models.blocks.base import RankShape, RoutedTokens, Scan, Scores
     from orchestrator.models.blocks.protocols import (
         AttentionMatrices,
         FeedForwardMemory,
@@ -20,19 +21,29 @@ if TYPE_CHECKING:
         MemoryPart,
         RoutedMemory,
         RoutedTime,
+        StateSpaceMatrices,
         TimePart,
         WeightsPart,
     )
     from orchestrator.models.registry import Feature, ModelFamily
 
 
-class _Folder:
-    """What any block has."""
+class Block:
+    """A branch of the residual stream, behind a norm. All of this is asked of every block; what a class does not say is
+    as it stands here.
+    """
 
     recomputed_as: Literal["mlp", "moe"] | None = None
     """Its name in `runtime.recompute_modules`; None where it is not recomputed as a whole."""
     norm_is_module = False
     """Whether the norm before it is a module of its own in Transformer Engine's layers too."""
+    has_activation = False
+    """Whether the model's activation is between its matrices."""
+    counts_mlp = False
+    """Whether the plan counts with it what an MLP takes beside its matrices: for each attention once, in a hybrid too,
+    where either is a layer by itself."""
+    outweighs_attention = False
+    """Whether its backward pass is taken to need more memory than that of any attention in its layer."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,19 +57,47 @@ class _Folder:
     def memory(self) -> MemoryPart:
         return cast("MemoryPart", self.part("memory"))
 
+    @cached_property
+    def time(self) -> TimePart:
+        return cast("TimePart", self.part("time"))
+
+    def scores(self, model: Any) -> Scores | None:
+        """None where tokens do not attend to each other."""
+        return None
+
+    def scan(self, model: Any) -> Scan | None:
+        """None where no state passes from token to token."""
+        return None
+
+    def routed(self, model: Any, shape: RankShape) -> RoutedTokens | None:
+        """None where there are no experts to bring tokens to."""
+        return None
+
+    def linear_inputs(self, model: Any, shape: RankShape) -> int:
+        """Of what its memory saves, bytes that are inputs of linear layers: counted for what is no attention."""
+        return 0
+
+    def buffers(self, model: Any, shape: RankShape) -> int:
+        """Bytes that are there all the time, once for all layers with it."""
+        return 0
+
     def part(self, name: str) -> Any:
         """A module of its folder."""
         return importlib.import_module(f"orchestrator.models.blocks.{self.name}.{name}")
 
 
-class FeedForwardBlock(_Folder):
+class FeedForwardBlock(Block):
     """What computes on each token by itself."""
 
-    recomputed_as: Literal["mlp", "moe"] = "mlp"
+    recomputed_as: Literal["mlp", "moe"] | None = "mlp"
+    has_activation = True
 
     @cached_property
     def memory(self) -> FeedForwardMemory:
         return cast("FeedForwardMemory", self.part("memory"))
+
+    def linear_inputs(self, model: Any, shape: RankShape) -> int:
+        return self.memory.inputs(model, shape)
 
 
 class RoutedBlock(FeedForwardBlock):
@@ -66,6 +105,7 @@ class RoutedBlock(FeedForwardBlock):
 
     recomputed_as = "moe"
     norm_is_module = True
+    outweighs_attention = True
 
     @cached_property
     def memory(self) -> RoutedMemory:
@@ -75,13 +115,28 @@ class RoutedBlock(FeedForwardBlock):
     def time(self) -> RoutedTime:
         return cast("RoutedTime", self.part("time"))
 
+    def routed(self, model: Any, shape: RankShape) -> RoutedTokens:
+        return self.time.routed(model, shape)
 
-class StateSpaceBlock(_Folder):
+    def buffers(self, model: Any, shape: RankShape) -> int:
+        return self.memory.buffers(model, shape)
+
+
+class StateSpaceBlock(Block):
     """What passes a state from token to token."""
 
+    @cached_property
+    def matrices(self) -> StateSpaceMatrices:
+        return cast("StateSpaceMatrices", self.part("matrices"))
 
-class AttentionBlock(_Folder):
+    def scan(self, model: Any) -> Scan:
+        return self.matrices.scan(model)
+
+
+class AttentionBlock(Block):
     """A way for tokens to attend to each other."""
+
+    counts_mlp = True
 
     def __init__(
         self,
@@ -116,9 +171,8 @@ class AttentionBlock(_Folder):
     def matrices(self) -> AttentionMatrices:
         return cast("AttentionMatrices", self.part("matrices"))
 
-    @cached_property
-    def time(self) -> TimePart:
-        return cast("TimePart", self.part("time"))
+    def scores(self, model: Any) -> Scores:
+        return self.matrices.scores(model)
 
     @cached_property
     def weights(self) -> WeightsPart:
@@ -129,8 +183,6 @@ class AttentionBlock(_Folder):
         return cast("LayersPart", self.part("layers"))
 
 
-Block = AttentionBlock | FeedForwardBlock | StateSpaceBlock
-"""A branch of the residual stream, behind a norm."""
 GROUPED_QUERY: Final = AttentionBlock("grouped_query_attention", is_used=lambda model: True)
 ATTENTIONS: Final = (GROUPED_QUERY,)
 """The first that a model has is its attention."""

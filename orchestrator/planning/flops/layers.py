@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.models.blocks.base import Matrix
-from orchestrator.models.blocks.registry import AttentionBlock, Block, StateSpaceBlock
-from orchestrator.models.blocks.state_space.matrices import scan_flops
+from orchestrator.models.blocks.registry import Block
 from orchestrator.models.layers import layers
 from orchestrator.planning.layout.chunk_layers import kinds_of
 from orchestrator.spec.model import ModelSpec
@@ -20,10 +19,10 @@ def layers_flops(model: ModelSpec, *, causal: bool = False) -> float:
 
 def _block_flops(model: ModelSpec, block: Block, causal: bool) -> float:
     flops = 6 * sum(_products(each, causal) for each in block.matrices.matrices(model))
-    if isinstance(block, AttentionBlock):
-        flops += 6 * model.seq_length * scores_width(model) if causal else 12 * scores_width(model) * attended(model)
-    if isinstance(block, StateSpaceBlock):
-        flops += 3 * scan_flops(model)
+    if (scores := block.scores(model)) is not None:
+        flops += 6 * model.seq_length * scores.width if causal else 12 * scores.width * attended(model)
+    if (scan := block.scan(model)) is not None:
+        flops += 3 * scan.flops
     return flops
 
 
@@ -39,7 +38,7 @@ def _products(matrix: Matrix, causal: bool) -> float:
 
 def scores_width(model: ModelSpec) -> int:
     """Products of one token with another, of queries with keys or of scores with values."""
-    return model.attention.matrices.scores(model).width
+    return model.attention.scores(model).width
 
 
 def attended(model: ModelSpec) -> float:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from orchestrator.models.blocks.registry import FeedForwardBlock
+from orchestrator.models.blocks.registry import Block
 from orchestrator.models.layers import Layer, layers
 from orchestrator.planning.layout.topology import layers_of_stages
 from orchestrator.spec.job import JobSpec
@@ -14,8 +14,8 @@ from orchestrator.spec.layout.stages import layers_of_chunks
 
 Kinds = tuple[tuple[Layer, int], ...]
 """Of a model chunk: each kind of its layers, and how many of it."""
-Shares = dict[FeedForwardBlock, float]
-"""Of the layers of a chunk: which share has an MLP, and which share experts."""
+Shares = dict[Block, float]
+"""Of the layers of a chunk: which share has each block."""
 
 
 def kinds_of(every: Iterable[Layer]) -> Kinds:
@@ -43,10 +43,10 @@ def in_stages(job: JobSpec, count_of: Callable[[Layer], int]) -> list[int]:
 
 
 def shares_of(kinds: Kinds) -> Shares:
-    """What computes on each token by itself."""
+    """Of layers counted by kind."""
     total = max(sum(count for _, count in kinds), 1)
     found: Shares = {}
     for layer, count in kinds:
-        if isinstance(layer[-1], FeedForwardBlock):
-            found[layer[-1]] = found.get(layer[-1], 0.0) + count / total
+        for block in layer:
+            found[block] = found.get(block, 0.0) + count / total
     return found

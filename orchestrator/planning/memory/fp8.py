@@ -42,6 +42,6 @@ def kept_less(job: JobSpec, sizes: RankShape, of_mlp: int) -> int:
     if fp8 is None:
         return 0
     # The attention keeps its output as well; with delayed scaling the linear behind it does not share it.
-    given = sizes.tokens * (job.model.attention.matrices.scores(job.model).output // sizes.tp) * sizes.width
+    given = sizes.tokens * (job.model.attention.scores(job.model).output // sizes.tp) * sizes.width
     twice = given if fp8.recipe == "delayed" else 0
     return int((2 * sizes.stream + of_mlp - twice) // 2 * fp8.share_of_layers(job.model.num_layers))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from orchestrator.kernel_selection.experts import groups_experts
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
-from orchestrator.models.blocks.registry import MLP, AttentionBlock, Block, FeedForwardBlock, RoutedBlock
+from orchestrator.models.blocks.registry import MLP, Block
 from orchestrator.models.layers import Layer
 from orchestrator.planning.parameters.layer import degrees_of
 from orchestrator.spec.job import JobSpec
@@ -72,15 +72,18 @@ def _of_large_weights(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     """Torch's norms that multiply by 1 + weight compute on, and keep, fp32 copies of that and of their input. Those of
     a hybrid are counted with its attentions, two each.
     """
-    if not job.model.apply_layernorm_1p or layers != "torch" or not isinstance(layer[0], AttentionBlock):
+    if not job.model.apply_layernorm_1p or layers != "torch" or not _counts_mlp(layer):
         return 0
     return 2 * (sizes.stream * (FP32 - sizes.width) // sizes.width + sizes.hidden * FP32)
 
 
+def _counts_mlp(layer: Layer) -> bool:
+    return any(block.counts_mlp for block in layer)
+
+
 def linear_inputs(job: JobSpec, layer: Layer, sizes: RankShape) -> int:
     """Of what a layer keeps, the inputs of linear layers inside its MLP or experts."""
-    kept = (each for each in layer if isinstance(each, FeedForwardBlock) and not _is_recomputed(job, each))
-    return sum(each.memory.inputs(job.model, sizes) for each in kept)
+    return sum(block.linear_inputs(job.model, sizes) for block in layer if not _is_recomputed(job, block))
 
 
 def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
@@ -89,8 +92,9 @@ def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     That is in its MLP or its experts: the attention comes when their part is free again. Only beside an MLP, or alone,
     where it takes no more than one, is its own counted.
     """
-    attention = isinstance(layer[0], AttentionBlock)
-    blocks = (layer[0], MLP) if attention and not isinstance(layer[-1], RoutedBlock) else layer[attention:]
+    blocks = (*layer, MLP) if _counts_mlp(layer) else layer
+    if layer[-1].outweighs_attention:
+        blocks = layer[-1:]
     kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
     return max(
         block.memory.backward(job.model, sizes, kernels)

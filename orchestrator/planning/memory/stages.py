@@ -11,7 +11,6 @@ from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
 from orchestrator.models.blocks.base import FP32, RankShape, norm_statistics
 from orchestrator.models.blocks.grouped_query_attention.memory import rotary_width
-from orchestrator.models.blocks.registry import RoutedBlock
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.encoder_decoder import half_job
 from orchestrator.planning.layout import pipeline
@@ -63,8 +62,8 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     """Predict the memory of each stage for a vocabulary of `padded_vocab` rows. Pure arithmetic, well under 1 ms."""
     degrees = job.parallelism
     sizes = rank_shape(job)
-    routed = {block for layer in set(layers_of(job.model)) for block in layer if isinstance(block, RoutedBlock)}
-    dispatched = sum(block.memory.buffers(job.model, sizes) for block in routed)
+    blocks = {block for layer in set(layers_of(job.model)) for block in layer}
+    of_blocks = sum(block.buffers(job.model, sizes) for block in blocks)
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
@@ -75,7 +74,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         in_flight = _in_flight(pp, chunks, job, sizes.stream)
         first, last = pp == 0, pp == degrees.pipeline_model_parallel_size - 1
         lasting = _lasting(job, count, experts[pp], sizes, layers, last)
-        lasting["buffers"] += dispatched + in_flight.between * sizes.stream
+        lasting["buffers"] += of_blocks + in_flight.between * sizes.stream
         lasting = _without_frozen(lasting, trained[pp], count)
         if copies := copies_of_weights(job, pp):
             lasting["fp8_weights"] = copies

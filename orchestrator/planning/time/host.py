@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.models.blocks.base import ForwardBackward
-from orchestrator.models.blocks.registry import RoutedBlock
 from orchestrator.planning.layout.chunk_layers import Shares
 from orchestrator.planning.time.adapters import launches as adapter_launches
 from orchestrator.planning.time.experts import launches as expert_launches
@@ -42,7 +41,7 @@ def with_host(
     host, gaps = starts(setting, layers, shares, again).plus(more)
     ahead = _waits(each.forward, host.forward, gaps.forward)
     waits = not (setting.device.is_cpu or setting.captured)
-    routed = sum(share for block, share in shares.items() if isinstance(block, RoutedBlock))
+    routed = sum(share for block, share in shares.items() if setting.routed(block) is not None)
     counting = setting.device.fitted.experts.counting_seconds * layers * routed if waits else 0.0
     back = _waits(each.backward, host.backward, gaps.backward)
     return Pass(add(each.forward, ahead, {"overhead": counting}), add(each.backward, back))
@@ -79,7 +78,7 @@ def started_again(setting: Setting, layers: int, shares: Shares) -> float:
         return layers_again(setting, layers) * (_kernels(setting, shares).forward + _beside(setting).forward)
     modules = setting.job.runtime.recomputed_modules
     started, of_layers = setting.device.fitted.host.recomputed, {"mlp": 0.0, "moe": 0.0}
-    of_layers |= {block.recomputed_as: share for block, share in shares.items()}
+    of_layers |= {block.recomputed_as: share for block, share in shares.items() if block.recomputed_as is not None}
     found = sum(started[name] * of_layers.get(name, 1.0) for name in modules) * _plain(setting).forward
     found += _exchanging(setting).forward if "core_attn" in modules else 0.0
     again = {block: share for block, share in shares.items() if block.recomputed_as in modules}
@@ -90,8 +89,8 @@ def _more(setting: Setting, shares: Shares) -> ForwardBackward:
     """Kernels that the host starts more than for MLPs."""
     found = ForwardBackward(0, 0)
     for block, share in shares.items():
-        if isinstance(block, RoutedBlock):
-            found = found.plus(expert_launches(setting, block.time.routed(setting.model, setting.shape)), share)
+        if (routed := setting.routed(block)) is not None:
+            found = found.plus(expert_launches(setting, routed), share)
     return found
 
 

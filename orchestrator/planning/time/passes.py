@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.models.blocks.base import NOTHING, ForwardBackward, Matrix
-from orchestrator.models.blocks.registry import AttentionBlock, RoutedBlock, StateSpaceBlock
-from orchestrator.models.blocks.state_space.matrices import scan_flops
-from orchestrator.models.blocks.state_space.time import moved
+from orchestrator.models.blocks.registry import Block
 from orchestrator.models.layers import Layer, matrices_of
 from orchestrator.models.layers import layers as layers_of
 from orchestrator.planning.layout.chunk_layers import Shares
@@ -34,6 +32,9 @@ class Pass(NamedTuple):
     backward: Parts
 
 
+_NOTHING: Final = Pass({}, {})
+
+
 def add(*parts: Parts) -> Parts:
     """The sum, part by part."""
     total: Parts = {}
@@ -53,13 +54,8 @@ def layer_pass(setting: Setting, layer: Layer | None = None) -> Pass:
     layer = layer or layers_of(setting.model)[0]
     memory, computed, sent = layer_seconds(setting, layer), [], []
     for block in layer:
-        if isinstance(block, AttentionBlock):
-            computed.append(_core(setting, block))
-            sent.append(_exchanged(setting))
-        elif isinstance(block, RoutedBlock):
-            sent.append(_routed(setting, block))
-        elif isinstance(block, StateSpaceBlock):
-            computed.append(_scan(setting))
+        computed += [_core(setting, block), _scan(setting, block)]
+        sent += [_exchanged(setting, block), _routed(setting, block)]
     products = linear_passes(setting, _linears(setting, layer), setting.products)
     around = Pass({"memory_bound": memory.forward}, {"memory_bound": memory.backward})
     each = [products, *computed, around, *sent]
@@ -72,9 +68,11 @@ def _linears(setting: Setting, layer: Layer) -> list[Linear]:
     return split((each for each in every if each.routing is None and each.parallel != "replicated"), setting.tp)
 
 
-def _core(setting: Setting, block: AttentionBlock) -> Pass:
-    """What is between the matrices of an attention."""
-    model, scores = setting.model, block.matrices.scores(setting.model)
+def _core(setting: Setting, block: Block) -> Pass:
+    """Attention, where a block has scores."""
+    model, scores = setting.model, block.scores(setting.model)
+    if scores is None:
+        return _NOTHING
     attention = attention_seconds(
         setting.sequences / setting.cp,
         model.seq_length,
@@ -91,15 +89,17 @@ def _core(setting: Setting, block: AttentionBlock) -> Pass:
     return Pass({"attention": attention.forward}, {"attention": attention.backward})
 
 
-def _exchanged(setting: Setting) -> Pass:
-    """What ranks bring each other between the matrices of an attention."""
-    exchange = add(_key_value_exchange(setting), _gathered(setting))
+def _exchanged(setting: Setting, block: Block) -> Pass:
+    """What ranks bring each other between the matrices of a block."""
+    exchange = add(_key_value_exchange(setting, block), _gathered(setting, block))
     return Pass(exchange, exchange)
 
 
-def _routed(setting: Setting, block: RoutedBlock) -> Pass:
-    """Tokens routed to experts, brought to them, computed and brought back."""
-    products, routers, routed = NOTHING, NOTHING, block.time.routed(setting.model, setting.shape)
+def _routed(setting: Setting, block: Block) -> Pass:
+    """Tokens that a block routes to experts, brought to them, computed and brought back."""
+    products, routers, routed = NOTHING, NOTHING, setting.routed(block)
+    if routed is None:
+        return _NOTHING
     for each in block.matrices.matrices(setting.model):
         if each.routing is not None:
             products = products.plus(routed_seconds(setting, each, each.routing))
@@ -114,11 +114,16 @@ def _routed(setting: Setting, block: RoutedBlock) -> Pass:
     )
 
 
-def _scan(setting: Setting) -> Pass:
-    """Convolution, scan and norm: the slower of moving and computing. The figures have not been measured."""
-    model, fitted, own = setting.model, setting.device.fitted.hybrid, setting.tokens / setting.tp
-    each = moved(model, fitted.projected, fitted.convolved, fitted.inner)
-    computed = scan_flops(model) * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
+def _scan(setting: Setting, block: Block) -> Pass:
+    """Convolution, scan and norm, where a block has a scan: the slower of moving and computing. The figures have not
+    been measured.
+    """
+    fitted, own, scan = setting.device.fitted.hybrid, setting.tokens / setting.tp, block.scan(setting.model)
+    if scan is None:
+        return _NOTHING
+    each = NOTHING.plus(fitted.projected, scan.projected).plus(fitted.convolved, scan.convolved)
+    each = each.plus(fitted.inner, scan.inner)
+    computed = scan.flops * own / (fitted.scan_rate * peak(setting.device, setting.dtype))
     return Pass(
         {"memory_bound": max(setting.streaming(each.forward * own * setting.size), computed)},
         {"memory_bound": max(setting.streaming(each.backward * own * setting.size), fitted.scan_backward * computed)},
@@ -175,20 +180,20 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pa
     return Pass({**found.forward, "memory_bound": casts.forward}, {**found.backward, "memory_bound": casts.backward})
 
 
-def _key_value_exchange(setting: Setting) -> Parts:
+def _key_value_exchange(setting: Setting, block: Block) -> Parts:
     """Context parallelism: every rank needs all keys and values, and their gradients come back the same way."""
-    if setting.cp == 1:
+    exchanged = block.time.exchanged(setting.model)
+    if setting.cp == 1 or not exchanged:
         return {}
     group = group_of(setting.job, setting.device, setting.cp, setting.tp)
-    exchanged = setting.model.attention.time.exchanged(setting.model)
     return {
         "context_parallel": group.gather_seconds(setting.cp * setting.tokens * exchanged / setting.tp * setting.size)
     }
 
 
-def _gathered(setting: Setting) -> Parts:
-    """What tensor-parallel ranks gather between the matrices of attention."""
-    gathered = setting.model.attention.time.gathered(setting.model, setting.tp)
+def _gathered(setting: Setting, block: Block) -> Parts:
+    """What tensor-parallel ranks gather between the matrices of a block."""
+    gathered = block.time.gathered(setting.model, setting.tp)
     if not gathered:
         return {}
     group = group_of(setting.job, setting.device, setting.tp, 1)
@@ -218,15 +223,15 @@ def _modules_again(setting: Setting, layer: Pass, shares: Shares) -> float:
     model, modules = setting.model, setting.job.runtime.recomputed_modules
     seconds = 0.0
     if "core_attn" in modules:
-        seconds += layer.forward.get("attention", 0.0) + sum(_key_value_exchange(setting).values())
+        seconds += layer.forward.get("attention", 0.0) + sum(_key_value_exchange(setting, model.attention).values())
     if "layernorm" in modules:
         norms = 2 * setting.kernels.norm.forward * setting.own_tokens * model.hidden_size
         seconds += setting.streaming(norms * setting.size)
     for block, share in shares.items():
         if block.recomputed_as in modules:
             products = linear_passes(setting, _linears(setting, (block,)), setting.products)
-            routed = _routed(setting, block).forward if isinstance(block, RoutedBlock) else {}
-            seconds += share * (sum(products.forward.values()) + sum(routed.values()))
+            routed = _routed(setting, block)
+            seconds += share * (sum(products.forward.values()) + sum(routed.forward.values()))
     return seconds
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from orchestrator.models.blocks.base import Matrix, RankShape
+from orchestrator.models.blocks.base import Matrix, RankShape, RoutedTokens
+from orchestrator.models.blocks.registry import Block
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.planning.memory.layer import rank_shape
 from orchestrator.planning.time.kernels.accesses import Kernels
@@ -58,6 +59,10 @@ class Setting:
     def part(self, matrix: Matrix) -> tuple[float, float]:
         """Inputs and outputs of a matrix on a rank."""
         return matrix.split(self.tp if matrix.routing is None else self.shape.degrees.etp)
+
+    def routed(self, block: Block) -> RoutedTokens | None:
+        """What a block brings to experts."""
+        return block.routed(self.model, self.shape)
 
     @property
     def is_frozen(self) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from support.training import tiny_job
 
-from orchestrator.models.blocks.base import Degrees, Matrix
+from orchestrator.models.blocks.base import Degrees, Matrix, Scores
 from orchestrator.models.blocks.protocols import MatricesPart
-from orchestrator.models.blocks.registry import EXPERTS, GROUPED_QUERY, MLP, STATE_SPACE, RoutedBlock
+from orchestrator.models.blocks.registry import EXPERTS, GROUPED_QUERY, MLP, STATE_SPACE, Block, RoutedBlock
 from orchestrator.models.layers import layers
 from orchestrator.planning.hardware.devices import Device, shipped
 from orchestrator.planning.memory import estimate_memory
@@ -64,6 +64,23 @@ def test_the_plan_follows_from_what_a_block_says() -> None:
     assert seconds[1] - seconds[0] == pytest.approx(
         gemm_seconds(setting.own_tokens, 1, 16, setting.device, setting.dtype)
     )
+
+
+class Attending(Block):
+    """Of a class that the planning does not know."""
+
+    def scores(self, model: Any) -> Scores:
+        return GROUPED_QUERY.scores(model)
+
+
+def test_a_block_of_any_class_is_planned_by_what_it_says() -> None:
+    setting = setting_of(tiny_job("job"), ROWS, TORCH, _device())
+    attention, silent, attending = (
+        layer_pass(setting, (block,)) for block in (GROUPED_QUERY, Block("mlp"), Attending("mlp"))
+    )
+    assert "attention" not in silent.forward
+    assert attending.forward == silent.forward | {"attention": attention.forward["attention"]}
+    assert attending.backward == silent.backward | {"attention": attention.backward["attention"]}
 
 
 def test_a_chunk_without_layers_of_a_model_with_two_kinds() -> None:

@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import RankShape, RoutedTokens
+from orchestrator.models.blocks.mlp.time import exchanged as exchanged
+from orchestrator.models.blocks.mlp.time import gathered as gathered
+from orchestrator.models.blocks.mlp.time import more_launches as more_launches
+from orchestrator.models.blocks.mlp.time import moved as moved
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields

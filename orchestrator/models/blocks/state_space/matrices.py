@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.base import Matrix
+from orchestrator.models.blocks.base import Matrix, Scan
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import StateSpaceFields
@@ -56,6 +56,7 @@ def other_parameters(model: StateSpaceFields, tp: int) -> int:
     return (convolved_width(model) * (CONVOLUTION + 1) + 3 * heads + width) // tp
 
 
-def scan_flops(model: StateSpaceFields) -> int:
-    """Of the scan for each token, forward."""
-    return SCAN * state_space_width(model) * model.mamba_state_dim
+def scan(model: StateSpaceFields) -> Scan:
+    """Of z, x, B, C and dt together, of x, B and C, and of its output."""
+    width = state_space_width(model)
+    return Scan(projected_width(model), convolved_width(model), width, SCAN * width * model.mamba_state_dim)

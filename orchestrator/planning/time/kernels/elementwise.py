@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from orchestrator.kernel_selection.fused_kernels import rotates_projection
 from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
-from orchestrator.models.blocks.registry import AttentionBlock, FeedForwardBlock
 from orchestrator.models.layers import Layer
 from orchestrator.planning.time.kernels.attention import attends_to_a_mask
 from orchestrator.planning.time.setting import Setting
@@ -22,10 +21,9 @@ def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -
         matrices = block.matrices.matrices(model)
         columns = (each for each in matrices if each.parallel == "column" and each.has_bias)
         biased += sum(setting.rows(each) * setting.part(each)[1] for each in columns)
-        if isinstance(block, AttentionBlock):
-            moved = moved.plus(block.time.moved(model, _core_work(setting, _norm(setting))))
-            behind = 2 * hidden
-        elif isinstance(block, FeedForwardBlock):
+        moved = moved.plus(block.time.moved(model, _core_work(setting, _norm(setting))))
+        behind += 2 * hidden if block.counts_mlp else 0.0
+        if block.has_activation:
             inner = sum(setting.rows(each) * setting.part(each)[0] for each in matrices if each.parallel == "row")
             moved = moved.plus(gate, inner)
     if model.add_bias_linear:
