@@ -20,8 +20,14 @@ from pathlib import Path
 from orchestrator.data.tokenizers.copies import carried, files_to_copy
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import open_stored
-from orchestrator.run.checkpoints.commit_markers import COMMIT_FILE, Commit, committed, damage_of_marker, read_commit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import (
+    COMMIT_FILE,
+    Commit,
+    committed,
+    damage_of_marker,
+    read_commit,
+)
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 from orchestrator.spec.schema.diff import Change, diff_jobs

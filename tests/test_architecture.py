@@ -197,7 +197,7 @@ def test_nothing_names_a_registry_or_a_path_of_one_machine() -> None:
 
 
 READS_RUNS = (
-    *("batch", "bench", "cli/runs", "dashboard", "evaluation", "inference", "launch", "review", "run"),
+    *("batch", "bench", "cli/runs", "dashboard", "evaluation", "inference", "launch", "review", "run_directory"),
     *("sweeps", "tracking", "tuning", "runtime/callbacks", "runtime/records", "runtime/checkpointing"),
     *("cli/run_start.py", "portable.py", "spec/loading.py"),
 )
@@ -212,10 +212,10 @@ OPENS_OTHERS = {
     "launch/processes/launch_processes.py": (2, "what the kernel says in /proc"),
     "launch/scripts/render.py": (1, "a template of a job's author"),
     "portable.py": (1, "a tokenizer of a job's author"),
-    "run/checkpoints/commit_markers.py": (1, "what was just written, and files of data sets, which may be links"),
-    "run/lease.py": (1, "a file that it creates exclusively"),
-    "run/results/evaluation_request.py": (2, "files that a person has measured a checkpoint on"),
-    "run/rundir.py": (2, "a file that it writes and renames, and what is made durable"),
+    "run_directory/checkpoints/commit_markers.py": (1, "what was just written; files of data sets, which may be links"),
+    "run_directory/lease.py": (1, "a file that it creates exclusively"),
+    "run_directory/results/evaluation_request.py": (2, "files that a person has measured a checkpoint on"),
+    "run_directory/rundir.py": (2, "a file that it writes and renames, and what is made durable"),
     "runtime/records/sources.py": (1, "the data of a job"),
 }
 
@@ -277,7 +277,7 @@ def test_what_a_model_does_is_asked_of_its_family() -> None:
 
 
 READS_RAW_EVENTS: set[str] = set()
-# Files outside `run/events/` that look into the objects of an event log: it may only get shorter.
+# Files outside `run_directory/events/` that look into the objects of an event log: it may only get shorter.
 _OF_AN_EVENT = ("event", "launched", "started", "exited", "submitted")
 
 
@@ -295,7 +295,7 @@ def _reads_raw_event(node: ast.AST) -> bool:
 
 def test_events_are_typed_everywhere_but_in_their_room() -> None:
     package = ROOT / "orchestrator"
-    files = [path for path in package.rglob("*.py") if package / "run" / "events" not in path.parents]
+    files = [path for path in package.rglob("*.py") if package / "run_directory" / "events" not in path.parents]
     said = re.compile(rf'"event"|\b({"|".join(_OF_AN_EVENT)})(\[|\.get\()')
     sources = {path: text for path in files if said.search(text := path.read_text())}
     found = {path for path, text in sources.items() if any(map(_reads_raw_event, ast.walk(ast.parse(text))))}

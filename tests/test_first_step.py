@@ -16,7 +16,7 @@ import pytest
 from support.event_log import lines_of
 from support.pace import slowness
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 JOBS = Path(__file__).resolve().parent.parent / "jobs"
 PROMISED = 8.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import Commands, supervise
 from orchestrator.errors import OrchestratorError
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
 SEPARATOR = "--"

@@ -13,8 +13,8 @@ from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.requeue_policy import Decision, decide, unless_withdrawn
 from orchestrator.quantities import timestamp
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import (
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import (
     Event,
     Exited,
     ExitedOnCluster,
@@ -24,9 +24,9 @@ from orchestrator.run.events.types import (
     RequeueFailed,
     Withdrawn,
 )
-from orchestrator.run.exits.causes import Exit, by_word_of_the_ranks
-from orchestrator.run.lease import supersedes
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import Exit, by_word_of_the_ranks
+from orchestrator.run_directory.lease import supersedes
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end
 

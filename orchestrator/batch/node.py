@@ -19,8 +19,8 @@ from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import SUPERVISOR_VARIABLE
 from orchestrator.launch.processes.stop_request import asked_to_stay, caught_signals, request_stop
 from orchestrator.process import Process
-from orchestrator.run.exits.causes import Exit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import Exit
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

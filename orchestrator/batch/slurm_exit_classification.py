@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from orchestrator.run.exits.causes import Exit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import Exit
+from orchestrator.run_directory.rundir import RunDir
 
 _BY_SLURM = (
     ("time_limit", re.compile(r"^.*(?:CANCELLED AT .* DUE TO TIME LIMIT|Job time limit).*$", re.MULTILINE)),

@@ -56,7 +56,7 @@ class SlurmJob:
 
     @property
     def launch_id(self) -> str:
-        """Names this incarnation for good; a later one of the same job supersedes it (see run/lease.py)."""
+        """Names this incarnation for good; a later one of the same job supersedes it (see run_directory/lease.py)."""
         return f"{self.cluster}-{self.job_id}.{self.restarts}"
 
     @property

@@ -33,12 +33,12 @@ from orchestrator.launch.processes.stop_request import (
     stop_at_once,
 )
 from orchestrator.process import Process
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.events.types import CheckpointSaved, Launched, Withdrawn
-from orchestrator.run.exits.causes import Exit
-from orchestrator.run.exits.classification import LogMarks, classify
-from orchestrator.run.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.events.types import CheckpointSaved, Launched, Withdrawn
+from orchestrator.run_directory.exits.causes import Exit
+from orchestrator.run_directory.exits.classification import LogMarks, classify
+from orchestrator.run_directory.lease import DEFAULT_TIME_TO_LIVE, held_message, read_holder, supersedes
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 

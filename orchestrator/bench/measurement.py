@@ -11,8 +11,8 @@ from orchestrator.errors import JobError, UserError
 from orchestrator.launch.local.launcher import Watcher, launch
 from orchestrator.launch.runs import create_run, remove_new_run
 from orchestrator.launch.short_job import short_job
-from orchestrator.run.exits.causes import cause_of
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.exits.causes import cause_of
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.files.stored_files import printable
-from orchestrator.run.rundir import RUNS_DIR_VARIABLE
+from orchestrator.run_directory.rundir import RUNS_DIR_VARIABLE
 
 JobFiles = Annotated[
     list[Path],

@@ -22,7 +22,7 @@ from orchestrator import __version__
 from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import OrchestratorError, SpecError
 from orchestrator.imports import staying, without_pydantic_plugins
-from orchestrator.run.rundir import write_refusal
+from orchestrator.run_directory.rundir import write_refusal
 
 
 def value_name(option: TyperOption) -> str | None:

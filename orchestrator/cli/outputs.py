@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.errors import UserError, file_refusal
-from orchestrator.run.rundir import write_atomically
+from orchestrator.run_directory.rundir import write_atomically
 
 PRINTED = Path("-")
 """The output that is standard output."""

@@ -23,11 +23,11 @@ from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import begins_anew, check_startable
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.exits.causes import Exit, cause_of
-from orchestrator.run.exits.classification import LogMarks
-from orchestrator.run.lease import read_holder
-from orchestrator.run.rundir import RunDir, in_command
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.exits.causes import Exit, cause_of
+from orchestrator.run_directory.exits.classification import LogMarks
+from orchestrator.run_directory.lease import read_holder
+from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

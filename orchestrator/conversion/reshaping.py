@@ -32,8 +32,8 @@ from orchestrator.conversion.progress import shown
 from orchestrator.conversion.tensors.stored_weights import StoredWeights, Tensors
 from orchestrator.errors import CheckpointError
 from orchestrator.portable import JOB_FILE, TOKENIZER_FOLDER, files_to_carry
-from orchestrator.run.checkpoints.commit_markers import file_record, read_commit, write_commit
-from orchestrator.run.rundir import sync_folder, sync_tree
+from orchestrator.run_directory.checkpoints.commit_markers import file_record, read_commit, write_commit
+from orchestrator.run_directory.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 

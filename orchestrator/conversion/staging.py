@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.errors import DataIsHeld, JobError, UserError
 from orchestrator.quantities import disk_size
-from orchestrator.run.rundir import sync_folder, sync_tree
+from orchestrator.run_directory.rundir import sync_folder, sync_tree
 
 
 def draft_of(target: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ledger import SweepDir
 

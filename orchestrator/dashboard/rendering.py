@@ -18,7 +18,7 @@ from orchestrator import quantities
 from orchestrator.dashboard.assets import asset
 from orchestrator.fields.formatting import shorten
 from orchestrator.quantities import disk_size, memory_size, short_count, timestamp
-from orchestrator.run.rundir import in_command
+from orchestrator.run_directory.rundir import in_command
 
 NOTHING = "\N{EN DASH}"
 

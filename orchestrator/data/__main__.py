@@ -16,8 +16,8 @@ from orchestrator.data.indexed_dataset.manifest import Manifest, manifest_path, 
 from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
-from orchestrator.run.events.types import DataFailed, DataPrepared
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.types import DataFailed, DataPrepared
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.sections.notifications import NotificationsSpec
 

@@ -18,7 +18,7 @@ from orchestrator.data.chat.stored_images import has_images, images_damage, imag
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, damaged, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import manifest_path, read_manifest
 from orchestrator.errors import DataError, UserError
-from orchestrator.run.checkpoints.commit_markers import file_record
+from orchestrator.run_directory.checkpoints.commit_markers import file_record
 
 CHUNK = 1 << 12
 """Sequences, or documents, that are looked at together: their numbers stay in a core's cache."""

@@ -16,7 +16,7 @@ from orchestrator.data.indexed_dataset.manifest import Manifest, manifest_path, 
 from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER, content_hash
 from orchestrator.errors import DataError, Problem, UserError
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job, load_resolved
 from orchestrator.spec.sections.chat import BUILT_IN_TEMPLATES, TEMPLATES_SAID, ChatSpec

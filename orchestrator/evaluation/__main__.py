@@ -23,9 +23,9 @@ from orchestrator.fields.values import resolve_environment
 from orchestrator.inference import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
 from orchestrator.portable import open_weights
-from orchestrator.run.results.evaluation_request import EvaluationRequest, checkpoint_digest, load_asked
-from orchestrator.run.results.record import Result, journal_path, read_result, result_path, write_result
-from orchestrator.run.rundir import write_atomically
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, checkpoint_digest, load_asked
+from orchestrator.run_directory.results.record import Result, journal_path, read_result, result_path, write_result
+from orchestrator.run_directory.rundir import write_atomically
 
 _PROGRESS_SECONDS = 5.0
 _PATIENCE_SECONDS = 24 * 3600.0

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
-from orchestrator.run.results.evaluation_request import EvaluationRequest
-from orchestrator.run.results.record import Measure
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest
+from orchestrator.run_directory.results.record import Measure
 from orchestrator.spec.job import JobSpec
 
 

@@ -28,8 +28,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.evaluation.base import Prompt, ScoredTokens, TaskContext, TaskNetwork, TaskResult
-from orchestrator.run.results.evaluation_request import EvaluationRequest
-from orchestrator.run.results.record import Measure, key_of
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest
+from orchestrator.run_directory.results.record import Measure, key_of
 
 _Answer = TypeVar("_Answer")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files.stored_files import read_json_lines
-from orchestrator.run.rundir import append_line
+from orchestrator.run_directory.rundir import append_line
 
 _MOST_BYTES = 1 << 30
 """A line has the values of a batch, and a task may have very many of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from orchestrator.run.results.record import Measure
+from orchestrator.run_directory.results.record import Measure
 
 # exp of a larger number has no finite float.
 _LARGEST_EXPONENT = 700.0

@@ -12,7 +12,7 @@ from orchestrator.errors import CheckpointError
 from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.portable import Weights
-from orchestrator.run.checkpoints.commit_markers import Commit
+from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing.checkpoint_reader import load
 from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole, require_whole, require_whole_at

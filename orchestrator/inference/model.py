@@ -32,7 +32,7 @@ from orchestrator.inference.texts import Continuation, TextDelta
 from orchestrator.models.registry import FAMILIES, ModelFamily
 from orchestrator.planning.layout.replica import at_layout
 from orchestrator.portable import open_weights
-from orchestrator.run.checkpoints.commit_markers import Commit
+from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import leave_failed_groups, stop_process_groups
 from orchestrator.spec.generation import Generation, options_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.local.restarts import launch_with_restarts
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
 

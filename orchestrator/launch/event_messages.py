@@ -10,7 +10,7 @@ from orchestrator.cluster.nodelist import compact_nodelist
 from orchestrator.files.stored_files import DAMAGE
 from orchestrator.launch.choices import choices_line
 from orchestrator.quantities import disk_size, time_span
-from orchestrator.run.events.types import (
+from orchestrator.run_directory.events.types import (
     BY_LAUNCHER,
     CheckpointFailed,
     CheckpointSaved,
@@ -43,7 +43,7 @@ from orchestrator.run.events.types import (
     Submitted,
     Withdrawn,
 )
-from orchestrator.run.exits.causes import NO_FAILURES, cause_of
+from orchestrator.run_directory.exits.causes import NO_FAILURES, cause_of
 
 Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other"]
 _Value = TypeVar("_Value")

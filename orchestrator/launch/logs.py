@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from orchestrator.files.stored_files import MOST_BYTES, NotStoredError, lines_from, open_stored
-from orchestrator.run.exits.classification import log_files
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.classification import log_files
+from orchestrator.run_directory.rundir import RunDir
 
 _TOO_LONG = "(a line of some megabytes is left out)"
 

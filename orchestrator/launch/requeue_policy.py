@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import CheckpointSaved, Exited, Requeued
-from orchestrator.run.exits.causes import Exit
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import CheckpointSaved, Exited, Requeued
+from orchestrator.run_directory.exits.causes import Exit
 from orchestrator.spec.sections.launch import Action, LaunchSpec
 
 DEFAULT_ACTIONS: Mapping[str, Action] = {

@@ -18,9 +18,16 @@ from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound
 from orchestrator.files.stored_files import is_name
 from orchestrator.launch.code import CodeState, code_state
 from orchestrator.launch.processes.stop_request import caught_signals
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.events.types import Created, DataFailed, DataPrepared, DataSubmitted, Launched, Submitted
-from orchestrator.run.rundir import (
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.events.types import (
+    Created,
+    DataFailed,
+    DataPrepared,
+    DataSubmitted,
+    Launched,
+    Submitted,
+)
+from orchestrator.run_directory.rundir import (
     RUNS_DIR_VARIABLE,
     RunDir,
     chosen_at,

@@ -11,11 +11,11 @@ from orchestrator.launch.scripts.render import refuse_missing_python, render
 from orchestrator.planning.checks.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.planning.hardware.here import gpus_counted
 from orchestrator.quantities import timestamp
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import CheckpointSaved
-from orchestrator.run.lease import held_message, read_holder
-from orchestrator.run.rundir import RunDir, in_command
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import CheckpointSaved
+from orchestrator.run_directory.lease import held_message, read_holder
+from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
 

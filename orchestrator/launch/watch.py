@@ -17,8 +17,8 @@ from orchestrator.launch.event_messages import sentence_of
 from orchestrator.launch.local.launcher import Severity, Watcher
 from orchestrator.planning.hardware import computing_unit
 from orchestrator.quantities import clock_time, short_count
-from orchestrator.run.events.log import EventTail
-from orchestrator.run.events.types import (
+from orchestrator.run_directory.events.log import EventTail
+from orchestrator.run_directory.events.types import (
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
@@ -32,7 +32,7 @@ from orchestrator.run.events.types import (
     StepSkipped,
     StopRequested,
 )
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import Metric, MetricTail
 
 _SECONDS_BETWEEN_LINES = 5.0

@@ -36,8 +36,8 @@ from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.portable import open_weights
 from orchestrator.quantities import memory_size, spec_duration, time_span
-from orchestrator.run.checkpoints.commit_markers import Commit
-from orchestrator.run.checkpoints.pretrained import find_weights
+from orchestrator.run_directory.checkpoints.commit_markers import Commit
+from orchestrator.run_directory.checkpoints.pretrained import find_weights
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.pretrained import in_words, other_network

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.review.damage import readable
-from orchestrator.run.checkpoints.commit_markers import Commit, read_commit, verify
-from orchestrator.run.events.types import CheckpointFailed, CheckpointSaved, Event
-from orchestrator.run.results.record import Result, results_of
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, read_commit, verify
+from orchestrator.run_directory.events.types import CheckpointFailed, CheckpointSaved, Event
+from orchestrator.run_directory.results.record import Result, results_of
+from orchestrator.run_directory.rundir import RunDir
 
 Condition = Literal["whole", "damaged", "unfinished", "failed", "removed"]
 

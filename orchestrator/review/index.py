@@ -16,7 +16,7 @@ from orchestrator.launch.runs import run_folders
 from orchestrator.review.charts.series import GrowingSeries, Series
 from orchestrator.review.damage import DAMAGE
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 SECONDS_BETWEEN_LOOKS = 2.0
 _SECONDS_BETWEEN_QUESTIONS = 15.0

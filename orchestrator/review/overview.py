@@ -10,11 +10,11 @@ from orchestrator.launch.event_messages import evidence_of
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.review.logs.pages import closing_lines
 from orchestrator.review.summary import PRETRAINED, RunSummary
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted
-from orchestrator.run.exits.causes import cause_of
-from orchestrator.run.lease import read_holder
-from orchestrator.run.rundir import RunDir, in_command
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted
+from orchestrator.run_directory.exits.causes import cause_of
+from orchestrator.run_directory.lease import read_holder
+from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.tracking.measurements.goodput import Goodput
 from orchestrator.tracking.mlflow.cursor import unsent_bytes
 from orchestrator.tracking.mlflow.links import mlflow_url

@@ -13,7 +13,7 @@ from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.index import RunIndex, signature
 from orchestrator.review.summary import RunSummary
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.goodput import Goodput, goodput_of
 
 _MOST_POINTS = 400_000

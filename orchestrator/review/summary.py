@@ -14,8 +14,8 @@ from orchestrator.files.stored_files import open_stored
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, statuses_of
 from orchestrator.launch.states.state_words import State
 from orchestrator.review.damage import DAMAGE
-from orchestrator.run.events.types import Pretrained
-from orchestrator.run.rundir import RunDir, cell_of, membership_of
+from orchestrator.run_directory.events.types import Pretrained
+from orchestrator.run_directory.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.description import flatten

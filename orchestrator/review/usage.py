@@ -18,8 +18,17 @@ from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.review.charts.axes import plain
 from orchestrator.review.charts.curves import Figure
 from orchestrator.review.summary import RunSummary
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Started, Submitted, Withdrawn
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import (
+    BY_LAUNCHER,
+    Event,
+    Exited,
+    Launched,
+    Requeued,
+    Started,
+    Submitted,
+    Withdrawn,
+)
 
 _MOST_GPUS = 1 << 32
 _MOST_DAYS = 400

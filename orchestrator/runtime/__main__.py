@@ -19,8 +19,8 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.errors import is_full_disk
 from orchestrator.fields.values import resolve_environment
 from orchestrator.process import seconds_since_start
-from orchestrator.run.exits.causes import lost_a_peer
-from orchestrator.run.rundir import RunDir, in_command
+from orchestrator.run_directory.exits.causes import lost_a_peer
+from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.evaluation import Evaluation, FinalEvaluation
 from orchestrator.runtime.callbacks.exporting import Exporting

@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from orchestrator.run.events.types import Finished, StepSkipped, StopRequested
+from orchestrator.run_directory.events.types import Finished, StepSkipped, StopRequested
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.forward_backward import run_micro_batches
 from orchestrator.runtime.optimizer import loss_scale, update

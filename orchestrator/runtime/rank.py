@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.processes.control import Control, StopRequest
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Groups, Ranks

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.run.events.types import Event
+from orchestrator.run_directory.events.types import Event
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.graphs import CapturedPasses

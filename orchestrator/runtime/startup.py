@@ -24,9 +24,9 @@ from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
-from orchestrator.run.events.types import Hang, Resumed, Started
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.types import Hang, Resumed, Started
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.batches import RandomTokens
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer

@@ -17,9 +17,9 @@ from orchestrator.launch.notifications.channels import send
 from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import longest, start_telling
-from orchestrator.run.events.ledger import SweepNotified
-from orchestrator.run.lease import read_holder
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.ledger import SweepNotified
+from orchestrator.run_directory.lease import read_holder
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.sections.notifications import Occasion

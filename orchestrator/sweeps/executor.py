@@ -29,9 +29,9 @@ from orchestrator.cluster.refusals import refusal
 from orchestrator.errors import JobError, OrchestratorError
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.process import Process
-from orchestrator.run.events.ledger import CellsSubmitted
-from orchestrator.run.events.types import Launched, Submitted
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.ledger import CellsSubmitted
+from orchestrator.run_directory.events.types import Launched, Submitted
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import SweepDir

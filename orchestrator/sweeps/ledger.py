@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.files.stored_files import is_name, open_to_append, read_stored
 from orchestrator.process import Process
-from orchestrator.run.events.ledger import (
+from orchestrator.run_directory.events.ledger import (
     CellsCancelled,
     CellsPlanned,
     CellsSubmitted,
@@ -29,7 +29,7 @@ from orchestrator.run.events.ledger import (
     LedgerEvent,
     read_ledger,
 )
-from orchestrator.run.rundir import RunDir, append_line, write_atomically
+from orchestrator.run_directory.rundir import RunDir, append_line, write_atomically
 from orchestrator.spec.messages.suggestions import closest
 
 FOLDER = "sweeps"

@@ -12,8 +12,8 @@ from orchestrator.launch.code import code_state
 from orchestrator.launch.continuation import Continuation, is_settled, with_unwritten
 from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run, written_of
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses
-from orchestrator.run.events.ledger import PlanWithdrawn
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.events.ledger import PlanWithdrawn
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.schema.canonical import config_hash

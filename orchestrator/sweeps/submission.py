@@ -21,7 +21,7 @@ from orchestrator.launch.cluster.submission import place_of
 from orchestrator.launch.scripts.render import RUNTIME_MODULE, render_template, shell_quote
 from orchestrator.launch.scripts.sbatch import Place, render_sbatch, sbatch_options
 from orchestrator.launch.start_checks import saved_nothing
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

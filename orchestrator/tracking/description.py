@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import NotStoredError, read_object, read_stored, size_of
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import Exited, Finished, Started
-from orchestrator.run.exits.causes import by_word_of_the_ranks
-from orchestrator.run.lease import read_holder
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Exited, Finished, Started
+from orchestrator.run_directory.exits.causes import by_word_of_the_ranks
+from orchestrator.run_directory.lease import read_holder
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.inputs import read_inputs
 from orchestrator.tracking.measurements.log_ends import log_ends
 from orchestrator.tracking.measurements.metrics import MetricTail

@@ -13,7 +13,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.description import Description, State
 from orchestrator.tracking.measurements.metrics import Metric
 from orchestrator.tracking.stream import Position, Stream

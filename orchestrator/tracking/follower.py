@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 
 LOG_NAME = "mlflow.log"

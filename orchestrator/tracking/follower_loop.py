@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from orchestrator.errors import MissingDependency
 from orchestrator.quantities import timestamp
-from orchestrator.run.events.types import Launched
-from orchestrator.run.rundir import RunDir, in_command
+from orchestrator.run_directory.events.types import Launched
+from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.tracking.follower import LOG_NAME
 from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 

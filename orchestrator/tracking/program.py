@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import MissingDependency, OrchestratorError
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.description import read_target
 from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.follower_loop import Follower

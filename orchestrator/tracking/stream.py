@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.files.stored_files import count, size_of
-from orchestrator.run.results.record import metric_values, read_result, result_paths
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.results.record import metric_values, read_result, result_paths
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature
 from orchestrator.tracking.locks import alone
 from orchestrator.tracking.measurements.metrics import Metric, MetricTail

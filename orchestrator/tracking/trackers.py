@@ -10,7 +10,7 @@ from typing import Protocol
 
 from orchestrator.errors import MissingDependency
 from orchestrator.imports import staying
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.description import Ending, read_spec
 
 LONGEST_WAIT_SECONDS = 10.0

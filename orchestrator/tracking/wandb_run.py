@@ -15,7 +15,7 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its makers need not h
 # isort: split
 import wandb
 
-from orchestrator.run.rundir import RunDir, membership_of
+from orchestrator.run_directory.rundir import RunDir, membership_of
 from orchestrator.tracking.description import Description, State, read_spec
 from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.measurements.metrics import Metric

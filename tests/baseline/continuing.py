@@ -12,8 +12,8 @@ from support.faults import QUICK_TORCHRUN, Ranks
 
 from baseline.recording import STUB, measured
 from orchestrator.launch.runs import all_runs
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
 _TABLE = Path(__file__).with_name("runs.yaml")

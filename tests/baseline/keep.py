@@ -32,12 +32,12 @@ from baseline.readers import told
 from baseline.recording import to_text
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import all_runs, create_run
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_job
 
 BAD_STEP_AND_KILL = """
 import os, signal, time
-from orchestrator.run.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 import orchestrator.runtime.loop as loop
 from orchestrator.runtime.steps.gpt import NextToken
 real_step, real_loss = loop.train_step, NextToken.loss

@@ -22,8 +22,8 @@ from support.training import make_run
 
 from baseline.jobs import RecordedJob
 from orchestrator.cli.main import main
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir, read_lines
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir, read_lines
 from orchestrator.spec.loading import load_job
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -17,7 +17,7 @@ from baseline.packing import RUNS, kept, unpack
 from baseline.readers import dashboard, told
 from baseline.recording import assert_near
 from orchestrator.launch.runs import all_runs
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 NAMES = sorted(path.stem for path in RUNS.glob("*.json"))
 

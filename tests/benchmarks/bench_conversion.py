@@ -59,7 +59,7 @@ def make(folder: Path, layers: int, large: bool) -> None:
     from orchestrator.conversion.tensors.shards import Entry, ShardFiles, in_shards
     from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
     from orchestrator.planning.vocabulary import vocabulary
-    from orchestrator.run.checkpoints.commit_markers import read_commit, write_commit
+    from orchestrator.run_directory.checkpoints.commit_markers import read_commit, write_commit
     from orchestrator.spec.loading import dump_resolved, load_text
 
     job = load_text(JOB.format(layers=layers, sizes=LARGE if large else SMALL)).job
@@ -91,7 +91,7 @@ def make(folder: Path, layers: int, large: bool) -> None:
     records = dict(write_tensors(trained, [*parts, *state], _objects(weights), 2, lambda count: None))
     commit = read_commit(imported)
     assert commit is not None
-    from orchestrator.run.checkpoints.commit_markers import file_record
+    from orchestrator.run_directory.checkpoints.commit_markers import file_record
 
     records |= {name: file_record(trained / name) for name in commit.files if not name.endswith(".distcp")}
     write_commit(trained, iteration=1, consumed_samples=1, files=records)

@@ -31,7 +31,7 @@ from torch import distributed
 from orchestrator.migration.to_megatron import to_megatron
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import write_log_to_run
 from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.runtime.network.initialization import Stream, initialize_weights

@@ -33,8 +33,8 @@ from orchestrator.kernel_selection.auto_values import settled
 from orchestrator.planning.estimates import DeviceEstimates, machine_of
 from orchestrator.planning.hardware import device_named
 from orchestrator.planning.time import estimate_time
-from orchestrator.run.events.types import StepSkipped
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.types import StepSkipped
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 

@@ -37,7 +37,7 @@ from torch import distributed
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.__main__ import write_log_to_run
 from orchestrator.runtime.batches import BatchStream, MicroBatchSampler

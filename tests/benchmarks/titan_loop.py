@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import write_log_to_run
 from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.startup import open_data

@@ -10,7 +10,7 @@ from pathlib import Path
 from browser.reviewed import Reviewed
 from support.event_log import lines_of
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 _HOUR = 3600.0
 

@@ -29,8 +29,8 @@ from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.launch.scripts.render import render
 from orchestrator.process import Process
-from orchestrator.run.exits.classification import LogMarks, classify
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.exits.classification import LogMarks, classify
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir

@@ -16,7 +16,7 @@ from support.faults import wait_until
 from support.training import events, four_layer_job
 
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.states import cell_statuses
 
 

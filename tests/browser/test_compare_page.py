@@ -12,7 +12,7 @@ from browser.reviewed import FAILED_CELL, Reviewed
 from playwright.sync_api import Page, expect
 from support.training import four_layer_job
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 
 def key(run: RunDir) -> str:

@@ -9,7 +9,7 @@ from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import SWEEP, Reviewed
 from browser.waiting import until
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 UPRIGHT, ACROSS = 700, 960
 """Pixels between the margins of letter paper, of which A4 has about as many."""

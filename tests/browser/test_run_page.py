@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 from support.faults import wait_until
 from support.training import four_layer_job
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.records.machine_use import MachineUse
 
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from support.faults import Ranks
 from support.pace import slowness
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow("2,000 runs are made and read")]
 

@@ -11,7 +11,7 @@ from support.chats import MEASURED, conversations
 from support.faults import Ranks
 from support.training import events, layout, losses, make_run, tiny_job, values
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 MODEL = {"hidden_size": 64, "seq_length": 96, "vocab_size": 272, "num_layers": 4, "position_embedding_type": "rope"}
 STEPS = 6

@@ -11,7 +11,7 @@ from support.training import layout, make_run, tiny_job
 
 from orchestrator.planning.forecast import checkpoint_bytes
 from orchestrator.planning.plan import make_plan
-from orchestrator.run.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 
 SGD = {"name": "sgd", "lr": 1e-3}
 

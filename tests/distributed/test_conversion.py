@@ -17,8 +17,8 @@ from support.faults import CommandLine, Ranks
 from support.training import events, layout, make_run, tiny_job
 from tokenizers import Tokenizer, models
 
-from orchestrator.run.checkpoints.commit_markers import committed, file_record, read_commit, write_commit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed, file_record, read_commit, write_commit
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, reshards and exports many models at four layouts")]

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from support.faults import CommandLine, Ranks
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.run.checkpoints.commit_markers import committed, verify
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed, verify
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports three models, and trains five short runs")]

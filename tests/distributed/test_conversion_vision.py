@@ -13,7 +13,7 @@ from support.faults import CommandLine, Ranks
 from support.training import events, layout, make_run, tiny_job
 from tokenizers import Tokenizer, models
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_job
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("imports, trains at two layouts, reshapes and exports")]

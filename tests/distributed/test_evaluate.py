@@ -24,9 +24,9 @@ from support.ranks import RankStarter
 from support.training import layout, make_run, tiny_job
 
 from orchestrator.cli.main import main
-from orchestrator.run.results.evaluation_request import EvaluationRequest, file_facts
-from orchestrator.run.results.record import Measure, Result
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, file_facts
+from orchestrator.run_directory.results.record import Measure, Result
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [

@@ -15,9 +15,9 @@ from support.faults import Ranks, wait_until
 from support.held import let_go
 from support.training import events, largest_difference, layout, logs, losses, make_run, tiny_job, values
 
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.exits.causes import by_word_of_the_ranks
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.exits.causes import by_word_of_the_ranks
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import read_records
 
 pytestmark = [

@@ -19,7 +19,7 @@ from support.training import events, largest_difference, layout, losses, make_ru
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.planning.flops import model_flops
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 

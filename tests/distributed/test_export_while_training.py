@@ -15,8 +15,8 @@ from support.faults import CommandLine, Ranks, wait_until
 from support.training import events, layout, logs, losses, make_run, tiny_job
 
 from orchestrator.process import Process
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = [
     pytest.mark.distributed,

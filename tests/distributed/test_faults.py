@@ -17,10 +17,10 @@ from support.held import HOLD, hold_at
 from support.training import events, exit_record, layout, logs, losses, make_run, tiny_job, values
 
 from orchestrator.launch.processes.launch_processes import processes_of, ranks_of
-from orchestrator.run.checkpoints.commit_markers import COMMIT_FILE, committed, verify
-from orchestrator.run.exits.causes import by_word_of_the_ranks, cause_of
-from orchestrator.run.lease import read_holder
-from orchestrator.run.rundir import RunDir, in_command
+from orchestrator.run_directory.checkpoints.commit_markers import COMMIT_FILE, committed, verify
+from orchestrator.run_directory.exits.causes import by_word_of_the_ranks, cause_of
+from orchestrator.run_directory.lease import read_holder
+from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
 Inject = Callable[[str], Path]
@@ -286,7 +286,7 @@ def test_hung_rank(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> N
     )
     orchestrator.env = ranks.for_commands(inject(SLEEP_AT_STEP_5).parent)
     with orchestrator.started("run", orchestrator.write(job)) as launcher:
-        run = orchestrator.run()
+        run = orchestrator.run_directory()
         wait_until(lambda: 4 in losses(run), f"step 4:\n{logs(run)}")
         began = time.monotonic()
         out, err = launcher.communicate(timeout=PATIENCE)
@@ -364,7 +364,7 @@ def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: I
     orchestrator.env = ranks.for_commands(inject(SLOW_STEPS).parent)
     path = orchestrator.write(job)
     with orchestrator.started("run", path) as launcher:
-        run = orchestrator.run()
+        run = orchestrator.run_directory()
         wait_for_step(run, 3, saved=False)
         holder = read_holder(run)
         assert holder is not None
@@ -386,7 +386,7 @@ def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: I
 WAITS_FOR_ITS_KILLER = """
 import os, time
 import orchestrator.runtime.loop as loop
-from orchestrator.run.events.types import Resumed
+from orchestrator.run_directory.events.types import Resumed
 real = loop.train_step
 def is_to_be_killed(run):
     return len(os.listdir(run.path.parent)) == 2 and run.events().first(Resumed) is None

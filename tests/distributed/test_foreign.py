@@ -19,8 +19,14 @@ from support.training import make_run, tiny_job
 import orchestrator.inference.__main__ as inference
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.portable import open_weights
-from orchestrator.run.checkpoints.commit_markers import committed, file_record, read_commit, verify, write_commit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import (
+    committed,
+    file_record,
+    read_commit,
+    verify,
+    write_commit,
+)
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -12,7 +12,7 @@ import pytest
 from support.faults import Ranks
 from support.training import events, layout, logs, losses, make_run, tiny_job
 
-from orchestrator.run.checkpoints.commit_markers import committed, verify
+from orchestrator.run_directory.checkpoints.commit_markers import committed, verify
 
 Inject = Callable[[str], Path]
 

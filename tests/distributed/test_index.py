@@ -12,7 +12,7 @@ from support.training import events, layout, logs, losses, make_run, tiny_job
 
 from orchestrator.data.indexed_dataset.header import HEADER, idx_path, read_index
 from orchestrator.data.preparation import LOOKED_THROUGH
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), pytest.mark.slow("starts real ranks")]

@@ -13,7 +13,7 @@ from support.faults import Ranks
 from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]
 

@@ -15,8 +15,8 @@ from support.training import events, layout, losses, make_run, tiny_job, values
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.parameters import parameters, stage_parameters
 from orchestrator.planning.parameters.trainable import trained_parameters
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir, read_lines
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir, read_lines
 
 MODEL = {
     **{"hidden_size": 64, "seq_length": 64, "activation": "swiglu", "num_query_groups": 2},
@@ -70,7 +70,7 @@ def test_every_layout_learns_the_same_and_only_adapters_learn(ranks: Ranks, tmp_
 
 MERGED = """
 import orchestrator.runtime.__main__ as program
-from orchestrator.run.events.types import Unknown
+from orchestrator.run_directory.events.types import Unknown
 from orchestrator.runtime.callbacks.evaluation import evaluate
 from orchestrator.runtime.processes.exits import Outcome
 from orchestrator.runtime.network.lora import merge_adapters

@@ -16,7 +16,7 @@ from support.training import events, largest_difference, losses, make_run, value
 from orchestrator.errors import SpecError
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.rundir import RunDir, read_lines
+from orchestrator.run_directory.rundir import RunDir, read_lines
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each cell trains on real ranks")]
 

@@ -17,8 +17,8 @@ from support.training import events, largest_difference, layout, losses, make_ru
 from orchestrator.conversion.staging import draft_of
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.data.indexed_dataset.locking import locked
-from orchestrator.run.checkpoints.commit_markers import verify
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import verify
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 

@@ -15,7 +15,7 @@ from orchestrator.conversion.megatron.arguments import to_model
 from orchestrator.conversion.shapes import weights_of
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.models.registry import FAMILIES
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.spec.model import ModelSpec

@@ -14,8 +14,8 @@ from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.description import describe
 
 VALIDATION = {"eval_iters": 2, "eval_at_end": True, "eval_interval": 100}

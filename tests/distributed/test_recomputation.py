@@ -66,7 +66,7 @@ COMPARED = """
 import contextlib, json, os
 import torch
 from pathlib import Path
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime import __main__ as program
 from orchestrator.runtime.processes.process_groups import stop_process_groups
 from orchestrator.runtime.records.start_clock import StartClock

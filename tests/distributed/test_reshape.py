@@ -15,8 +15,8 @@ from support.training import events, largest_difference, layout, losses, make_ru
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.portable import JOB_FILE
-from orchestrator.run.checkpoints.commit_markers import file_record, read_commit, verify, write_commit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import file_record, read_commit, verify, write_commit
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
@@ -114,7 +114,7 @@ def test_what_a_checkpoint_alone_does_not_bring_along_is_said(
     assert "\nnot taken over from a checkpoint that is named by its folder (--set or --to sets it):\n" in said.out
     assert "\n  tracking.mlflow: True -> False\nwrote run" in said.out
     assert "names this run" not in said.out
-    first = orchestrator.run()
+    first = orchestrator.run_directory()
     said = orchestrator(*command, "--set", "tracking.mlflow=true")
     assert said.code == 0, said.err
     assert "not taken over" not in said.out

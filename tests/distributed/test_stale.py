@@ -13,8 +13,8 @@ from support.faults import Ranks, snapshot, wait_until
 from support.held import HOLD, hold_at, let_go, wait_for_hold
 from support.training import exit_record, layout, logs, losses, make_run, tiny_job
 
-from orchestrator.run.checkpoints.commit_markers import committed, verify
-from orchestrator.run.lease import Lease
+from orchestrator.run_directory.checkpoints.commit_markers import committed, verify
+from orchestrator.run_directory.lease import Lease
 
 Inject = Callable[[str], Path]
 

@@ -20,7 +20,7 @@ from support.training import events, largest_difference, layout, losses, make_ru
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each layout trains on real ranks")]

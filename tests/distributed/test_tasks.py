@@ -14,9 +14,9 @@ from support.training import events, largest_difference, layout, losses, make_ru
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.results.evaluation_request import EvaluationRequest, file_facts
-from orchestrator.run.results.record import results_of
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, file_facts
+from orchestrator.run_directory.results.record import results_of
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each job trains on real ranks")]

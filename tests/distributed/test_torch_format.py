@@ -14,7 +14,7 @@ from support.rank_files import Network, write
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 

@@ -14,8 +14,8 @@ from support.trained_weights import BITWISE, weights_apart
 from support.training import events, largest_difference, layout, logs, losses, make_run, tiny_job
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("each variant trains on real ranks")]
 

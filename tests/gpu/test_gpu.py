@@ -15,7 +15,7 @@ from support.faults import Ranks, wait_until
 from support.shipped import SHIPPED
 from support.training import events, four_layer_job, largest_difference, layout, losses, make_run, must_train, values
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 

@@ -17,7 +17,7 @@ from support.training import events, four_layer_job, layout, losses, make_run, v
 from support.uneven import shorter_batches
 
 from orchestrator.planning.memory import estimate_memory
-from orchestrator.run.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

@@ -13,8 +13,8 @@ from support.measured import gpu_count
 from support.training import events, four_layer_job, layout, make_run, values
 from torch.distributed import checkpoint
 
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 __all__ = ["real_text"]

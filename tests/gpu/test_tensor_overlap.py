@@ -16,7 +16,7 @@ from support.faults import Ranks, wait_until
 from support.measured import Measured, Meter, asked_of, largest_differences, needs_gpus
 from support.training import events, four_layer_job, largest_difference, layout, losses, make_run, values
 
-from orchestrator.run.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(580)]

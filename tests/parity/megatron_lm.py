@@ -24,7 +24,7 @@ from pathlib import Path
 
 from support.training import values
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
 from parity.kinds import KINDS, SAVED, Kind, write_data
 from parity.records import LOGGED, curves, record

@@ -22,7 +22,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
-from orchestrator.run.checkpoints.commit_markers import MEGATRON_TRACKER
+from orchestrator.run_directory.checkpoints.commit_markers import MEGATRON_TRACKER
 from parity.kinds import KINDS, SAVED
 
 FOLDER = Path(__file__).parent / "recorded"

@@ -17,7 +17,7 @@ from support.faults import PATIENCE, CommandLine
 from support.training import events, four_layer_job, layout, logs
 
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600), pytest.mark.slow("two real jobs of two nodes")]
 

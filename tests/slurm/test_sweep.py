@@ -18,7 +18,7 @@ from support.programs import run_instead
 
 from orchestrator.cli.main import main
 from orchestrator.launch.runs import all_runs
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = pytest.mark.slow(reason="whole sweeps on a real cluster")
 

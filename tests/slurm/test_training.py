@@ -24,8 +24,8 @@ from support.training import events, four_layer_job, layout, logs, losses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.run.exits.causes import by_word_of_the_ranks
-from orchestrator.run.rundir import RunDir, read_lines
+from orchestrator.run_directory.exits.causes import by_word_of_the_ranks
+from orchestrator.run_directory.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 from orchestrator.spec.sections.notifications import NotificationsSpec

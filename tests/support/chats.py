@@ -34,7 +34,7 @@ def write_conversations(path: Path, answers: dict[str, str]) -> None:
 MEASURED = """
 import torch
 import orchestrator.runtime.__main__ as program
-from orchestrator.run.events.types import Unknown
+from orchestrator.run_directory.events.types import Unknown
 from orchestrator.runtime.processes.exits import Outcome
 
 def train(session, callbacks):

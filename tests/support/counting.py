@@ -4,7 +4,7 @@ from __future__ import annotations
 
 COUNTED = """
 import orchestrator.runtime.__main__ as program
-from orchestrator.run.events.types import Unknown
+from orchestrator.run_directory.events.types import Unknown
 from torch.utils.flop_counter import FlopCounterMode
 
 whole = program.train

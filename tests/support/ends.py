@@ -1,7 +1,7 @@
 """What torchrun, gloo and NCCL write when ranks end, and what a launch is said to have ended by."""
 
-from orchestrator.run.exits.classification import LogMarks, classify
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.classification import LogMarks, classify
+from orchestrator.run_directory.rundir import RunDir
 
 TORCHRUN_REPORT = """\
 E1120 13:07:32.568000 22724 site-packages/torch/distributed/elastic/multiprocessing/api.py:1002] failed

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import evaluation
-from orchestrator.run.results.evaluation_request import EvaluationRequest, dump_asked
-from orchestrator.run.results.record import Result, read_result
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, dump_asked
+from orchestrator.run_directory.results.record import Result, read_result
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from support.faults import Ranks
 from support.ranks import Started

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.rundir import RunDir, append_line, read_lines
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.rundir import RunDir, append_line, read_lines
 from orchestrator.sweeps.ledger import SweepDir
 
 

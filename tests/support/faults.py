@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.launch.runs import all_runs
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from support.commands import Commands, Said

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from support.faults import wait_until
 
 HOLD = """
 import os, time
 import orchestrator.runtime.loop as loop
-from orchestrator.run.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 step_that_is_held = loop.train_step
 def is_held(session):
     run, since = session.launch.run, os.environ.get("HOLD_SINCE")

@@ -31,7 +31,7 @@ from orchestrator.planning.hardware import shipped
 from orchestrator.planning.layout.topology import rank_of
 from orchestrator.planning.memory import capacity, estimate_memory
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.rundir import RunDir, append_line, read_lines, write_atomically
+from orchestrator.run_directory.rundir import RunDir, append_line, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.spec.sections.runtime import Layers

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import write_log_to_run
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.loop import train

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.run.checkpoints.commit_markers import FileRecord, write_commit
-from orchestrator.run.lease import Lease
-from orchestrator.run.results.record import Measure, Result, result_path, write_result
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import FileRecord, write_commit
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.results.record import Measure, Result, result_path, write_result
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 from support.event_log import append_event
 from support.training import four_layer_job

@@ -17,7 +17,7 @@ from orchestrator import plain_megatron  # noqa: F401 - before anything that imp
 from orchestrator.conversion.megatron.arguments import to_model
 from orchestrator.conversion.megatron.checkpoints import describe, import_megatron
 from orchestrator.models.registry import BERT, GPT
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from support.rank_files import PARTS, Network, Tensors, write

@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.__main__ import main as train_as_rank
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.session import Session

@@ -7,8 +7,8 @@ moves them.
 from __future__ import annotations
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir
 
 OF_ADAM = 1e-5
 """How far weights may be apart in fp32 after a few steps of up to 3e-3 each. Adam divides a gradient by its size, so it

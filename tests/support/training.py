@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.run.rundir import RunDir, read_lines, write_atomically
+from orchestrator.run_directory.rundir import RunDir, read_lines, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from support.event_log import lines_of

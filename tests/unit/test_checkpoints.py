@@ -9,10 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.event_log import append_event
 
-from orchestrator.run.checkpoints.commit_markers import committed, file_record, read_commit, verify, write_commit
-from orchestrator.run.checkpoints.newest import latest_valid, passed_over
-from orchestrator.run.checkpoints.retention import oldest_kept, outdated, unfinished
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import (
+    committed,
+    file_record,
+    read_commit,
+    verify,
+    write_commit,
+)
+from orchestrator.run_directory.checkpoints.newest import latest_valid, passed_over
+from orchestrator.run_directory.checkpoints.retention import oldest_kept, outdated, unfinished
+from orchestrator.run_directory.rundir import RunDir
 
 CONTENT = {"__0_0.distcp": b"weights" * 1000, "common.pt": b"common", "sub/metadata": b""}
 

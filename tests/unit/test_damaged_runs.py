@@ -31,8 +31,8 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.review.charts.curves import CHARTS
 from orchestrator.review.logs.pages import log_list
-from orchestrator.run.lease import read_holder
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.lease import read_holder
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.ledger import sweep_dir
 from orchestrator.tracking.description import describe
 from orchestrator.tracking.measurements.inputs import read_inputs

@@ -8,8 +8,8 @@ import pytest
 from baseline.packing import RUNS, kept
 from support.event_log import log_of
 
-from orchestrator.run.events.ledger import LedgerEvent
-from orchestrator.run.events.types import (
+from orchestrator.run_directory.events.ledger import LedgerEvent
+from orchestrator.run_directory.events.types import (
     BY_LAUNCHER,
     Event,
     Exited,

@@ -10,9 +10,9 @@ from support.event_log import append_event
 
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
-from orchestrator.run.checkpoints.commit_markers import write_commit
-from orchestrator.run.checkpoints.pretrained import find_weights
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.checkpoints.pretrained import find_weights
+from orchestrator.run_directory.rundir import RunDir
 
 
 def make_run(path: Path, created: float, iterations: tuple[int, ...] = (10,)) -> RunDir:

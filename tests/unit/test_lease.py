@@ -20,8 +20,8 @@ from support.refusals import refuse
 
 from orchestrator.errors import LeaseLost, RunIsHeld
 from orchestrator.process import Process
-from orchestrator.run.lease import Lease, read_holder
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.lease import Lease, read_holder
+from orchestrator.run_directory.rundir import RunDir
 
 fork = multiprocessing.get_context("fork")
 
@@ -119,7 +119,8 @@ def test_dead_process_of_this_host_is_replaced_at_once(run: RunDir) -> None:
 
 def test_unreaped_zombie_is_dead(run: RunDir) -> None:
     code = (
-        "import sys, pathlib; from orchestrator.run.lease import Lease; from orchestrator.run.rundir import RunDir;"
+        "import sys, pathlib; from orchestrator.run_directory.lease import Lease; "
+        "from orchestrator.run_directory.rundir import RunDir; "
         "Lease.acquire(RunDir(pathlib.Path(sys.argv[1])), launch_id='a'); print('held', flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

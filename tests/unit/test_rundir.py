@@ -13,7 +13,7 @@ from support.event_log import append_event, lines_of
 from support.refusals import refuse
 
 from orchestrator.errors import UserError
-from orchestrator.run.rundir import RunDir, append_line, read_lines, write_atomically, write_refusal
+from orchestrator.run_directory.rundir import RunDir, append_line, read_lines, write_atomically, write_refusal
 
 fork = multiprocessing.get_context("fork")
 

@@ -16,7 +16,7 @@ from support.faults import PATIENCE, wait_until
 from support.training import TINY, events
 
 import orchestrator
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import CODE_PATH_VARIABLE, code_folders, leave_working_directory, module_command
 
 PACKAGE = Path(orchestrator.__file__).parent

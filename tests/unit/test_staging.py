@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.refusals import before
 
-from orchestrator.run.checkpoints.commit_markers import COMMIT_FILE
+from orchestrator.run_directory.checkpoints.commit_markers import COMMIT_FILE
 from orchestrator.runtime.checkpointing.staging import Removals, drafts_beside
 
 

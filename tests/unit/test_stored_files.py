@@ -31,7 +31,7 @@ from orchestrator.files.stored_files import (
     read_stored,
     size_of,
 )
-from orchestrator.run.events.log import read_events
+from orchestrator.run_directory.events.log import read_events
 from orchestrator.tracking.measurements.metrics import MetricTail, read_records
 
 

@@ -33,7 +33,7 @@ from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.hardware import device_of
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_job
 

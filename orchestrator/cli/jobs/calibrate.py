@@ -30,7 +30,7 @@ from orchestrator.planning.hardware.profiles import (
 from orchestrator.planning.time.fits.fitting import fit
 from orchestrator.planning.time.fits.kernel_measurements import KernelEfficiency, efficiency_of, table_of
 from orchestrator.planning.time.step import estimate_with
-from orchestrator.run.rundir import default_runs_dir, write_atomically
+from orchestrator.run_directory.rundir import default_runs_dir, write_atomically
 
 
 def command(

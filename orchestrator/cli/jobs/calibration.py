@@ -20,8 +20,8 @@ from orchestrator.planning.time.fits.fitting import Observation
 from orchestrator.planning.time.kernels.accesses import kernels_of
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.events.types import Started
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.types import Started
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

@@ -24,7 +24,7 @@ from orchestrator.cluster.profiles import (
 from orchestrator.errors import SpecError, UserError, file_refusal
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.quantities import spec_duration
-from orchestrator.run.rundir import write_atomically
+from orchestrator.run_directory.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.loading import load_document_text
 from orchestrator.spec.messages.suggestions import closest

@@ -27,7 +27,7 @@ from orchestrator.planning.suggestions.host_bound import ways_to_fill
 from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.quantities import amount, disk_size, memory_size, short_count, spec_duration, time_span
-from orchestrator.run.checkpoints.commit_markers import Commit
+from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks

@@ -18,7 +18,7 @@ from orchestrator.planning.checks.checkpoint_room import CHECKPOINT_ROOM, bytes_
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.verdict import NO_WEIGHTS, Verdict, judge
-from orchestrator.run.checkpoints.commit_markers import Commit
+from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 

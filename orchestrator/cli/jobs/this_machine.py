@@ -11,8 +11,8 @@ from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs
 from orchestrator.planning.hardware import DeviceChoice
 from orchestrator.planning.hardware.here import gpus_counted
-from orchestrator.run.lease import read_holder
-from orchestrator.run.rundir import RunDir, in_command
+from orchestrator.run_directory.lease import read_holder
+from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
 

@@ -14,8 +14,8 @@ from orchestrator.cli.run_start import label
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.quantities import disk_size
-from orchestrator.run.checkpoints.commit_markers import Commit, committed, read_commit, verify
-from orchestrator.run.rundir import RunDir, default_runs_dir
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed, read_commit, verify
+from orchestrator.run_directory.rundir import RunDir, default_runs_dir
 
 app = typer.Typer(
     help="List, verify, export, import and reshape checkpoints.",

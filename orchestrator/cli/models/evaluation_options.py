@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.data.checks import path_names
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.models.registry import FamilyTable
-from orchestrator.run.results.evaluation_request import EvaluationRequest, Kind, file_facts, read_text
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, Kind, file_facts, read_text
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.messages.suggestions import closest
 

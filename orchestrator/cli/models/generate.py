@@ -25,8 +25,8 @@ from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_
 from orchestrator.launch.scripts.render import refuse_missing_python, render_program, script_environment
 from orchestrator.planning.layout.replica import at_layout
 from orchestrator.portable import Weights
-from orchestrator.run.exits.classification import before_the_report, ended_by, failed_ranks, last_exception
-from orchestrator.run.rundir import default_runs_dir
+from orchestrator.run_directory.exits.classification import before_the_report, ended_by, failed_ranks, last_exception
+from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.generation import options_of
 from orchestrator.spec.job import JobSpec

@@ -17,8 +17,8 @@ from orchestrator.launch.processes.launch_processes import end_processes
 from orchestrator.launch.processes.stop_request import ended_by_force, request_stop
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.run.events.types import Exited, Withdrawn
-from orchestrator.run.rundir import RunDir, default_runs_dir
+from orchestrator.run_directory.events.types import Exited, Withdrawn
+from orchestrator.run_directory.rundir import RunDir, default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.follower import send_the_end
 

@@ -22,8 +22,8 @@ from orchestrator.review.charts.axes import X_TITLES, XAxis, x_of
 from orchestrator.review.charts.series import GrowingSeries, Series, smoothed, thinned
 from orchestrator.review.compare import Comparison, Difference, Kind, Row, compare
 from orchestrator.review.summary import summarize_each, with_goodput
-from orchestrator.run.results.record import json_number
-from orchestrator.run.rundir import RunDir, default_runs_dir
+from orchestrator.run_directory.results.record import json_number
+from orchestrator.run_directory.rundir import RunDir, default_runs_dir
 from orchestrator.spec.messages.suggestions import closest
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

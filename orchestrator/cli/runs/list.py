@@ -15,7 +15,7 @@ from orchestrator.fields.formatting import shorten
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses
 from orchestrator.quantities import age
-from orchestrator.run.rundir import RunDir, cell_of, default_runs_dir
+from orchestrator.run_directory.rundir import RunDir, cell_of, default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -16,7 +16,7 @@ from orchestrator.errors import UserError
 from orchestrator.launch.logs import LogFollower
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.run.rundir import RunDir, default_runs_dir
+from orchestrator.run_directory.rundir import RunDir, default_runs_dir
 
 _POLL_SECONDS = 0.2
 _SECONDS_BETWEEN_LOOKS = 2.0

@@ -12,7 +12,7 @@ from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.runs import find_run
-from orchestrator.run.rundir import default_runs_dir
+from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 
 

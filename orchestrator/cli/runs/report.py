@@ -15,7 +15,7 @@ import typer
 from orchestrator.cli.common import AsJson, RunsDir
 from orchestrator.errors import MissingDependency, RunNotFound, UserError, file_refusal
 from orchestrator.launch.runs import find_run
-from orchestrator.run.rundir import RunDir, cell_of, default_runs_dir
+from orchestrator.run_directory.rundir import RunDir, cell_of, default_runs_dir
 from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ledger import find_sweep, sweep_dir
 

@@ -34,9 +34,9 @@ from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.planning.blend import blend_report
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.progress import stored_progress
-from orchestrator.run.checkpoints.commit_markers import Commit, verify
-from orchestrator.run.checkpoints.newest import latest_valid
-from orchestrator.run.rundir import RunDir, default_runs_dir, in_command
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, verify
+from orchestrator.run_directory.checkpoints.newest import latest_valid
+from orchestrator.run_directory.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_resolved, load_text

@@ -23,8 +23,8 @@ from orchestrator.launch.runs import taken_back
 from orchestrator.launch.start_checks import check_startable, refuse_missing
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.checkpoints.pretrained import find_weights
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.pretrained import find_weights
 from orchestrator.spec.loading import load_job
 
 

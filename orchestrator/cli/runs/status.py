@@ -13,11 +13,11 @@ from orchestrator.launch.runs import find_run
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.quantities import age, clock_time, short_count
-from orchestrator.run.checkpoints.newest import passed_over
-from orchestrator.run.events.types import FirstStep
-from orchestrator.run.exits.causes import cause_of
-from orchestrator.run.results.record import newest_results
-from orchestrator.run.rundir import RunDir, default_runs_dir, in_command
+from orchestrator.run_directory.checkpoints.newest import passed_over
+from orchestrator.run_directory.events.types import FirstStep
+from orchestrator.run_directory.exits.causes import cause_of
+from orchestrator.run_directory.results.record import newest_results
+from orchestrator.run_directory.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.measurements.goodput import Goodput, goodput
 from orchestrator.tracking.measurements.metrics import read_records

@@ -42,8 +42,8 @@ from orchestrator.launch.scripts.sbatch import render_sbatch
 from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.loading import LoadedJob
 

@@ -46,7 +46,7 @@ from orchestrator.cluster.profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import withdraw_generations
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
-from orchestrator.run.rundir import default_runs_dir
+from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.sweeps.cell_starts import start_of, starts_of

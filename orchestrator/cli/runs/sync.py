@@ -13,7 +13,7 @@ from orchestrator.cli.common import AsJson, RunsDir, print_json
 from orchestrator.cli.run_start import label
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.runs import all_runs, find_run
-from orchestrator.run.rundir import RunDir, default_runs_dir
+from orchestrator.run_directory.rundir import RunDir, default_runs_dir
 from orchestrator.safe_path import module_command
 
 

@@ -29,7 +29,7 @@ from orchestrator.data.tokenizers.copies import GENERATION, came_with
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.checkpoints.commit_markers import file_record, read_commit, verify
+from orchestrator.run_directory.checkpoints.commit_markers import file_record, read_commit, verify
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

@@ -20,8 +20,8 @@ from orchestrator.conversion.weight_mapping import Family, Weight
 from orchestrator.errors import UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import files_to_carry
-from orchestrator.run.checkpoints.commit_markers import file_record, write_commit
-from orchestrator.run.rundir import sync_file, sync_folder
+from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
+from orchestrator.run_directory.rundir import sync_file, sync_folder
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

@@ -43,14 +43,14 @@ from orchestrator.conversion.weight_mapping import DECODER
 from orchestrator.errors import CheckpointError
 from orchestrator.planning.training_schedule.progress import progress_of
 from orchestrator.portable import files_to_carry
-from orchestrator.run.checkpoints.commit_markers import (
+from orchestrator.run_directory.checkpoints.commit_markers import (
     CONTENT,
     MEGATRON_TRACKER,
     file_record,
     read_commit,
     write_commit,
 )
-from orchestrator.run.rundir import sync_folder, sync_tree
+from orchestrator.run_directory.rundir import sync_folder, sync_tree
 from orchestrator.spec.job import JobSpec
 
 _TABLE = "embedding.word_embeddings.weight"

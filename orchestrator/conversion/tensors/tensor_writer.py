@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from orchestrator.conversion.tensors.threads import in_threads
-from orchestrator.run.checkpoints.commit_markers import FileRecord
+from orchestrator.run_directory.checkpoints.commit_markers import FileRecord
 
 
 @dataclass(frozen=True)

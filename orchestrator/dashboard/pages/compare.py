@@ -22,7 +22,7 @@ from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.summary import RunSummary
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 router = APIRouter(prefix="/compare")
 

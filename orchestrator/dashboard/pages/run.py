@@ -25,8 +25,8 @@ from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.overview import overview_of, parts_of_time
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import Started
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Started
 
 router = APIRouter(prefix=PREFIX)
 

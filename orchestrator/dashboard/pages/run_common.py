@@ -14,7 +14,7 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.settings import Its
 from orchestrator.review.summary import RunSummary
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 
 PREFIX = "/runs/{name}/{run_id}"

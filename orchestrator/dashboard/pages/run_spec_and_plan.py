@@ -24,7 +24,7 @@ from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.specs import Difference, Generation, differences, fields_of, generations_of, text_of
 from orchestrator.review.summary import RunSummary
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 router = APIRouter(prefix=PREFIX)
 

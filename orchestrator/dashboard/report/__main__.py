@@ -13,7 +13,7 @@ from orchestrator.dashboard.report.html import to_html
 from orchestrator.dashboard.report.markdown import to_markdown
 from orchestrator.errors import OrchestratorError
 from orchestrator.quantities import disk_size
-from orchestrator.run.rundir import RunDir, write_atomically, write_refusal
+from orchestrator.run_directory.rundir import RunDir, write_atomically, write_refusal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

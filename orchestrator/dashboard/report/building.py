@@ -28,7 +28,7 @@ from orchestrator.review.compare import MOST_RUNS, Comparison, Kind, Row, compar
 from orchestrator.review.damage import readable
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 MOST_WITH_CURVES = 12
 """Of more runs each has its tables, and only the comparison has curves: a browser must open the file."""

@@ -25,12 +25,12 @@ from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.specs import fields_of
 from orchestrator.review.summary import RunSummary
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import Started
-from orchestrator.run.exits.causes import cause_of
-from orchestrator.run.results.record import results_of
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Started
+from orchestrator.run_directory.exits.causes import cause_of
+from orchestrator.run_directory.results.record import results_of
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.goodput import goodput_of
 
 _KEY_FACTS = (

@@ -26,8 +26,8 @@ from orchestrator.data.input.sources import Position
 from orchestrator.data.tokenizers.encoding import EncodedChunk
 from orchestrator.errors import JobError, UserError
 from orchestrator.files.stored_files import read_object
-from orchestrator.run.checkpoints.commit_markers import file_record
-from orchestrator.run.rundir import append_line, read_lines, sync_folder, write_atomically
+from orchestrator.run_directory.checkpoints.commit_markers import file_record
+from orchestrator.run_directory.rundir import append_line, read_lines, sync_folder, write_atomically
 
 _BLOCK = 1 << 20
 _DTYPE_CODES = {name: code for code, (name, _) in DTYPES.items()}

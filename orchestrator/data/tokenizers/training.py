@@ -15,7 +15,7 @@ from orchestrator.data.request import TrainTokenizerRequest
 from orchestrator.data.tokenizers.vocabulary import GPT2_EOD
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.files.folder_tree import LeftOut
-from orchestrator.run.rundir import write_atomically, write_refusal
+from orchestrator.run_directory.rundir import write_atomically, write_refusal
 
 
 def train_tokenizer(request: TrainTokenizerRequest) -> tuple[int, list[LeftOut]]:

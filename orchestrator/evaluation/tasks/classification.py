@@ -10,7 +10,7 @@ from orchestrator.data.tasks.files import read_examples
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import TaskContext, TaskNetwork, TaskResult
 from orchestrator.evaluation.statistics import mean
-from orchestrator.run.results.evaluation_request import EvaluationRequest
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest
 
 
 class Classification:

@@ -12,7 +12,7 @@ from orchestrator.data.tokenizers.tokenizer import Tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import ScoredTokens, TaskContext, TaskNetwork, TaskResult
 from orchestrator.evaluation.statistics import exponential, mean, scaled
-from orchestrator.run.results.evaluation_request import EvaluationRequest
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest
 
 _FIELD = "text"
 

@@ -13,7 +13,7 @@ from orchestrator.errors import UserError
 from orchestrator.evaluation.base import ScoredTokens, TaskContext, TaskNetwork, TaskResult
 from orchestrator.evaluation.statistics import exponential, ratio, scaled
 from orchestrator.evaluation.texts import Window, detokenized, windows, words_of_wikitext
-from orchestrator.run.results.evaluation_request import EvaluationRequest, read_text
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, read_text
 
 
 class Perplexity:

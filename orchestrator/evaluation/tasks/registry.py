@@ -11,7 +11,7 @@ from orchestrator.evaluation.base import Task, TaskContext
 from orchestrator.evaluation.tasks.classification import Classification
 from orchestrator.evaluation.tasks.lambada import Lambada
 from orchestrator.evaluation.tasks.perplexity import Perplexity
-from orchestrator.run.results.evaluation_request import EvaluationRequest
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest
 
 _TASKS: Final[dict[str, Callable[[EvaluationRequest, TaskContext], Task]]] = {
     "wikitext": Perplexity,

@@ -25,10 +25,10 @@ from orchestrator.launch.scripts.sbatch import (
     setting,
     slurm_time,
 )
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import DataFailed, DataPrepared, DataSubmitted
-from orchestrator.run.exits.causes import Exit
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import DataFailed, DataPrepared, DataSubmitted
+from orchestrator.run_directory.exits.causes import Exit
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec
 

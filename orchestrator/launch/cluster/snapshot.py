@@ -25,7 +25,7 @@ from orchestrator.errors import UserError
 from orchestrator.launch.code import git
 from orchestrator.quantities import disk_size
 from orchestrator.resources import resource_root
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 MAX_BYTES = 500_000_000
 MAX_FILES = 50_000

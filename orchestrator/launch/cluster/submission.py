@@ -11,9 +11,9 @@ from orchestrator.launch.cluster.preparation import DataJob, data_job
 from orchestrator.launch.cluster.snapshot import take_snapshot
 from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.scripts.sbatch import Place, render_sbatch
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import Exited, Launched, Requeued, Submitted, Withdrawn
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Exited, Launched, Requeued, Submitted, Withdrawn
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 

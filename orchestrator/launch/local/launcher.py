@@ -29,10 +29,10 @@ from orchestrator.launch.scripts.render import RUNTIME_MODULE, render
 from orchestrator.launch.start_checks import check_startable
 from orchestrator.process import Process
 from orchestrator.quantities import timestamp
-from orchestrator.run.events.types import Event, Exited, Launched
-from orchestrator.run.exits.causes import Exit, exit_records
-from orchestrator.run.exits.classification import LogMarks, classify
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.events.types import Event, Exited, Launched
+from orchestrator.run_directory.exits.causes import Exit, exit_records
+from orchestrator.run_directory.exits.classification import LogMarks, classify
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end

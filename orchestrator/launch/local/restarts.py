@@ -16,10 +16,10 @@ from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.states.state_words import withdrawn_end
 from orchestrator.quantities import spec_duration
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
-from orchestrator.run.exits.causes import Exit, cause_of
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
+from orchestrator.run_directory.exits.causes import Exit, cause_of
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 _POLL_SECONDS = 0.1

@@ -16,9 +16,9 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.launch.notifications.channels import tell
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
-from orchestrator.run.events.types import Finished
-from orchestrator.run.lease import read_holder
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.types import Finished
+from orchestrator.run_directory.lease import read_holder
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.sections.notifications import Occasion

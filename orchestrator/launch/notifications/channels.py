@@ -23,8 +23,8 @@ from orchestrator.launch.notifications.notice import Notice
 from orchestrator.launch.notifications.process import LOG_NAME
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
 from orchestrator.quantities import timestamp
-from orchestrator.run.events.types import Notified
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.types import Notified
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.sections.notifications import NotificationsSpec
 from orchestrator.tracking.redaction import Redactor
 

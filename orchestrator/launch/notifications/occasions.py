@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.launch.states.state_words import state_after
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import Exited, Requeued, RequeueFailed
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Exited, Requeued, RequeueFailed
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.sections.notifications import NotificationsSpec, Occasion
 
 

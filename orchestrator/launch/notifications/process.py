@@ -10,7 +10,7 @@ from typing import IO
 
 from orchestrator.files.stored_files import open_to_append
 from orchestrator.launch.notifications.occasions import occasion_of, wanted
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.run.exits.causes import Exit
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.exits.causes import Exit
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 

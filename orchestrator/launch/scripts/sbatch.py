@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import UserError
 from orchestrator.launch.scripts.render import RUNTIME_MODULE, render_template, script_environment
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.errors import Problem, UserError
 from orchestrator.launch.scripts.render import render
 from orchestrator.launch.scripts.sbatch import Place, render_sbatch
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 

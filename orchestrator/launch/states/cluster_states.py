@@ -18,9 +18,9 @@ from orchestrator.launch.states.state_words import (
     working_state,
     written_end,
 )
-from orchestrator.run.exits.causes import Exit, by_word_of_the_ranks
-from orchestrator.run.lease import Holder
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import Exit, by_word_of_the_ranks
+from orchestrator.run_directory.lease import Holder
+from orchestrator.run_directory.rundir import RunDir
 
 _DEPENDENCY = "DependencyNeverSatisfied"
 _NEVER = ("PartitionTimeLimit", "PartitionNodeLimit", _DEPENDENCY, "BadConstraints")

@@ -23,12 +23,12 @@ from orchestrator.launch.states.state_words import (
 )
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.progress import progress_of
-from orchestrator.run.checkpoints.commit_markers import Commit, committed
-from orchestrator.run.events.log import EventLog, Launch
-from orchestrator.run.events.types import Launched
-from orchestrator.run.exits.causes import Exit, by_word_of_the_ranks, cause_of
-from orchestrator.run.lease import Holder, read_holder
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
+from orchestrator.run_directory.events.log import EventLog, Launch
+from orchestrator.run_directory.events.types import Launched
+from orchestrator.run_directory.exits.causes import Exit, by_word_of_the_ranks, cause_of
+from orchestrator.run_directory.lease import Holder, read_holder
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.measurements.latest import speeds_of, spread, usual
 from orchestrator.tracking.measurements.metrics import step_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orchestrator.run.events.types import Exited
-from orchestrator.run.exits.causes import Exit, cause_of
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.types import Exited
+from orchestrator.run_directory.exits.causes import Exit, cause_of
+from orchestrator.run_directory.rundir import RunDir
 
 State = Literal[
     "created", "imported", "queued", "running", "stopping", "completed", "stopped", "cancelled", "failed", "lost"

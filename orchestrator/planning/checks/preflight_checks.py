@@ -18,7 +18,7 @@ from orchestrator.kernel_selection.libraries import EXTRA, libraries_missing
 from orchestrator.planning.estimates import machine_of
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.plan import Plan
-from orchestrator.run.rundir import default_runs_dir, nearest_folder
+from orchestrator.run_directory.rundir import default_runs_dir, nearest_folder
 from orchestrator.safe_path import code_folders
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -13,7 +13,7 @@ from orchestrator.planning.drawing.svg import STYLE, element
 from orchestrator.planning.drawing.timeline import bubble_share, timeline_svg
 from orchestrator.planning.layout.pipeline import Timeline
 from orchestrator.planning.layout.topology import Topology, crossing
-from orchestrator.run.rundir import write_atomically
+from orchestrator.run_directory.rundir import write_atomically
 
 _DOCTYPE = "<!doctype html>"
 _PAGE_STYLE = """

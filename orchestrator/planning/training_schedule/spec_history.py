@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import Started
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Started
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

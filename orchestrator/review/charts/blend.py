@@ -20,8 +20,8 @@ from orchestrator.planning.training_schedule.batch import BatchSchedule, Progres
 from orchestrator.planning.training_schedule.spec_history import Period, periods_of, starts_of
 from orchestrator.review.charts.axes import plain
 from orchestrator.review.charts.curves import Figure
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.data import Blend, BlendEntry, DataSpec
 from orchestrator.tracking.measurements.metrics import Metric, MetricTail

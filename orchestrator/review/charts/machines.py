@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.review.charts.axes import plain
 from orchestrator.review.charts.curves import Figure, line_of
 from orchestrator.review.charts.series import thinned
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.system import Measurement, read_measurements, system_logs
 
 _MOST_POINTS = 1000

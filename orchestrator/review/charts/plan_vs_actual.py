@@ -16,9 +16,9 @@ from orchestrator.planning.layout.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.review.charts.curves import Reference
 from orchestrator.review.charts.series import Series, usual_of
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import CheckpointSaved, Started
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import CheckpointSaved, Started
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import (
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import (
     CheckpointFailed,
     CheckpointSaved,
     Event,
@@ -16,7 +16,7 @@ from orchestrator.run.events.types import (
     StepSkipped,
     StopRequested,
 )
-from orchestrator.run.exits.causes import NO_FAILURES
+from orchestrator.run_directory.exits.causes import NO_FAILURES
 
 Kind = Literal["resumed", "checkpoint", "skipped", "failure", "stop"]
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from orchestrator.files.stored_files import open_stored, past_a_hole, printable, without_escapes
 from orchestrator.review.logs.page_size import fitting
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 PAGE_LINES = 200
 PAGE_BYTES = 40 << 10

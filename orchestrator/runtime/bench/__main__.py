@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.__main__ import main
 from orchestrator.runtime.bench.measurement import Benchmark
 from orchestrator.runtime.callbacks.base import Callback

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from orchestrator.planning.flops import formula, full_flops, model_flops, peak_flops
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.bench.setup import setup_of
 from orchestrator.runtime.bench.trace import ANNOTATION, END, breakdown, read_trace
 from orchestrator.runtime.callbacks.base import Callback

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.run.rundir import write_atomically
+from orchestrator.run_directory.rundir import write_atomically
 from orchestrator.runtime.calibration.kernels import GPU, SMALL, measure_kernels
 from orchestrator.runtime.calibration.links import measure_links
 

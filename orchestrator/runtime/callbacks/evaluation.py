@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch.utils.data import Dataset
 
-from orchestrator.run.events.types import EvaluationSkipped
+from orchestrator.run_directory.events.types import EvaluationSkipped
 from orchestrator.runtime.batches import MicroBatchSampler
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.logging import loss_metrics

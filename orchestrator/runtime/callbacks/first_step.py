@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from orchestrator.run.events.types import FirstStep as FirstStepDone
-from orchestrator.run.events.types import Launched
+from orchestrator.run_directory.events.types import FirstStep as FirstStepDone
+from orchestrator.run_directory.events.types import Launched
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.session import Session
 

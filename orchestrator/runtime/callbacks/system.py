@@ -10,7 +10,7 @@ import time
 import torch
 
 from orchestrator.errors import LeaseLost, is_full_disk
-from orchestrator.run.rundir import append_line
+from orchestrator.run_directory.rundir import append_line
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.records.machine_use import MachineUse
 from orchestrator.runtime.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from orchestrator.run.rundir import in_command
+from orchestrator.run_directory.rundir import in_command
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.session import Session
 from orchestrator.tracking.follower import finish_follower, start_follower

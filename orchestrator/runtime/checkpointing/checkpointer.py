@@ -24,7 +24,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_conf
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 
 from orchestrator.errors import CheckpointError, LeaseLost, is_full_disk
-from orchestrator.run.checkpoints.commit_markers import (
+from orchestrator.run_directory.checkpoints.commit_markers import (
     CONTENT,
     Commit,
     FileRecord,
@@ -32,9 +32,9 @@ from orchestrator.run.checkpoints.commit_markers import (
     file_record,
     write_commit,
 )
-from orchestrator.run.checkpoints.retention import oldest_kept, outdated, unfinished
-from orchestrator.run.events.types import CheckpointFailed, CheckpointSaved
-from orchestrator.run.rundir import write_atomically
+from orchestrator.run_directory.checkpoints.retention import oldest_kept, outdated, unfinished
+from orchestrator.run_directory.events.types import CheckpointFailed, CheckpointSaved
+from orchestrator.run_directory.rundir import write_atomically
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing.checkpoint_reader import load, shared
 from orchestrator.runtime.checkpointing.exports import Exports

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.quantities import timestamp
-from orchestrator.run.checkpoints.commit_markers import Commit, committed, read_commit
-from orchestrator.run.events.types import Exported, ExportFailed, ExportStopped
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir, sync_folder
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed, read_commit
+from orchestrator.run_directory.events.types import Exported, ExportFailed, ExportStopped
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir, sync_folder
 from orchestrator.runtime.records.records import Records
 from orchestrator.safe_path import module_command
 from orchestrator.spec.sections.checkpoint import CheckpointExportSpec

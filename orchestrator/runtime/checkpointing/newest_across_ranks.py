@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.errors import CheckpointError
-from orchestrator.run.checkpoints.commit_markers import Commit, read_commit, verify
-from orchestrator.run.checkpoints.newest import latest_valid
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, read_commit, verify
+from orchestrator.run_directory.checkpoints.newest import latest_valid
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
 

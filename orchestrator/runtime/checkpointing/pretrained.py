@@ -15,10 +15,10 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factor
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.portable import JOB_FILE, job_of, run_of
-from orchestrator.run.checkpoints.commit_markers import Commit, read_commit
-from orchestrator.run.checkpoints.pretrained import find_weights
-from orchestrator.run.events.types import Pretrained
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, read_commit
+from orchestrator.run_directory.checkpoints.pretrained import find_weights
+from orchestrator.run_directory.events.types import Pretrained
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.checkpointing.checkpoint_reader import load, tensors_of
 from orchestrator.runtime.checkpointing.checkpointer import model_key
 from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole, require_whole_at

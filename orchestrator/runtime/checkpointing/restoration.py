@@ -11,11 +11,11 @@ from orchestrator.data.samples.position import DataPosition
 from orchestrator.errors import CheckpointError, OrchestratorError, UserError
 from orchestrator.planning.training_schedule.progress import StoredProgress, stored_progress
 from orchestrator.planning.vocabulary import Vocabulary
-from orchestrator.run.checkpoints.commit_markers import Commit
-from orchestrator.run.checkpoints.newest import passed_over
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import CheckpointSkipped
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import Commit
+from orchestrator.run_directory.checkpoints.newest import passed_over
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import CheckpointSkipped
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole
 from orchestrator.runtime.checkpointing.pretrained import Source, find_source, load_weights

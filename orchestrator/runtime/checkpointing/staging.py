@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.run.checkpoints.commit_markers import COMMIT_FILE
-from orchestrator.run.rundir import sync_folder
+from orchestrator.run_directory.checkpoints.commit_markers import COMMIT_FILE
+from orchestrator.run_directory.rundir import sync_folder
 
 
 def draft_of(path: Path, token: int) -> Path:

@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.health import time_limit
 from orchestrator.runtime.health.node import check_node
 from orchestrator.runtime.health.rendezvous import Coordinator, Meeting, participate

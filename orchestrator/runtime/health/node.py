@@ -17,7 +17,7 @@ import torch
 from orchestrator.errors import UserError
 from orchestrator.fields.values import resolve_environment
 from orchestrator.quantities import disk_size
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.health import time_limit
 from orchestrator.runtime.health.verdict import Facts, Limits
 from orchestrator.spec.loading import load_resolved

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.health import time_limit
 from orchestrator.runtime.health.node import check_node
 from orchestrator.runtime.health.pairs import exchange, rounds_of

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.errors import UserError
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 _FIELDS = 3
 _POLL_SECONDS = 0.05

@@ -16,8 +16,8 @@ from orchestrator.errors import (
     UserError,
     is_full_disk,
 )
-from orchestrator.run.exits.causes import gpu_failed
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.exits.causes import gpu_failed
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.runtime.processes.device import GpuMissingError
 
 HANG_EXIT_CODE = 72

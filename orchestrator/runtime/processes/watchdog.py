@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 _POLL_SECONDS = 0.25
 _GRACE_SECONDS = 3.0

@@ -8,8 +8,8 @@ import platform
 
 from orchestrator.errors import is_full_disk
 from orchestrator.kernel_selection.libraries import versions_of
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.tracking.description import ENVIRONMENT_FILE
 
 _PACKAGES = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.run.events.types import Started
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.types import Started
+from orchestrator.run_directory.rundir import RunDir
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from orchestrator.errors import LeaseLost, is_full_disk
-from orchestrator.run.events.types import Event
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.types import Event
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
 _MOST_WAITING = 10_000

@@ -14,8 +14,8 @@ from orchestrator.data.indexed_dataset.header import bin_path, idx_path, read_in
 from orchestrator.errors import UserError, is_full_disk
 from orchestrator.files.folder_tree import folder_tree
 from orchestrator.planning.blend import split_shares
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.measurements.inputs import read_inputs
 

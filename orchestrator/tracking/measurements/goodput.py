@@ -23,9 +23,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import Event, Exited, Launched, Requeued, Started, Submitted
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Event, Exited, Launched, Requeued, Started, Submitted
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import Metric, read_records
 
 _Entry = TypeVar("_Entry")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files.stored_files import NotStoredError
-from orchestrator.run.exits.causes import exit_records, telling_rank
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import exit_records, telling_rank
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.redaction import Redactor
 
 _BYTES = 1 << 16

@@ -24,7 +24,7 @@ from orchestrator.files.stored_files import (
     parse_json,
     parse_line,
 )
-from orchestrator.run.rundir import RunDir, append_line
+from orchestrator.run_directory.rundir import RunDir, append_line
 
 _CHUNK_BYTES = 1 << 16
 """What is read together: little more than who takes few records at a time takes, for the rest is read again."""

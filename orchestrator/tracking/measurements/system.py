@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files.stored_files import count, lines_from, moment, open_stored, parse_line
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 _LOG = re.compile(r"node-(\d{1,9})\.jsonl", re.ASCII)
 _BYTES_AT_A_TIME = 64 << 20

@@ -15,8 +15,8 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from orchestrator.files.stored_files import read_json
-from orchestrator.run.events.ledger import CellsPlanned
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.events.ledger import CellsPlanned
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.tracking.mlflow.cursor import Cursor, read_cursor
 from orchestrator.tracking.mlflow.limits import entity_name
 from orchestrator.tracking.mlflow.sweep_summary import DEFAULT_METRICS, Child

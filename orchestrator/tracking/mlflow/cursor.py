@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from orchestrator.files.stored_files import count, size_of
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 
 FILE_NAME = "mlflow.json"
 

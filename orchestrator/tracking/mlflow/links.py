@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from orchestrator.errors import UserError
 from orchestrator.fields.values import resolve_environment
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.mlflow.cursor import read_cursor
 
 DASHBOARD_VARIABLE = "ORCHESTRATOR_DASHBOARD_URL"

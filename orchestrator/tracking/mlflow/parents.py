@@ -17,7 +17,7 @@ from mlflow.entities import RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
 from orchestrator.files.stored_files import read_object
-from orchestrator.run.rundir import RunDir, membership_of, write_atomically
+from orchestrator.run_directory.rundir import RunDir, membership_of, write_atomically
 from orchestrator.tracking.locks import alone
 from orchestrator.tracking.mlflow import limits
 from orchestrator.tracking.mlflow.children import CELL_TAG, PARENT_ID_TAG, adopted_cells, children_of

@@ -19,8 +19,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric as MlflowMetric
 from mlflow.entities import Param, RunTag
 
-from orchestrator.run.results.record import metric_values, read_result, result_paths
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.results.record import metric_values, read_result, result_paths
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.description import Description, Ending, State, describe, description_signature, read_target
 from orchestrator.tracking.locks import alone
 from orchestrator.tracking.measurements.metrics import Metric, MetricTail

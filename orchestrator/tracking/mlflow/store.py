@@ -17,7 +17,7 @@ from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.fields.values import resolve_environment
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.description import Target
 from orchestrator.tracking.mlflow.cursor import Cursor
 from orchestrator.tracking.mlflow.tags import RUN_DIR_TAG, RUN_ID_TAG, label

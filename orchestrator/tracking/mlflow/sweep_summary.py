@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.run.events.ledger import CellsPlanned, read_ledger
+from orchestrator.run_directory.events.ledger import CellsPlanned, read_ledger
 from orchestrator.tracking.mlflow import limits
 from orchestrator.tracking.mlflow.tags import NOTE_TAG
 

@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import Exited, Pretrained, Resumed, Started, Submitted
-from orchestrator.run.exits.causes import CAUSES, by_word_of_the_ranks
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Exited, Pretrained, Resumed, Started, Submitted
+from orchestrator.run_directory.exits.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.schema.canonical import config_hash
 from orchestrator.tracking.measurements.goodput import goodput_of
 from orchestrator.tracking.mlflow.limits import truncated

@@ -14,9 +14,9 @@ from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.launch.cluster.submission import latest_job
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.requeue_policy import Decision
-from orchestrator.run.exits.causes import Exit
-from orchestrator.run.lease import supersedes
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import Exit
+from orchestrator.run_directory.lease import supersedes
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_text
 from tests.unit.sweeps.conftest import JOB
 
@@ -87,6 +87,6 @@ def test_a_run_that_goes_back_into_the_queue_is_over_at_no_moment(
         found = latest_job(run.events())
         seen.append(found is not None and found.is_over)
 
-    after(monkeypatch, "orchestrator.run.rundir.RunDir.append", look)
+    after(monkeypatch, "orchestrator.run_directory.rundir.RunDir.append", look)
     conclude(run, load_text(JOB).job, slurm, Exit.of(cause, "", 3), 0)
     assert seen == [is_over]

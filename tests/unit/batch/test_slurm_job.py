@@ -7,7 +7,7 @@ import pytest
 from orchestrator.batch.node import rendezvous
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.errors import UserError
-from orchestrator.run.lease import supersedes
+from orchestrator.run_directory.lease import supersedes
 
 ENVIRONMENT = {
     "SLURM_JOB_ID": "4711",

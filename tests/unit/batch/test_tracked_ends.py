@@ -10,7 +10,7 @@ from support.limits import set_limits
 
 from orchestrator.batch import job_end
 from orchestrator.batch.slurm_job import SlurmJob
-from orchestrator.run.exits.causes import Exit
+from orchestrator.run_directory.exits.causes import Exit
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.sections.tracking import TrackingSpec
 from tests.unit.sweeps.conftest import JOB

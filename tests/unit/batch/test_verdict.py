@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.batch.slurm_exit_classification import unhealthy, unspoken_end, verdict
-from orchestrator.run.exits.causes import Exit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import Exit
+from orchestrator.run_directory.rundir import RunDir
 
 STOPPED = Exit.of("stopped", "stopped at iteration 9 of 20", 9)
 KILLED = Exit.of("killed", "torchrun was ended by SIGTERM", 9)

@@ -26,8 +26,8 @@ from orchestrator.launch.runs import create_run
 from orchestrator.planning.hardware import device_named, device_of
 from orchestrator.planning.time import estimate_time
 from orchestrator.planning.time.roofline import PARTS, roofline
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job, load_text
 
 Orchestrator = Callable[..., Any]

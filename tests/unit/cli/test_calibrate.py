@@ -17,7 +17,7 @@ from orchestrator.cli.main import main
 from orchestrator.kernel_selection.attention import with_attention
 from orchestrator.planning.hardware import device_named, shipped
 from orchestrator.planning.time import estimate_time
-from orchestrator.run.rundir import RunDir, append_line
+from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.spec.loading import load_resolved
 
 H200 = "NVIDIA H200"

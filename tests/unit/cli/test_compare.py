@@ -14,7 +14,7 @@ from unit.cli.conftest import Orchestrator
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
 RATES = (1e-3, 3e-4)

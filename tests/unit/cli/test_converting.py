@@ -13,7 +13,7 @@ from orchestrator.cli.models.conversion import alone
 from orchestrator.data.indexed_dataset.locking import locked
 from orchestrator.errors import SpecError, UserError
 from orchestrator.portable import Weights
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_text
 from orchestrator.spec.schema.diff import diff_jobs
 

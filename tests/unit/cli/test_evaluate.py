@@ -16,10 +16,10 @@ from orchestrator.cli.main import main
 from orchestrator.cli.models.evaluation_options import Options, asked_of
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, MissingDependency, UserError
-from orchestrator.run.checkpoints.commit_markers import read_commit, write_commit
-from orchestrator.run.results.evaluation_request import checkpoint_digest
-from orchestrator.run.results.record import Measure, Result, result_path, write_result
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import read_commit, write_commit
+from orchestrator.run_directory.results.evaluation_request import checkpoint_digest
+from orchestrator.run_directory.results.record import Measure, Result, result_path, write_result
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 BERT = {"architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 300}

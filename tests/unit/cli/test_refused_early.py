@@ -12,7 +12,7 @@ from support.audit import watched
 from support.training import make_run, tiny_job
 
 from orchestrator.cli.main import main
-from orchestrator.run.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
 
 
 @pytest.fixture

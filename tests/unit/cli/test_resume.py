@@ -8,7 +8,7 @@ import pytest
 from support.training import make_run, tiny_job
 
 from orchestrator.cli.runs.resume import check_length
-from orchestrator.run.checkpoints.commit_markers import file_record, write_commit
+from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
 
 
 def test_the_end_is_counted_from_the_checkpoint_that_can_be_read(

@@ -22,7 +22,7 @@ from orchestrator.cli.jobs import tune
 from orchestrator.cli.main import main
 from orchestrator.launch.runs import create_run
 from orchestrator.planning.hardware.here import gpus_counted
-from orchestrator.run.lease import Lease
+from orchestrator.run_directory.lease import Lease
 from orchestrator.spec.loading import load_job
 
 Orchestrator = Callable[..., Any]

@@ -18,7 +18,7 @@ from support.faults import QUICK_TORCHRUN, Ranks
 from support.programs import run_instead
 
 from orchestrator.cli.main import main
-from orchestrator.run.rundir import read_lines
+from orchestrator.run_directory.rundir import read_lines
 
 Orchestrator = Callable[..., Any]
 

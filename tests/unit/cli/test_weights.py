@@ -10,7 +10,7 @@ import pytest
 from orchestrator.cli.models.weights import tell_new_meaning, weights_named
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import create_run
-from orchestrator.run.checkpoints.commit_markers import file_record, write_commit
+from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
 from orchestrator.spec.loading import load_text
 
 JOB = "{name: %s, model: {preset: gpt2}, batch: {global_batch_size: 8}, optimizer: {lr: 1e-4}, "

@@ -24,8 +24,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from orchestrator.conversion.hugging_face.hf_export import export
     from orchestrator.conversion.hugging_face.peft import export_adapter
-    from orchestrator.run.checkpoints.commit_markers import committed
-    from orchestrator.run.rundir import RunDir
+    from orchestrator.run_directory.checkpoints.commit_markers import committed
+    from orchestrator.run_directory.rundir import RunDir
     from orchestrator.spec.loading import load_resolved
 
 PROJECTIONS = ("self_attn.o_proj.weight", "attn.c_proj.weight")

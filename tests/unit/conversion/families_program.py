@@ -21,7 +21,7 @@ from orchestrator.conversion.hugging_face.configuration import read_config, to_m
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder
 from orchestrator.conversion.hugging_face.hf_export import export
 from orchestrator.conversion.hugging_face.hf_import import import_weights
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 

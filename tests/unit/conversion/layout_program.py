@@ -13,7 +13,7 @@ from support.megatron_saving import save_at_once
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.network.model import build_chunks, parameter_count, transformer_config
 from orchestrator.runtime.processes.device import select_device

@@ -20,8 +20,8 @@ from orchestrator.conversion.megatron.arguments import (
 from orchestrator.conversion.megatron.names import wanted_tensors
 from orchestrator.errors import UserError
 from orchestrator.planning.training_schedule.batch import Progress
-from orchestrator.run.checkpoints.commit_markers import MEGATRON_TRACKER
-from orchestrator.run.checkpoints.pretrained import find_weights
+from orchestrator.run_directory.checkpoints.commit_markers import MEGATRON_TRACKER
+from orchestrator.run_directory.checkpoints.pretrained import find_weights
 from orchestrator.spec.model import ModelSpec
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -24,7 +24,7 @@ from orchestrator.dashboard.security import form_mark
 from orchestrator.dashboard.settings import Settings
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.sweeps.ledger import sweep_dir
 

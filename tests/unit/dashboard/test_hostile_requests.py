@@ -33,7 +33,7 @@ from orchestrator.http.server import Server
 from orchestrator.launch.runs import create_run
 from orchestrator.review.charts.curves import CHARTS
 from orchestrator.review.charts.machines import MEASURES
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 

@@ -24,7 +24,7 @@ from orchestrator.launch.runs import create_run
 from orchestrator.process import Process
 from orchestrator.review.index import Staleness
 from orchestrator.review.logs.log_search import SearchResults
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
 MEASURED = json.dumps({"time": 1e9, "iteration": 1, "host": "n", "values": {"cpu_utilization_percentage": 5.0}}) + "\n"

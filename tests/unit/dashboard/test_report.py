@@ -29,7 +29,7 @@ from orchestrator.dashboard.report.html import to_html
 from orchestrator.dashboard.report.markdown import sparkline, to_markdown
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import add_generation, create_run
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.tracking.measurements.metrics import MetricLog

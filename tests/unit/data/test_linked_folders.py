@@ -20,7 +20,7 @@ from orchestrator.data.request import ShowRequest, TokenizeRequest, TrainTokeniz
 from orchestrator.data.tasks.race import race_files
 from orchestrator.errors import UserError
 from orchestrator.files.folder_tree import folder_tree
-from orchestrator.run.results.evaluation_request import file_facts
+from orchestrator.run_directory.results.evaluation_request import file_facts
 
 Tokenize = Callable[..., Path]
 

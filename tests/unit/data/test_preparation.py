@@ -27,7 +27,7 @@ from orchestrator.data.preparation import Source, data_problems, survey, tokeniz
 from orchestrator.data.progress import Display
 from orchestrator.data.tokenization import tokenize
 from orchestrator.errors import DataIsHeld, UserError
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved, load_job
 from orchestrator.spec.sections.data import DataSpec
 

@@ -16,7 +16,7 @@ from support.training import tiny_job
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Prompt, Score, ScoredTokens, TaskContext
-from orchestrator.run.results.evaluation_request import EvaluationRequest
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest
 
 pytest.importorskip("lm_eval", reason="lm-eval is an extra, and is not installed")
 

@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from orchestrator.evaluation.statistics import exponential, mean, ratio, scaled
-from orchestrator.run.results.record import Measure
+from orchestrator.run_directory.results.record import Measure
 
 
 def test_the_mean_and_its_error() -> None:

@@ -16,7 +16,7 @@ from orchestrator.data.tokenizers.tokenizer import load_tokenizer
 from orchestrator.errors import UserError
 from orchestrator.evaluation.base import Score, ScoredTokens, TaskContext
 from orchestrator.evaluation.tasks.registry import make_task
-from orchestrator.run.results.evaluation_request import EvaluationRequest, Kind
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, Kind
 from orchestrator.spec.sections.data import TokenizerSpec
 
 JOB = tiny_job(

@@ -16,7 +16,7 @@ from orchestrator.errors import UserError
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.model import Model
 from orchestrator.portable import Weights
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
 PROMPTS = [[7, 8, 9], [1, 2, 3, 4, 5], [249, 240], [3, 1, 4, 1, 5, 9, 2, 6]]

@@ -18,7 +18,7 @@ from orchestrator.inference import IMAGE
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.model import Model
 from orchestrator.portable import Weights
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 
 SIZE, PATCHES, TOKENS = 16, 16, 10

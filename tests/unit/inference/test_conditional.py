@@ -10,7 +10,7 @@ import pytest
 from support.faults import CommandLine, Ranks
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 

@@ -12,7 +12,7 @@ import torch
 from support.faults import CommandLine, Ranks
 from support.training import layout, make_run, tiny_job
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 
 LISTS = [[7, 8, 9], [1, 2, 3, 4, 5], [249, 240], [3, 1, 4, 1, 5, 9, 2, 6]]

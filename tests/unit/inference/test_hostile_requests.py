@@ -30,7 +30,7 @@ from support.serving import (
 from support.training import make_run
 
 from orchestrator.inference.serving.protocol import ChatRequest, CompletionRequest
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = [
     pytest.mark.distributed,

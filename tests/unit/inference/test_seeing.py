@@ -22,7 +22,7 @@ from support.faults import PATIENCE, CommandLine, Ranks
 from support.training import four_layer_job, layout, make_run, values
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 

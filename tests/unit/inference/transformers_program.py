@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from orchestrator.conversion.hugging_face.configuration import read_config, to_model
     from orchestrator.conversion.hugging_face.families.registry import family_of_folder
     from orchestrator.conversion.hugging_face.hf_import import import_weights
-    from orchestrator.run.rundir import RunDir
+    from orchestrator.run_directory.rundir import RunDir
     from orchestrator.spec.job import JobSpec
     from orchestrator.spec.loading import dump_resolved
 

@@ -19,7 +19,7 @@ from support.this_machine import gpus, libraries
 from orchestrator.cli import run_start
 from orchestrator.cli.main import main
 from orchestrator.launch.processes.launch_processes import end_processes
-from orchestrator.run.rundir import RunDir, read_lines
+from orchestrator.run_directory.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 
 __all__ = ["gpus", "libraries"]

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunIsHeld
-from orchestrator.run.checkpoints.commit_markers import file_record, write_commit
-from orchestrator.run.checkpoints.newest import latest_valid
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir, append_line, read_lines, write_atomically
+from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
+from orchestrator.run_directory.checkpoints.newest import latest_valid
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir, append_line, read_lines, write_atomically
 
 RANK = int(os.environ["RANK"])
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.launch.cluster.snapshot import take_snapshot
 from orchestrator.launch.code import code_state
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 PROGRAMS = ("core.fsmonitor", "diff.external", "diff.own.command", "diff.own.textconv", "filter.own.clean")
 SUBMODULE = "third_party/library"

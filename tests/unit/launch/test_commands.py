@@ -22,7 +22,7 @@ from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.start_checks import refuse_missing
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.run.rundir import RunDir, append_line
+from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

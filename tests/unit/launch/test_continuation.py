@@ -17,9 +17,9 @@ from support.event_log import append_event, lines_of
 from orchestrator.errors import UserError
 from orchestrator.launch.continuation import find_continuation, with_unwritten
 from orchestrator.launch.runs import add_generation, all_runs, create_run, find_run
-from orchestrator.run.checkpoints.commit_markers import write_commit
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -18,8 +18,8 @@ from orchestrator.launch.local.drill import Step, drill, shortened
 from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.learning_rate import LearningRateSchedule
-from orchestrator.run.checkpoints.commit_markers import write_commit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

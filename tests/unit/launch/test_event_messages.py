@@ -9,7 +9,7 @@ from support.event_log import log_of
 
 from orchestrator.launch import event_messages
 from orchestrator.launch.event_messages import thinned, told
-from orchestrator.run.events.types import Event
+from orchestrator.run_directory.events.types import Event
 
 
 def test_checkpoints_are_counted_where_nothing_else_happened() -> None:

@@ -21,9 +21,9 @@ from orchestrator.launch.processes.launch_processes import end_processes, proces
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.launch.watch import LineWatcher
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir, read_lines
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir, read_lines
 from orchestrator.spec.job import JobSpec
 
 Run = Callable[[JobSpec], RunDir]

@@ -15,7 +15,7 @@ from support.limits import set_limits
 from support.refusals import before, fail_at
 
 from orchestrator.launch.runs import all_runs, create_run, find_run
-from orchestrator.run.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

@@ -22,8 +22,8 @@ from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.notifications.occasions import occasion_of
 from orchestrator.launch.notifications.process import start_telling, tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import ranks_of
-from orchestrator.run.checkpoints.commit_markers import write_commit
-from orchestrator.run.rundir import RunDir, append_line
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
 Run = Callable[[JobSpec], RunDir]

@@ -11,7 +11,7 @@ from support.event_log import log_of
 
 from orchestrator.launch.requeue_policy import DEFAULT_ACTIONS, Decision
 from orchestrator.launch.requeue_policy import decide as decide_after
-from orchestrator.run.exits.causes import CAUSES, Exit
+from orchestrator.run_directory.exits.causes import CAUSES, Exit
 from orchestrator.spec.sections.launch import FailureCause, LaunchSpec
 
 

@@ -32,7 +32,7 @@ from orchestrator.launch.cluster.preparation import (
 from orchestrator.launch.cluster.submission import latest_job
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.launch.scripts.sbatch import Place
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.data import BlendEntry

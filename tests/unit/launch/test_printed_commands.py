@@ -20,8 +20,8 @@ from orchestrator.launch.states.run_states import status_of
 from orchestrator.process import Process
 from orchestrator.review.overview import overview_of
 from orchestrator.review.summary import summarize
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import default_runs_dir
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.ledger import Entry, SweepPlan, find_sweep, sweep_dir
 from orchestrator.sweeps.states import cell_statuses

@@ -19,7 +19,7 @@ from orchestrator.launch.local.restarts import launch_with_restarts
 from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.start_checks import check_startable
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from tests.unit.launch.test_local import events, expected_losses, losses
 

@@ -16,8 +16,8 @@ from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.process import Process
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

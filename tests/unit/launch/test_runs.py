@@ -29,8 +29,8 @@ from orchestrator.launch.runs import (
     taken_back,
 )
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
-from orchestrator.run.checkpoints.commit_markers import write_commit
-from orchestrator.run.rundir import default_runs_dir
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

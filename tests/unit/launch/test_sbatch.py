@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import UserError
 from orchestrator.launch.scripts.render import directive
 from orchestrator.launch.scripts.sbatch import Place, render_sbatch, slurm_time
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec, ContainerSpec
 from orchestrator.spec.job import JobSpec
 

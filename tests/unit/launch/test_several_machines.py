@@ -19,7 +19,7 @@ from orchestrator.launch.local.launcher import Severity, Watcher, launch
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.scripts.render import render
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from tests.unit.launch.conftest import start_nothing
 

@@ -11,8 +11,8 @@ from support.event_log import append_event
 from orchestrator.launch.states.run_states import LatestMetrics, last_metrics, status_of
 from orchestrator.process import Process
 from orchestrator.review.summary import summarize
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir, append_line
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 
 HERE = Process.current().to_record()

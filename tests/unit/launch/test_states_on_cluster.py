@@ -11,7 +11,7 @@ from support.event_log import append_event
 from orchestrator.cluster.slurm import JobState
 from orchestrator.launch.states import run_states
 from orchestrator.launch.states.cluster_states import SchedulerReport
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 StatusWhile = Callable[..., run_states.RunStatus]
 

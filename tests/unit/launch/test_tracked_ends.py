@@ -15,7 +15,7 @@ from support.refusals import before
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.review.overview import overview_of
 from orchestrator.review.summary import summarize
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.mlflow.cursor import Cursor, write_cursor
 from tests.unit.tracking.conftest import empty_store, only_run, store_in, stored_runs, wait_for
@@ -79,6 +79,6 @@ def test_status_reads_the_event_log_once(
     append_event(run, "launched", launch_id="one", pid=1, host="elsewhere")
     append_event(run, "exited", launch_id="one", code=1, cause="nan", message="", iteration=3)
     reads: list[RunDir] = []
-    before(monkeypatch, "orchestrator.run.rundir.RunDir.events", reads.append)
+    before(monkeypatch, "orchestrator.run_directory.rundir.RunDir.events", reads.append)
     assert orchestrator("status", run.path)[0] == 0
     assert len(reads) == 1

@@ -12,7 +12,7 @@ from orchestrator.errors import UserError
 from orchestrator.files import stored_files
 from orchestrator.launch.runs import all_runs, create_run, find_run
 from orchestrator.launch.states.run_states import readable_statuses
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MakeJob = Callable[..., JobSpec]

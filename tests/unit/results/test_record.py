@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.run.results.evaluation_request import EvaluationRequest, dump_asked, file_facts, load_asked
-from orchestrator.run.results.record import (
+from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, dump_asked, file_facts, load_asked
+from orchestrator.run_directory.results.record import (
     Measure,
     Result,
     journal_path,
@@ -21,7 +21,7 @@ from orchestrator.run.results.record import (
     results_of,
     write_result,
 )
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 RESULT = Result(
     name="lambada/test.jsonl",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.review.summary import RunSummary, unreadable
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 
 def summary(name: str = "gpt", run_id: str = "00000000", **fields: Any) -> RunSummary:

@@ -17,7 +17,7 @@ from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.planning.training_schedule.spec_history import Period, Start, arranged
 from orchestrator.review.charts.blend import blend_use, consumption_figure, given
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.spec.sections.data import BlendEntry

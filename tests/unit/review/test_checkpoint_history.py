@@ -7,9 +7,9 @@ from pathlib import Path
 from support.event_log import log_of
 
 from orchestrator.review.checkpoint_history import checkpoints_of, measured_in
-from orchestrator.run.checkpoints.commit_markers import file_record, write_commit
-from orchestrator.run.results.record import Measure, Result, result_path, write_result
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
+from orchestrator.run_directory.results.record import Measure, Result, result_path, write_result
+from orchestrator.run_directory.rundir import RunDir
 
 
 def save(run: RunDir, iteration: int) -> Path:

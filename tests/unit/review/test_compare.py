@@ -26,7 +26,7 @@ from orchestrator.review.compare import (
     told_apart,
 )
 from orchestrator.review.summary import summarize_each
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import Metric
 
 paths = st.sampled_from(["name", "seed", "optimizer.lr", "optimizer.clip_grad", "model.num_layers", "launch.nodes"])

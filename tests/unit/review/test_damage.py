@@ -23,7 +23,7 @@ from orchestrator.review.index import RunIndex
 from orchestrator.review.query import select
 from orchestrator.review.summary import RunSummary, summarize_each
 from orchestrator.review.table import COLUMNS, collapsed, ordered
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 numbers = st.integers() | st.floats() | st.sampled_from([10**400, -1, 0, 1e308, 2**63, time.time(), time.time() + 1e9])
 values = st.recursive(

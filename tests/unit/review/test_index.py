@@ -20,7 +20,7 @@ from orchestrator.review.cache import Cache
 from orchestrator.review.charts.curves import CHARTS, View
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
 

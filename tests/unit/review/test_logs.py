@@ -17,7 +17,7 @@ from support.limits import set_limits
 from orchestrator.errors import UserError
 from orchestrator.review.logs import pages as reading
 from orchestrator.review.logs.log_search import SearchPattern, search
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 
 def log_of(path: Path, content: bytes) -> reading.LogFile:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.review.charts.machines import MEASURES, machine_figure, measures_of, nodes_of
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.records.machine_use import MachineUse
 
 START = 1_700_000_000.0

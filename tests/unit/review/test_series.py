@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.review.charts.series import GrowingSeries, Series, smoothed, thinned
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import Metric, MetricLog, read_series
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)

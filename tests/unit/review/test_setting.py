@@ -16,7 +16,7 @@ from orchestrator.review.charts.series import Series
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.specs import differences, fields_of, generations_of
 from orchestrator.review.summary import summarize
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.tracking.measurements.goodput import Goodput
@@ -99,7 +99,7 @@ def test_the_events_of_other_runs_are_not_read_for_the_head_of_one(
     append_event(child, "pretrained", from_run=f"parent/{parent.run_id}", from_iteration=4, checkpoint="x")
     summaries = summarize([parent, child])
     read: list[RunDir] = []
-    before(monkeypatch, "orchestrator.run.rundir.RunDir.events", read.append)
+    before(monkeypatch, "orchestrator.run_directory.rundir.RunDir.events", read.append)
     [found] = overview_of(summaries[0], summaries).children
     assert found.text == f"child/{child.run_id}, from iteration 4"
     assert {run.path for run in read} == {parent.path}

@@ -19,7 +19,7 @@ from orchestrator.process import Process
 from orchestrator.review.summary import RunSummary, unreadable
 from orchestrator.review.sweeps.cells import best_of, comparison_of, importance_of, sweep_folders, view_of
 from orchestrator.review.sweeps.charts import heat_map, looks_of, loss_curves, parallel, scatter
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 
 RATES, LAYERS = ("1e-4", "3e-4", "1e-2"), ("2", "4")

@@ -13,7 +13,7 @@ from unit.review.summaries import summary
 from orchestrator.dashboard.rendering import spark_points, spark_words
 from orchestrator.review.summary import spark
 from orchestrator.review.table import COLUMNS, Cells, collapsed, counts, ordered
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
 values = st.floats(allow_nan=True, allow_infinity=True)

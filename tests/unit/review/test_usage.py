@@ -17,7 +17,7 @@ from support.event_log import append_event, log_of
 from orchestrator.review.summary import RunSummary, unreadable
 from orchestrator.review.usage import Launch, RunUsage, UsageLog, Wait, days_figure, gpus_of, usage
 from orchestrator.review.usage import taken as taken_by
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 NOON = time.mktime((2026, 3, 10, 12, 0, 0, 0, 0, -1))
 

@@ -24,8 +24,8 @@ from support.training import four_layer_job, layout
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.run.checkpoints import commit_markers
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints import commit_markers
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing.newest_across_ranks import newest_whole
 from orchestrator.runtime.network.communicators import connect

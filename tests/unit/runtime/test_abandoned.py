@@ -11,8 +11,8 @@ import pytest
 import torch
 from support.training import tiny_job
 
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks

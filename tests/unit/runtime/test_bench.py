@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.bench.intervals import IDLE, Span, cut, innermost, partition, union
 from orchestrator.runtime.bench.kernels import kind_of_communication, part_of_kernel, part_of_operation
 from orchestrator.runtime.bench.measurement import PROFILED, Benchmark

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.launch.processes.stop_request import request_stop
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.processes.control import StopRequest
 
 

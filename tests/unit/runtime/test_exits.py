@@ -21,8 +21,8 @@ from orchestrator.errors import (
     SpecError,
     UserError,
 )
-from orchestrator.run.exits.causes import lost_a_peer
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import lost_a_peer
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.processes.exits import DiskFullError, DivergenceError, Outcome, outcome_of, write_exit_record
 
 CAUSES = [

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from support.event_log import append_event, lines_of
 
-from orchestrator.run.checkpoints.commit_markers import write_commit
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.checkpointing.exports import Export, Exports, missed
 from orchestrator.runtime.records.records import Records
 from orchestrator.spec.sections.checkpoint import CheckpointExportSpec

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.ranks import free_port
 from support.training import four_layer_job, make_run
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.health import time_limit
 from orchestrator.runtime.health.node import folder_faults
 from orchestrator.runtime.health.pairs import rounds_of

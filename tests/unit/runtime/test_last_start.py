@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.event_log import append_event
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.records.last_start import LastStart
 
 HERE, ELSEWHERE = {"tp": 1, "pp": 2}, {"tp": 2, "pp": 1}

@@ -9,9 +9,9 @@ import pytest
 from support.event_log import lines_of
 from support.refusals import fill_the_disk
 
-from orchestrator.run.events.types import Finished, StepSkipped
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir, read_lines
+from orchestrator.run_directory.events.types import Finished, StepSkipped
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir, read_lines
 from orchestrator.runtime.records.records import Records
 
 

@@ -12,7 +12,7 @@ import pytest
 from support.faults import Ranks
 from support.training import events, four_layer_job, layout, losses, make_run
 
-from orchestrator.run.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 
 pytestmark = pytest.mark.slow("each test trains a tiny job in its own processes")
 

@@ -10,8 +10,8 @@ import pytest
 from support.indexed_files import write_indexed
 from support.training import tiny_job
 
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.runtime.records.sources import record_sources, source_records
 from orchestrator.tracking.measurements.inputs import read_inputs
 

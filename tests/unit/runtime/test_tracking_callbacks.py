@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.refusals import refuse
 
-from orchestrator.run.rundir import RunDir, read_lines
+from orchestrator.run_directory.rundir import RunDir, read_lines
 from orchestrator.runtime.callbacks.base import Callback
 from orchestrator.runtime.callbacks.system import SystemMetrics
 from orchestrator.runtime.callbacks.tracking import Tracking

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.errors import UserError
 from orchestrator.launch.scripts.sbatch import Place
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text

@@ -14,7 +14,7 @@ from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.start import cancel_cells
 from orchestrator.errors import JobError
 from orchestrator.process import Process
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.executor import CellTask
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.request import Task

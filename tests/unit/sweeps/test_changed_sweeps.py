@@ -14,8 +14,8 @@ from support.event_log import append_event
 from support.fake_slurm import FakeSlurm
 
 from orchestrator.launch.runs import all_runs, create_run, find_run
-from orchestrator.run.checkpoints.commit_markers import write_commit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep

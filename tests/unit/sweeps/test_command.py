@@ -18,7 +18,7 @@ from orchestrator.cli.runs.sweeps import tables
 from orchestrator.cli.runs.sweeps.tables import describe_cells
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.start_checks import saved_nothing
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, SweepPlan, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import write_plan

@@ -13,9 +13,9 @@ from support.refusals import fail_at
 
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs
-from orchestrator.run.checkpoints.commit_markers import write_commit
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import write_commit
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep

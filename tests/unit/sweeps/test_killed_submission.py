@@ -9,7 +9,7 @@ from support.event_log import append_to_ledger, lines_of
 from support.fake_slurm import FakeSlurm
 from support.refusals import fail_at
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.executor import CellTask, submit_arrays
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.request import Array, Request, Task

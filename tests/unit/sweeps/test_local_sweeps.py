@@ -19,7 +19,7 @@ from support.gate import Gate
 from support.refusals import after
 
 from orchestrator.launch.runs import all_runs
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.ledger import find_sweep
 from tests.unit.sweeps.conftest import JOB, Run, wait_until
 

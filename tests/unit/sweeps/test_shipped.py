@@ -11,7 +11,7 @@ from orchestrator.launch.cluster.submission import place_of
 from orchestrator.launch.scripts.render import render
 from orchestrator.launch.scripts.sbatch import render_sbatch
 from orchestrator.planning.plan import make_plan
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.sweeps.loading import load_sweep
 from tests.unit.sweeps.conftest import Run

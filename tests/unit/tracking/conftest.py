@@ -25,7 +25,7 @@ from support.faults import Ranks
 from support.fixtures import inject, real_text
 from support.ranks import RankStarter, free_port
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
 __all__ = ["inject", "real_text"]

@@ -17,7 +17,7 @@ from support.training import losses, tiny_job
 from orchestrator.cli.main import main
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
 from tests.unit.tracking.conftest import PATIENT, MlflowServer, log_steps, once, only_run
 

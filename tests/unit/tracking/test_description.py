@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.event_log import append_event
 
 from orchestrator.errors import UserError
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir, append_line
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.description import Ending, describe, description_signature, flatten, read_target, run_state
 from orchestrator.tracking.mlflow.cursor import Cursor, read_cursor, write_cursor

@@ -15,8 +15,8 @@ from support.event_log import append_event
 from support.limits import set_limits
 
 from orchestrator.process import Process
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking import follower_loop
 from orchestrator.tracking.description import Ending
 from orchestrator.tracking.follower import finish_follower, start_follower
@@ -67,8 +67,9 @@ def test_the_follower_of_a_killed_process_sends_the_rest_and_ends(tmp_path: Path
     log_steps(run, range(1, 4))
     # A forked child keeps the follower's pipe open after its parent was killed, as a data loader's worker does.
     program = (
-        "import os, sys, time; from pathlib import Path; from orchestrator.run.rundir import RunDir; "
-        "from orchestrator.run.lease import Lease; from orchestrator.tracking.follower import start_follower; "
+        "import os, sys, time; from pathlib import Path; from orchestrator.run_directory.rundir import RunDir; "
+        "from orchestrator.run_directory.lease import Lease; "
+        "from orchestrator.tracking.follower import start_follower; "
         "run = RunDir(Path(sys.argv[1])); Lease.acquire(run, launch_id='l1'); "
         "print(start_follower(run, drain_seconds=600).pid, flush=True); "
         "child = os.fork() or time.sleep(600); print(child, flush=True); time.sleep(600)"
@@ -217,7 +218,7 @@ def test_the_follower_of_an_untracked_run_ends_at_once(tmp_path: Path) -> None:
 _UNREADABLE = """
 import os, sys, time
 from pathlib import Path
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking import follower_loop
 from orchestrator.tracking.description import Ending
 from orchestrator.tracking import follower_loop

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.event_log import log_of
 
-from orchestrator.run.rundir import RunDir, append_line
+from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.tracking.measurements.goodput import Goodput, goodput_of
 from orchestrator.tracking.measurements.goodput import goodput as account_for
 from orchestrator.tracking.measurements.metrics import Metric

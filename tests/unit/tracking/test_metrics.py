@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import LeaseLost
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements import metrics
 from orchestrator.tracking.measurements.metrics import MetricLog, MetricTail, read_metrics, read_series
 

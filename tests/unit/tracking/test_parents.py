@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event
 
-from orchestrator.run.rundir import RunDir, append_line
+from orchestrator.run_directory.rundir import RunDir, append_line
 from tests.unit.tracking.conftest import log_steps, make_run, once, start_once, stored_runs
 
 pytestmark = pytest.mark.usefixtures("forked_sending")

@@ -18,7 +18,7 @@ from support.training import layout, logs, tiny_job
 
 from orchestrator.launch.code import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 from orchestrator.sweeps.ledger import SweepDir

@@ -15,8 +15,8 @@ from support.event_log import append_event
 from support.faults import Ranks
 from support.training import tiny_job
 
-from orchestrator.run.results.record import Measure, Result, result_path, write_result
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.results.record import Measure, Result, result_path, write_result
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 from tests.unit.tracking.conftest import (
     SPEC,

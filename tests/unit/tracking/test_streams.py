@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto.wandb_internal_pb2 import Record
 
-from orchestrator.run.lease import Lease
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.description import Description, State
 from orchestrator.tracking.follower import finish_follower, start_follower
 from orchestrator.tracking.measurements.metrics import Metric, MetricLog

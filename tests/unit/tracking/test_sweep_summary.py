@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.run.rundir import append_line
+from orchestrator.run_directory.rundir import append_line
 from orchestrator.tracking.mlflow.sweep_summary import Child, created, newest_plan, status_of, summary_tags
 
 

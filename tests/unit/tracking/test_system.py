@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.run.rundir import RunDir, append_line
+from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.runtime.records.machine_use import MachineUse
 from orchestrator.tracking.measurements.system import Measurement, read_measurements, system_logs
 

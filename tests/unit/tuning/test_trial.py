@@ -16,8 +16,8 @@ from support.refusals import fail_at
 from orchestrator.errors import UserError
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.processes.stop_request import request_stop
-from orchestrator.run.exits.causes import Exit
-from orchestrator.run.rundir import RunDir, append_line, read_lines
+from orchestrator.run_directory.exits.causes import Exit
+from orchestrator.run_directory.rundir import RunDir, append_line, read_lines
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.layout import layout_of
 from orchestrator.tuning.trial import WARM_UP, Trials, trial_job, tune_name

@@ -19,7 +19,7 @@ from orchestrator.errors import RunIsHeld, SpecChanged, UserError
 from orchestrator.launch.continuation import Continuation, find_continuation, has_steps_left
 from orchestrator.launch.runs import add_generation, attach_or_create, create_run
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.run.rundir import in_command
+from orchestrator.run_directory.rundir import in_command
 from orchestrator.spec.loading import LoadedJob
 from orchestrator.spec.schema.diff import Change
 

@@ -20,7 +20,7 @@ from orchestrator.launch.runs import find_run
 from orchestrator.launch.scripts.sbatch import sbatch_options
 from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states.run_states import RunStatus, status_of
-from orchestrator.run.rundir import RunDir, in_command
+from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 

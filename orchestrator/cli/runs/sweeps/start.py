@@ -28,10 +28,10 @@ from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import too_large
-from orchestrator.run.checkpoints.commit_markers import committed
-from orchestrator.run.events.ledger import CellsCancelled
-from orchestrator.run.events.types import Withdrawn
-from orchestrator.run.rundir import in_command, named_in_command
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.events.ledger import CellsCancelled
+from orchestrator.run_directory.events.types import Withdrawn
+from orchestrator.run_directory.rundir import in_command, named_in_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedDocument

@@ -18,7 +18,7 @@ from rich.text import Text
 from orchestrator.cli.common import aligned
 from orchestrator.fields.formatting import shorten
 from orchestrator.review.sweeps.analysis import Point, importance
-from orchestrator.run.rundir import named_in_command
+from orchestrator.run_directory.rundir import named_in_command
 from orchestrator.spec.documents.field_names import short_name
 from orchestrator.spec.rules.parallelism.topology import SEQUENCE_PARALLEL_WITHOUT_TP
 from orchestrator.sweeps.cells import Cell, Cells, PrunedCell

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from support.ends import (
     classified,
 )
 
-from orchestrator.run.exits.causes import CAUSES, by_word_of_the_ranks
-from orchestrator.run.exits.classification import LogMarks, classify, failed_ranks, last_exception
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.run_directory.exits.classification import LogMarks, classify, failed_ranks, last_exception
+from orchestrator.run_directory.rundir import RunDir
 
 
 @pytest.mark.parametrize(

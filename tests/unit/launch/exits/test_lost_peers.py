@@ -14,9 +14,9 @@ from support.ends import (
     classified,
 )
 
-from orchestrator.run.exits.causes import lost_a_peer
-from orchestrator.run.exits.classification import LogMarks, classify
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.exits.causes import lost_a_peer
+from orchestrator.run_directory.exits.classification import LogMarks, classify
+from orchestrator.run_directory.rundir import RunDir
 
 
 def test_who_lost_another_does_not_explain_the_end(run: RunDir, record: Callable[..., None]) -> None:

@@ -28,7 +28,7 @@ from orchestrator.errors import LeaseLost, RunIsHeld
 from orchestrator.files.stored_files import moment, number, parse_line
 from orchestrator.process import Process
 from orchestrator.quantities import timestamp
-from orchestrator.run.rundir import RunDir, in_command, sync_folder
+from orchestrator.run_directory.rundir import RunDir, in_command, sync_folder
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.run.checkpoints.commit_markers import MEGATRON_TRACKER, committed, read_commit
-from orchestrator.run.rundir import RunDir, chosen_at, meant_by_name
+from orchestrator.run_directory.checkpoints.commit_markers import MEGATRON_TRACKER, committed, read_commit
+from orchestrator.run_directory.rundir import RunDir, chosen_at, meant_by_name
 
 
 def find_weights(text: str, runs_dir: Path, folders: Sequence[Path] = ()) -> Path:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from orchestrator.run.checkpoints.commit_markers import COMMIT_FILE, Commit
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.checkpoints.commit_markers import COMMIT_FILE, Commit
+from orchestrator.run_directory.rundir import RunDir
 
 
 def outdated(

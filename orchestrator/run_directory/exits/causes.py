@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.files.stored_files import count
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 _RECORD = re.compile(r"rank-(\d{1,9})\.json", re.ASCII)
 _LOST_PEER = re.compile(

@@ -373,8 +373,8 @@ class Finished(Event, name="finished"):
 
 
 class Exited(Event, name="exited"):
-    """A launch is over: with which code of its program, why (run/exits/causes.py), after which step, and lines that
-    show it. `node`: the machine at fault, or several separated by commas.
+    """A launch is over: with which code of its program, why (`exits/causes.py`), after which step, and lines that show
+    it. `node`: the machine at fault, or several separated by commas.
     """
 
     launch_id: Text

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from orchestrator.errors import UserError
 from orchestrator.files.file_types import why_unreadable
 from orchestrator.files.folder_tree import folder_tree
-from orchestrator.run.results.record import key_of
+from orchestrator.run_directory.results.record import key_of
 
 Kind = Literal["wikitext", "text", "lambada", "mnli", "race", "lm-eval"]
 

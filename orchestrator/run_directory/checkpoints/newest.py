@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.run.checkpoints.commit_markers import Commit, read_commit, verify
-from orchestrator.run.events.log import EventLog
-from orchestrator.run.events.types import CheckpointSaved, CheckpointSkipped, Resumed
-from orchestrator.run.rundir import RunDir, iteration_of
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, read_commit, verify
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import CheckpointSaved, CheckpointSkipped, Resumed
+from orchestrator.run_directory.rundir import RunDir, iteration_of
 
 
 def passed_over(events: EventLog) -> dict[int, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from orchestrator.files.stored_files import read_json_lines
-from orchestrator.run.events.types import Count, Event, Items, Object, Text, Texts, event_of
+from orchestrator.run_directory.events.types import Count, Event, Items, Object, Text, Texts, event_of
 
 _Kind = TypeVar("_Kind", bound="LedgerEvent")
 

@@ -55,8 +55,8 @@ from orchestrator.files.stored_files import (
     read_object,
     read_stored,
 )
-from orchestrator.run.events.log import EventLog, read_events
-from orchestrator.run.events.types import Created, Event, Launched, Submitted
+from orchestrator.run_directory.events.log import EventLog, read_events
+from orchestrator.run_directory.events.types import Created, Event, Launched, Submitted
 
 RUNS_DIR_VARIABLE = "ORCHESTRATOR_RUNS_DIR"
 DEFAULT_RUNS_DIR = "runs"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.files.stored_files import count, moment, number, read_json
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 
 Known = TypeVar("Known")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.files.stored_files import NotStoredError, size_of
-from orchestrator.run.exits.causes import (
+from orchestrator.run_directory.exits.causes import (
     NO_FAILURES,
     Exit,
     by_word_of_the_ranks,
@@ -17,7 +17,7 @@ from orchestrator.run.exits.causes import (
     lost_a_peer,
     telling_rank,
 )
-from orchestrator.run.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir
 
 _TAIL_BYTES = 256 << 10
 _RANK_PREFIX = re.compile(r"^\[rank ?\d+\]:? ?")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.files.stored_files import MOST_BYTES, lines_from, open_stored, parse_line, read_json_lines, size_of
-from orchestrator.run.events.types import (
+from orchestrator.run_directory.events.types import (
     BY_LAUNCHER,
     CheckpointSaved,
     Created,

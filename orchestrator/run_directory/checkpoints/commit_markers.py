@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from orchestrator.files.stored_files import NotStoredError, count, open_stored, read_json
-from orchestrator.run.rundir import RunDir, write_atomically
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 
 COMMIT_FILE = "commit.json"
 MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
