@@ -81,6 +81,17 @@ class MegatronFlag(Metadata):
         self.name, self.default, self.only, self.old_names = name, default, only, old_names
 
 
+class ListedAfter(Metadata):
+    """Where a section lists a field that it inherits, in stored specs, the JSON schema and the reference pages: after
+    another of its fields. What is declared below it follows. Without it inherited fields come last.
+    """
+
+    __slots__ = ("field",)
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+
 class NoMegatronFlag(Metadata):
     """Why Megatron-LM has no flag for a field, or for any of a section."""
 

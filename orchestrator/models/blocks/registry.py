@@ -13,6 +13,9 @@ from orchestrator.fields.base import Section
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import RankShape, RoutedTokens, Scan, Scores
+    from orchestrator.models.blocks.experts.fields import ExpertsSpec
+    from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
+    from orchestrator.models.blocks.mlp.fields import MlpSpec
     from orchestrator.models.blocks.protocols import (
         AttentionMatrices,
         FeedForwardMemory,
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
         TimePart,
         WeightsPart,
     )
+    from orchestrator.models.blocks.state_space.fields import StateSpaceSpec
     from orchestrator.models.registry import Feature, ModelFamily
 
 
@@ -45,9 +49,11 @@ class Block:
     outweighs_attention = False
     """Whether its backward pass is taken to need more memory than that of any attention in its layer."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, declares: str = "") -> None:
         self.name = name
         """Its folder."""
+        self.declares = declares
+        """The section in its fields.py whose fields `model` has, where there are some."""
 
     @cached_property
     def matrices(self) -> MatricesPart:
@@ -148,7 +154,7 @@ class AttentionBlock(Block):
         features: frozenset[Feature] | None = None,
         declares: str = "",
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, declares=declares)
         self.is_used = is_used
         """Whether a model's layers have it, by the model's fields."""
         self.field = field
@@ -156,8 +162,6 @@ class AttentionBlock(Block):
         self.families = families
         """Which have it; None for all."""
         self._features = features
-        self.declares = declares
-        """The section in its fields.py whose fields `model` has, where there are some."""
 
     def goes_with(self, family: ModelFamily) -> bool:
         """Whether models of a family may have it."""
@@ -183,23 +187,30 @@ class AttentionBlock(Block):
         return cast("LayersPart", self.part("layers"))
 
 
-GROUPED_QUERY: Final = AttentionBlock("grouped_query_attention", is_used=lambda model: True)
+GROUPED_QUERY: Final = AttentionBlock(
+    "grouped_query_attention", is_used=lambda model: True, declares="GroupedQueryAttentionSpec"
+)
 ATTENTIONS: Final = (GROUPED_QUERY,)
 """The first that a model has is its attention."""
-MLP: Final = FeedForwardBlock("mlp")
-EXPERTS: Final = RoutedBlock("experts")
-STATE_SPACE: Final = StateSpaceBlock("state_space")
+MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
+EXPERTS: Final = RoutedBlock("experts", declares="ExpertsSpec")
+STATE_SPACE: Final = StateSpaceBlock("state_space", declares="StateSpaceSpec")
 
 
 class _BlockFields:
     """Stands for the sections that blocks declare, among the bases of a class."""
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type[Any], ...]:
-        return (*(getattr(block.part("fields"), block.declares) for block in ATTENTIONS if block.declares), Section)
+        blocks = (*ATTENTIONS, MLP, EXPERTS, STATE_SPACE)
+        return (*(getattr(block.part("fields"), block.declares) for block in blocks if block.declares), Section)
 
 
-BlockFields: Final = _BlockFields()
-"""The base of `model`."""
+if TYPE_CHECKING:
+
+    class BlockFields(GroupedQueryAttentionSpec, MlpSpec, ExpertsSpec, StateSpaceSpec):
+        """The base of `model`."""
+else:
+    BlockFields: Final = _BlockFields()
 
 
 def attention_named(name: str) -> AttentionBlock:

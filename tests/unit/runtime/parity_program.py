@@ -24,6 +24,7 @@ from orchestrator.inference.generation.decoder import DecoderRunner
 from orchestrator.inference.loading import without_training
 from orchestrator.inference.network import Network
 from orchestrator.inference.requests import Request
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.layers.attention import scores
@@ -32,7 +33,6 @@ from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups, stop_process_groups
 from orchestrator.spec.generation import Generation
-from orchestrator.spec.rope_scaling import RopeScaling
 
 Weights = dict[str, torch.Tensor]
 VOCAB, LENGTH, PROMPT = 96, 24, 13

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from orchestrator.spec.rope_scaling import RopeScaling
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 
 
 def scaled_frequencies(inv_freq: torch.Tensor, base: int, scaling: RopeScaling) -> torch.Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.rope_scaling import RopeScaling
 
 SCALING, POSITIONS = "model.rope_scaling", "model.position_embedding_type"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"

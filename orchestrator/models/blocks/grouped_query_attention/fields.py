@@ -1,0 +1,113 @@
+"""The fields of grouped-query attention in `model`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, ListedAfter, MegatronFlag, ShortName
+from orchestrator.fields.values import Fraction, Positive, PositiveNumber, refuse_bool
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.model_fields import Fields
+
+_RELATIVE = ("model.position_embedding_type", "relative")
+_ROPE = ("model.position_embedding_type", "rope")
+
+
+class GroupedQueryAttentionSpec(Section):
+    """Heads, what is done to queries and keys, and to their scores."""
+
+    model_config = ConfigDict(defer_build=True)  # nothing is validated as one
+
+    num_attention_heads: Annotated[
+        Positive,
+        resume.SHAPE,
+        ShortName("heads"),
+        AlsoCalled("n_head n_heads num_heads"),
+        MegatronFlag(),
+        ListedAfter("hidden_size"),
+    ]
+    """Query heads per layer."""
+    num_query_groups: Annotated[
+        Positive | None,
+        resume.same_or(lambda job: job.model.query_groups, resume.SHAPE),
+        AlsoCalled("n_kv_head n_kv_heads num_kv_heads num_key_value_heads group_query_attention"),
+        ListedAfter("ffn_hidden_size"),
+    ] = None
+    """Key/value heads: fewer than the query heads is grouped-query attention, 1 is multi-query."""
+    kv_channels: Annotated[
+        Positive | None,
+        resume.same_or(lambda job: job.model.head_dim, resume.SHAPE),
+        AlsoCalled("head_dim"),
+        MegatronFlag(),
+    ] = None
+    """Width of one head; h / num_attention_heads by default."""
+    rotary_percent: Annotated[
+        float,
+        Field(gt=0.0, le=1.0),
+        BeforeValidator(refuse_bool),
+        resume.LOGIC,
+        AlsoCalled("rotary_pct partial_rotary_factor"),
+        MegatronFlag(only=_ROPE),
+        ListedAfter("position_embedding_type"),
+    ] = 1.0
+    """Part of each head that is rotated."""
+    rotary_base: Annotated[Positive, resume.LOGIC, AlsoCalled("rope_theta rope_base"), MegatronFlag(only=_ROPE)] = 10000
+    """Base of the rotary frequencies."""
+    rope_scaling: Annotated[RopeScaling | None, resume.LOGIC] = None
+    """Rotary positions for longer sequences."""
+    sliding_window: Annotated[
+        Positive | None, resume.LOGIC, AlsoCalled(window_size="(one more: it counts the token itself)")
+    ] = None
+    """Tokens that a token attends to: itself and those just before it. All by default. (Megatron's `window_size` does
+    not count the token itself.)"""
+    window_attn_skip_freq: Annotated[Positive | None, resume.LOGIC] = None
+    """Every layer whose number (from 1) is a multiple of this attends to all tokens in spite of `sliding_window`."""
+    attention_logit_softcapping: Annotated[
+        PositiveNumber | None, resume.LOGIC, AlsoCalled("attn_logit_softcapping")
+    ] = None
+    """Attention scores x become cap · tanh(x / cap)."""
+    softmax_scale: Annotated[PositiveNumber | None, resume.LOGIC] = None
+    """Attention scores are multiplied by this; 1 / √(width of a head) by default. T5's published weights want 1."""
+    add_qkv_bias: Annotated[
+        bool,
+        resume.same_or(lambda job: job.model.has_qkv_bias, resume.SHAPE),
+        AlsoCalled("attention_bias"),
+        MegatronFlag(),
+        ListedAfter("add_bias_linear"),
+    ] = False
+    """A bias in the query/key/value projection only (`add_bias_linear` already has one)."""
+    qk_layernorm: Annotated[bool, resume.SHAPE, MegatronFlag()] = False
+    """Normalise queries and keys per head."""
+    relative_attention_num_buckets: Annotated[
+        Positive, resume.SHAPE, MegatronFlag(only=_RELATIVE), ListedAfter("decoder_seq_length")
+    ] = 32
+    """Relative positions: distances that are told apart, near ones singly and far ones in ranges."""
+    relative_attention_max_distance: Annotated[Positive, resume.LOGIC, MegatronFlag(only=_RELATIVE)] = 128
+    """Relative positions: from here on all distances are alike."""
+    attention_dropout: Annotated[
+        Fraction,
+        resume.LOGIC,
+        AlsoCalled("attn_pdrop"),
+        MegatronFlag(default=0.1),
+        ListedAfter("hidden_dropout"),
+    ] = 0.0
+    """Dropout on attention weights."""
+
+    @property
+    def query_groups(self) -> int:
+        """Key/value heads."""
+        return self.num_query_groups or self.num_attention_heads
+
+    @property
+    def head_dim(self: "Fields") -> int:
+        """Width of one head."""
+        return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def has_qkv_bias(self: "Fields") -> bool:
+        """Whether the query/key/value projection has a bias."""
+        return self.add_bias_linear or self.add_qkv_bias

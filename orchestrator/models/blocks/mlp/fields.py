@@ -1,0 +1,55 @@
+"""The fields of an MLP in `model`."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import ConfigDict
+
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, ListedAfter
+from orchestrator.fields.values import Positive
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.model_fields import Fields
+
+
+class MlpSpec(Section):
+    """Its width and its activation."""
+
+    model_config = ConfigDict(defer_build=True)  # nothing is validated as one
+
+    ffn_hidden_size: Annotated[
+        Positive | None,
+        resume.same_or(lambda job: job.model.ffn_size, resume.SHAPE),
+        AlsoCalled("n_inner d_ff intermediate_size"),
+        ListedAfter("seq_length"),
+    ] = None
+    """Width inside the MLP; 4h by default, or 8h/3 rounded up to a multiple of 64 for `swiglu` and `geglu`."""
+    activation: Annotated[
+        Literal["gelu", "gelu_tanh", "relu", "squared_relu", "swiglu", "geglu"],
+        resume.activation,
+        AlsoCalled(
+            "activation_function hidden_act",
+            swiglu="swiglu",
+            gated_linear_unit="(swiglu or geglu)",
+            openai_gelu="(gelu: megatron-core takes no notice of it)",
+            squared_relu="squared_relu",
+        ),
+        ListedAfter("apply_layernorm_1p"),
+    ] = "gelu"
+    """The MLP's activation. `gelu_tanh` is GPT-2's approximation; `swiglu` and `geglu` (with that approximation) have a
+    gate of the same width."""
+
+    @property
+    def ffn_size(self: "Fields") -> int:
+        """Width inside the MLP."""
+        if self.ffn_hidden_size is not None:
+            return self.ffn_hidden_size
+        if self.is_gated:
+            return -(-8 * self.hidden_size // 3 // 64) * 64
+        return 4 * self.hidden_size
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the MLP's first matrix has a second half that gates the first."""
+        return self.activation in ("swiglu", "geglu")
