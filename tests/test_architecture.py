@@ -199,19 +199,19 @@ def test_nothing_names_a_registry_or_a_path_of_one_machine() -> None:
 READS_RUNS = (
     *("batch", "bench", "cli/runs", "dashboard", "evaluation", "inference", "launch", "review", "run_directory"),
     *("sweeps", "tracking", "tuning", "runtime/callbacks", "runtime/records", "runtime/checkpointing"),
-    *("cli/run_start.py", "portable.py", "spec/loading.py"),
+    *("cli/run_start.py", "self_contained_checkpoints.py", "spec/loading.py"),
 )
 # How often a file of these opens or reads others itself, and why these are no files of a run directory.
 OPENS_OTHERS = {
     "cli/runs/report.py": (1, "a note that a person names"),
     "dashboard/assets.py": (1, "files of this package"),
     "launch/cluster/snapshot.py": (1, "the code of the folder that a person works in"),
-    "launch/code.py": (1, "git's index of the folder that a person works in"),
+    "launch/code_version.py": (1, "git's index of the folder that a person works in"),
     "launch/machine.py": (1, "what the driver says in /proc"),
     "launch/notifications/channels.py": (1, "the null device"),
     "launch/processes/launch_processes.py": (2, "what the kernel says in /proc"),
     "launch/scripts/render.py": (1, "a template of a job's author"),
-    "portable.py": (1, "a tokenizer of a job's author"),
+    "self_contained_checkpoints.py": (1, "a tokenizer of a job's author"),
     "run_directory/checkpoints/commit_markers.py": (1, "what was just written; files of data sets, which may be links"),
     "run_directory/lease.py": (1, "a file that it creates exclusively"),
     "run_directory/results/evaluation_request.py": (2, "files that a person has measured a checkpoint on"),

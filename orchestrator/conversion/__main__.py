@@ -26,7 +26,7 @@ from orchestrator.conversion.reshaping import contents, reshape
 from orchestrator.conversion.staging import draft_of
 from orchestrator.conversion.tensors.threads import default_threads
 from orchestrator.errors import OrchestratorError, is_full_disk
-from orchestrator.portable import job_of
+from orchestrator.self_contained_checkpoints import job_of
 from orchestrator.spec.loading import load_resolved
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

@@ -31,9 +31,9 @@ from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, Writ
 from orchestrator.conversion.progress import shown
 from orchestrator.conversion.tensors.stored_weights import StoredWeights, Tensors
 from orchestrator.errors import CheckpointError
-from orchestrator.portable import JOB_FILE, TOKENIZER_FOLDER, files_to_carry
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, read_commit, write_commit
 from orchestrator.run_directory.rundir import sync_folder, sync_tree
+from orchestrator.self_contained_checkpoints import JOB_FILE, TOKENIZER_FOLDER, files_to_carry
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 

@@ -22,10 +22,10 @@ from orchestrator.evaluation.tasks.registry import make_task
 from orchestrator.fields.values import resolve_environment
 from orchestrator.inference import Model
 from orchestrator.inference.program import add_weights, exit_code, loaded
-from orchestrator.portable import open_weights
 from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, checkpoint_digest, load_asked
 from orchestrator.run_directory.results.record import Result, journal_path, read_result, result_path, write_result
 from orchestrator.run_directory.rundir import write_atomically
+from orchestrator.self_contained_checkpoints import open_weights
 
 _PROGRESS_SECONDS = 5.0
 _PATIENCE_SECONDS = 24 * 3600.0

@@ -11,7 +11,6 @@ from torch.distributed.distributed_c10d import Store
 from orchestrator.errors import CheckpointError
 from orchestrator.inference.network import Network
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.portable import Weights
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.checkpointing.checkpoint_reader import load
@@ -21,6 +20,7 @@ from orchestrator.runtime.network.model import build_chunks, transformer_config
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.device import select_device
 from orchestrator.runtime.processes.process_groups import seed_everything, start_process_groups
+from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stage_letters import evenly
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from orchestrator.cluster.nodelist import compact_nodelist
 from orchestrator.files.stored_files import DAMAGE
-from orchestrator.launch.choices import choices_line
+from orchestrator.launch.kernel_choices import choices_line
 from orchestrator.quantities import disk_size, time_span
 from orchestrator.run_directory.events.types import (
     BY_LAUNCHER,

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from orchestrator.kernel_selection.libraries import versions_of
-from orchestrator.planning.hardware.here import gpus_here
+from orchestrator.planning.hardware.local_gpus import gpus_here
 from orchestrator.spec.job import JobSpec
 
 _PACKAGES = ("torch", "megatron-core", "transformer-engine", "flash-attn-4")

@@ -9,7 +9,7 @@ from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.fields.values import environment_references
 from orchestrator.launch.scripts.render import refuse_missing_python, render
 from orchestrator.planning.checks.preflight_checks import missing_train_step, unwritable_cache
-from orchestrator.planning.hardware.here import gpus_counted
+from orchestrator.planning.hardware.local_gpus import gpus_counted
 from orchestrator.quantities import timestamp
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.log import EventLog

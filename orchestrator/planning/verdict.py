@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, UserError
-from orchestrator.kernel_selection.connections import CONNECTIONS, device_connections
+from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
 from orchestrator.planning.checks.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.checks.preflight_checks import (
@@ -26,7 +26,7 @@ from orchestrator.planning.checks.preflight_checks import (
 )
 from orchestrator.planning.checks.unusual_values import unusual_values
 from orchestrator.planning.forecast import Forecast, estimated
-from orchestrator.planning.hardware.here import gpus_counted
+from orchestrator.planning.hardware.local_gpus import gpus_counted
 from orchestrator.planning.memory import Memory
 from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.plan import Plan
@@ -34,10 +34,10 @@ from orchestrator.planning.suggestions.bubble import pipeline_idles
 from orchestrator.planning.suggestions.remedies import Remedy, remedies
 from orchestrator.planning.time.communication import linked_ranks
 from orchestrator.planning.vocabulary import padded_vocab_size
-from orchestrator.portable import open_weights
 from orchestrator.quantities import memory_size, spec_duration, time_span
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.run_directory.checkpoints.pretrained import find_weights
+from orchestrator.self_contained_checkpoints import open_weights
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.pretrained import in_words, other_network

@@ -23,7 +23,6 @@ from orchestrator.planning.parameters.registry import parameters
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
-from orchestrator.portable import files_to_carry
 from orchestrator.run_directory.events.types import Hang, Resumed, Started
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
@@ -65,6 +64,7 @@ from orchestrator.runtime.session import Network, Session, TrainingData
 from orchestrator.runtime.state import TrainState
 from orchestrator.runtime.steps.base import TrainStep, metrics_of
 from orchestrator.runtime.steps.custom import custom_train_step
+from orchestrator.self_contained_checkpoints import files_to_carry
 from orchestrator.spec.job import JobSpec
 
 

@@ -107,7 +107,7 @@ def convert(way: str, folder: Path) -> tuple[float, float, int]:
     from orchestrator.conversion.hugging_face.hf_export import export
     from orchestrator.conversion.hugging_face.hf_import import import_weights
     from orchestrator.conversion.tensors.threads import default_threads
-    from orchestrator.portable import job_of
+    from orchestrator.self_contained_checkpoints import job_of
     from orchestrator.spec.loading import load_resolved
 
     torch.set_num_threads(1)

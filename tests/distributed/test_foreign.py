@@ -18,7 +18,6 @@ from support.training import make_run, tiny_job
 
 import orchestrator.inference.__main__ as inference
 from orchestrator.data.tokenizers.vocabulary import content_hash
-from orchestrator.portable import open_weights
 from orchestrator.run_directory.checkpoints.commit_markers import (
     committed,
     file_record,
@@ -27,6 +26,7 @@ from orchestrator.run_directory.checkpoints.commit_markers import (
     write_commit,
 )
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.self_contained_checkpoints import open_weights
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

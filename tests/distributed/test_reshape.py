@@ -14,9 +14,9 @@ from support.trained_weights import weights_apart
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
-from orchestrator.portable import JOB_FILE
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, read_commit, verify, write_commit
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.self_contained_checkpoints import JOB_FILE
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 

@@ -377,7 +377,7 @@ def run_module(module: Sequence[str], env: Mapping[str, str]) -> int:
     folders = [folder for folder in env["PYTHONPATH"].split(os.pathsep) if folder != str(_FORKED)]
     sys.path[:0] = [os.getcwd(), *folders]
     sys.modules.pop(f"{module[0]}.__main__", None)  # it is executed anew
-    if sets_variables := sys.modules.get("orchestrator.tracking.mlflow.quiet"):
+    if sets_variables := sys.modules.get("orchestrator.tracking.mlflow.environment"):
         importlib.reload(sets_variables)
     code: str | int | None = 1
     try:

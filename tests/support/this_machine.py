@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.kernel_selection.libraries import has_flash
-from orchestrator.planning.hardware import here
+from orchestrator.planning.hardware import local_gpus
 
 
 class Gpus:
@@ -39,7 +39,7 @@ def gpus(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     """The GPUs of this machine, none at first."""
     found = Gpus(tmp_path_factory.mktemp("machine"))
     for name, folder in (("DRIVER", found.driver), ("DEVICES", found.devices)):
-        monkeypatch.setattr(here, name, folder)
+        monkeypatch.setattr(local_gpus, name, folder)
     return found
 
 

@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json, warn
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import as_yaml, shorten
-from orchestrator.kernel_selection.connections import CONNECTIONS, device_connections
+from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
 from orchestrator.launch.continuation import find_continuation
 from orchestrator.launch.runs import next_run_dir
 from orchestrator.launch.scripts.render import render, render_template

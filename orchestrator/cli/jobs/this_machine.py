@@ -10,7 +10,7 @@ from orchestrator.cli.common import warn
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import all_runs
 from orchestrator.planning.hardware import DeviceChoice
-from orchestrator.planning.hardware.here import gpus_counted
+from orchestrator.planning.hardware.local_gpus import gpus_counted
 from orchestrator.run_directory.lease import read_holder
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec

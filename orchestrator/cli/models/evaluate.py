@@ -27,11 +27,11 @@ from orchestrator.cli.run_start import check_installed
 from orchestrator.cli.runs.sync import send
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, OrchestratorError, UserError
-from orchestrator.portable import Weights, run_of
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed, read_commit
 from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, checkpoint_digest, dump_asked
 from orchestrator.run_directory.results.record import Result, read_result, result_path
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir, in_command, nearest_folder
+from orchestrator.self_contained_checkpoints import Weights, run_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -24,10 +24,10 @@ from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.scripts.render import refuse_missing_python, render_program, script_environment
 from orchestrator.planning.layout.replica import at_layout
-from orchestrator.portable import Weights
 from orchestrator.run_directory.exits.classification import before_the_report, ended_by, failed_ranks, last_exception
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.safe_path import module_command
+from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.generation import options_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.prompts import check_files, read_prompts

@@ -21,9 +21,9 @@ from orchestrator.conversion.hugging_face.processor_values import image_token_no
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
-from orchestrator.portable import Weights, job_of
 from orchestrator.run_directory.events.types import Imported
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir, write_atomically
+from orchestrator.self_contained_checkpoints import Weights, job_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
 from orchestrator.spec.vision import VisionSpec

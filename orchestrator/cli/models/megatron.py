@@ -22,10 +22,10 @@ from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
 from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary
-from orchestrator.portable import Weights
 from orchestrator.run_directory.checkpoints.commit_markers import MEGATRON_TRACKER, committed
 from orchestrator.run_directory.events.types import Imported
 from orchestrator.run_directory.rundir import RunDir, in_command, sync_folder, write_atomically
+from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 from orchestrator.spec.sections.data import TokenizerSpec

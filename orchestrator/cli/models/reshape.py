@@ -19,10 +19,10 @@ from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.planning.layout.reshaping import Finding, judge_reshape
-from orchestrator.portable import TOKENIZER_FOLDER, Weights, left_behind, spec_to_go_on_with
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.types import Reshaped
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir, in_command, sync_folder, write_atomically
+from orchestrator.self_contained_checkpoints import TOKENIZER_FOLDER, Weights, left_behind, spec_to_go_on_with
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_job, load_text
 from orchestrator.spec.schema.diff import Change

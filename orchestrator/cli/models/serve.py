@@ -24,8 +24,8 @@ from orchestrator.cli.models.weights import Iteration, WeightsName, weights_name
 from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.http.listening import TOKEN_VARIABLE, listen
-from orchestrator.portable import Weights
 from orchestrator.run_directory.rundir import default_runs_dir
+from orchestrator.self_contained_checkpoints import Weights
 
 SERVING_MODULE = "orchestrator.inference.serving"
 _TEXT_KB, _IMAGES_KB = 1024, 16 * 1024

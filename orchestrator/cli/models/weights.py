@@ -10,10 +10,10 @@ import typer
 from orchestrator.cli.common import warn
 from orchestrator.errors import CheckpointError, RunNotFound, UserError
 from orchestrator.launch.runs import find_run, runs_named
-from orchestrator.portable import Weights, open_weights
 from orchestrator.run_directory.checkpoints.commit_markers import COMMIT_FILE, MEGATRON_TRACKER, committed, verify
 from orchestrator.run_directory.checkpoints.newest import latest_valid
 from orchestrator.run_directory.rundir import RunDir, meant_by_name
+from orchestrator.self_contained_checkpoints import Weights, open_weights
 
 WeightsName = Annotated[
     str,

@@ -8,7 +8,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, RunName, RunsDir, aligned, print_json
 from orchestrator.cli.run_start import bytes_unsent, label, unsent_words
-from orchestrator.launch.choices import choices_line
+from orchestrator.launch.kernel_choices import choices_line
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of

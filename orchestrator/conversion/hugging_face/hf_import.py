@@ -19,9 +19,9 @@ from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tens
 from orchestrator.conversion.weight_mapping import Family, Weight
 from orchestrator.errors import UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
-from orchestrator.portable import files_to_carry
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
 from orchestrator.run_directory.rundir import sync_file, sync_folder
+from orchestrator.self_contained_checkpoints import files_to_carry
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 

@@ -42,7 +42,6 @@ from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.conversion.weight_mapping import DECODER
 from orchestrator.errors import CheckpointError
 from orchestrator.planning.training_schedule.progress import progress_of
-from orchestrator.portable import files_to_carry
 from orchestrator.run_directory.checkpoints.commit_markers import (
     CONTENT,
     MEGATRON_TRACKER,
@@ -51,6 +50,7 @@ from orchestrator.run_directory.checkpoints.commit_markers import (
     write_commit,
 )
 from orchestrator.run_directory.rundir import sync_folder, sync_tree
+from orchestrator.self_contained_checkpoints import files_to_carry
 from orchestrator.spec.job import JobSpec
 
 _TABLE = "embedding.word_embeddings.weight"

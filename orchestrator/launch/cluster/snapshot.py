@@ -22,7 +22,7 @@ from typing import Literal
 
 import orchestrator
 from orchestrator.errors import UserError
-from orchestrator.launch.code import git
+from orchestrator.launch.code_version import git
 from orchestrator.quantities import disk_size
 from orchestrator.resources import resource_root
 from orchestrator.run_directory.rundir import RunDir

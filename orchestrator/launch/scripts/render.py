@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from orchestrator.errors import UserError
 from orchestrator.fields.values import environment_references
-from orchestrator.kernel_selection.connections import CONNECTIONS, device_connections
+from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
 from orchestrator.resources import resource_root
 from orchestrator.spec.job import JobSpec
 

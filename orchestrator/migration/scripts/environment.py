@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from orchestrator.kernel_selection.connections import CONNECTIONS, chosen_connections
+from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, chosen_connections
 from orchestrator.migration.report import FlagOutcome, Migration, Outcome, Source
 from orchestrator.migration.shell.values import Unknown, Value, known, shown
 

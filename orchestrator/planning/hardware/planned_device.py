@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.planning.hardware.devices import CPU, Device, device_named
-from orchestrator.planning.hardware.here import gpus_here
+from orchestrator.planning.hardware.local_gpus import gpus_here
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.kernel_selection.connections import device_connections
+from orchestrator.kernel_selection.cuda_connections import device_connections
 from orchestrator.planning.memory import offloaded_bytes
 from orchestrator.planning.time.passes import Parts, Pass, add
 from orchestrator.planning.time.setting import Setting

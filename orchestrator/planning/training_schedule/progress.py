@@ -8,10 +8,10 @@ from orchestrator.data.samples.position import DataPosition, beginning, has_sour
 from orchestrator.errors import CheckpointError
 from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
 from orchestrator.planning.training_schedule.spec_history import Period, periods_of
-from orchestrator.portable import JOB_FILE, spec_of
 from orchestrator.run_directory.checkpoints.commit_markers import COMMIT_FILE, Commit
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.self_contained_checkpoints import JOB_FILE, spec_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -87,7 +87,7 @@ class Checkpointer:
         code: dict[str, str],
         carried: Mapping[str, bytes],
     ) -> None:
-        """`carried` is, on rank 0, what is written beside the weights, by name (`portable.files_to_carry`)."""
+        """`carried` is, on rank 0, what is written beside the weights, by name: `files_to_carry` finds it."""
         self._job, self._chunks, self._optimizer = job, chunks, optimizer
         self._run, self._lease, self._records = launch.run, launch.lease, launch.records
         self._ranks, self._control = processes.ranks, processes.control

@@ -14,7 +14,6 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factor
 
 from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
-from orchestrator.portable import JOB_FILE, job_of, run_of
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, read_commit
 from orchestrator.run_directory.checkpoints.pretrained import find_weights
 from orchestrator.run_directory.events.types import Pretrained
@@ -27,6 +26,7 @@ from orchestrator.runtime.families.vision import is_of_images
 from orchestrator.runtime.network.lora import is_adapter
 from orchestrator.runtime.processes.control import Control
 from orchestrator.runtime.processes.process_groups import Ranks
+from orchestrator.self_contained_checkpoints import JOB_FILE, job_of, run_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.pretrained import in_words, other_network
 

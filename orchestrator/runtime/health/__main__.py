@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import orchestrator.runtime.health.quiet  # noqa: F401 (sets a variable that torch reads when it is imported)
+import orchestrator.runtime.health.warning_filters  # noqa: F401 (sets a variable that torch reads when it is imported)
 
 # isort: split
 import argparse

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.kernel_selection.layers import against_engine, asked_layers, layers_of_run
-from orchestrator.runtime.layers.machine import machine_and_estimates
+from orchestrator.runtime.layers.rank_machine import machine_and_estimates
 from orchestrator.runtime.layers.transformer_engine.availability import has_engine, trouble
 from orchestrator.runtime.processes.control import Control, of_any
 from orchestrator.runtime.processes.device import Device

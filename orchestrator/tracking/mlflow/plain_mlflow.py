@@ -6,7 +6,7 @@ nothing here gives it: a quarter of a follower's start.
 
 from __future__ import annotations
 
-import orchestrator.tracking.mlflow.quiet  # noqa: F401 (sets variables that mlflow reads when it is imported)
+import orchestrator.tracking.mlflow.environment  # noqa: F401 (sets variables that mlflow reads when it is imported)
 
 # isort: split
 import importlib

@@ -21,7 +21,7 @@ from support.this_machine import Gpus
 from orchestrator.cli.jobs import tune
 from orchestrator.cli.main import main
 from orchestrator.launch.runs import create_run
-from orchestrator.planning.hardware.here import gpus_counted
+from orchestrator.planning.hardware.local_gpus import gpus_counted
 from orchestrator.run_directory.lease import Lease
 from orchestrator.spec.loading import load_job
 

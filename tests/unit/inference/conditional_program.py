@@ -15,8 +15,8 @@ from orchestrator.data.families.t5 import decoder_start
 from orchestrator.errors import UserError
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.model import Model
-from orchestrator.portable import Weights
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.loading import load_resolved
 
 PROMPTS = [[7, 8, 9], [1, 2, 3, 4, 5], [249, 240], [3, 1, 4, 1, 5, 9, 2, 6]]

@@ -17,8 +17,8 @@ import numpy as np
 from orchestrator.inference import IMAGE
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.model import Model
-from orchestrator.portable import Weights
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.loading import load_resolved
 
 SIZE, PATCHES, TOKENS = 16, 16, 10

@@ -13,7 +13,7 @@ from support.limits import set_limits
 
 from orchestrator.errors import UserError
 from orchestrator.launch.cluster.snapshot import Snapshot, take_snapshot
-from orchestrator.launch.code import code_state
+from orchestrator.launch.code_version import code_state
 from orchestrator.run_directory.rundir import RunDir
 
 HOSTILE = "it's $(touch x) ü\n.py"

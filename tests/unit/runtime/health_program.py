@@ -6,7 +6,7 @@ all-reduces never go on), `freeze` (it stops altogether in its first all-reduce)
 
 from __future__ import annotations
 
-import orchestrator.runtime.health.quiet  # noqa: F401 (as in the program: before torch is imported)
+import orchestrator.runtime.health.warning_filters  # noqa: F401 (as in the program: before torch is imported)
 
 # isort: split
 import contextlib

@@ -12,8 +12,8 @@ from support.training import make_run, tiny_job
 
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError
-from orchestrator.portable import files_to_carry, job_of, open_weights, run_of
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
+from orchestrator.self_contained_checkpoints import files_to_carry, job_of, open_weights, run_of
 from orchestrator.spec.job import JobSpec
 
 VOCABULARY = {"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3, "end": 4}
