@@ -64,7 +64,7 @@ def test_a_larger_batch_ends_where_the_resume_says(orchestrator: CommandLine, so
     """Of a blend, whose last whole step goes past what it was drawn for, with validation from the same sources."""
     job = job_of(sources, "larger", schedule={"train_iters": 5, "lr_warmup_iters": 0})
     assert orchestrator("run", orchestrator.write(job)).code == 0
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     validation = ["data.split=90,10,0", "evaluation.eval_interval=2", "evaluation.eval_iters=2"]
     larger = ["batch.global_batch_size=16", "schedule.train_iters=4", *validation]
     said = orchestrator("resume", run.path, *(f"--set={word}" for word in larger), "--allow-changes")
@@ -81,7 +81,7 @@ def test_batches_that_follow_from_replicas_and_a_ramp(orchestrator: CommandLine,
     batch = {"micro_batch_size": 2, "global_batch_size": None, "num_micro_batches": 2}
     job = job_of(sources[:1], "replicas", schedule={"train_iters": None, "train_samples": 116}, batch=batch)
     assert orchestrator("run", orchestrator.write(job)).code == 0
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     more = ["parallelism.data_parallel_size=3", f"schedule.train_samples={held}"]
     assert orchestrator("resume", run.path, *(f"--set={word}" for word in more), "--allow-changes").code == 0
     assert counts(run)[-1] == (30, 128, 128 * 32)
@@ -94,7 +94,7 @@ def test_batches_that_follow_from_replicas_and_a_ramp(orchestrator: CommandLine,
 def test_tokens_are_counted_as_they_were_read(orchestrator: CommandLine, sources: list[str]) -> None:
     job = job_of(sources, "longer", schedule={"train_iters": None, "train_tokens": 1536, "lr_warmup_iters": None})
     assert orchestrator("run", orchestrator.write(job)).code == 0
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     longer = ["--set=model.seq_length=64", "--set=schedule.train_tokens=4096"]
     asked = orchestrator("resume", run.path, *longer)
     assert asked.code == 2
@@ -119,7 +119,7 @@ def test_an_extension_reads_what_was_not_read_yet(
     (tmp_path / "recording.py").write_text(STEP)
     job = job_of(sources[:1], "extended", schedule={"train_iters": 25}, runtime={"train_step": "recording:Recording"})
     assert orchestrator("run", orchestrator.write(job)).code == 0
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     more = ["schedule.train_iters=60", *(f"parallelism.{key}={value}" for key, value in layout(dp=2).items() if value)]
     assert orchestrator("resume", run.path, *(f"--set={word}" for word in more), "--allow-changes").code == 0
     first = (tmp_path / "read-0.txt").read_text().splitlines()

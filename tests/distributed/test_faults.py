@@ -286,7 +286,7 @@ def test_hung_rank(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> N
     )
     orchestrator.env = ranks.for_commands(inject(SLEEP_AT_STEP_5).parent)
     with orchestrator.started("run", orchestrator.write(job)) as launcher:
-        run = orchestrator.run_directory()
+        run = orchestrator.run()
         wait_until(lambda: 4 in losses(run), f"step 4:\n{logs(run)}")
         began = time.monotonic()
         out, err = launcher.communicate(timeout=PATIENCE)
@@ -364,7 +364,7 @@ def test_one_holder_at_a_time(orchestrator: CommandLine, ranks: Ranks, inject: I
     orchestrator.env = ranks.for_commands(inject(SLOW_STEPS).parent)
     path = orchestrator.write(job)
     with orchestrator.started("run", path) as launcher:
-        run = orchestrator.run_directory()
+        run = orchestrator.run()
         wait_for_step(run, 3, saved=False)
         holder = read_holder(run)
         assert holder is not None

@@ -114,7 +114,7 @@ def test_what_a_checkpoint_alone_does_not_bring_along_is_said(
     assert "\nnot taken over from a checkpoint that is named by its folder (--set or --to sets it):\n" in said.out
     assert "\n  tracking.mlflow: True -> False\nwrote run" in said.out
     assert "names this run" not in said.out
-    first = orchestrator.run_directory()
+    first = orchestrator.run()
     said = orchestrator(*command, "--set", "tracking.mlflow=true")
     assert said.code == 0, said.err
     assert "not taken over" not in said.out

@@ -162,11 +162,11 @@ def test_same_layout_is_bitwise(
 
 def start_and_end(orchestrator: CommandLine, command: list[str | Path], end: End, found: list[int]) -> RunDir:
     """Start or resume a run and end it. `found` gets the iteration of the newest checkpoint that is left."""
-    before = max(losses(orchestrator.run_directory())) if len(found) > 1 else 0
+    before = max(losses(orchestrator.run())) if len(found) > 1 else 0
     step = random_step(before + SAVE_INTERVAL + 1, before + 2 * SAVE_INTERVAL + 1)
     orchestrator.env |= hold_at(step + 2, since=found[-1])
     with orchestrator.started(*command) as launcher:
-        run = orchestrator.run_directory()
+        run = orchestrator.run()
         wait_for_step(run, step)
         wait_until(lambda: committed(run)[-1].iteration > found[-1], "a checkpoint of this launch")
         launch_id = wait_until(lambda: run.events().last_launch, "the launch").launch_id

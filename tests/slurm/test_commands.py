@@ -86,7 +86,7 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
     job = (write_job(env={"FAKE_HOLD": f"3:{go_on}"}), "--set", f"notifications={notifications}")
     said = orchestrator("submit", *job)
     assert said.code == 0, said.err
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     job_id = events(run, "submitted")[0]["job_id"]
     assert f"as job {job_id} on test" in said.out
     found = status(orchestrator, run)
@@ -149,7 +149,7 @@ def test_a_failure_is_classified_shown_and_not_repeated(
 ) -> None:
     said = orchestrator("submit", write_job(env={"FAKE_END": "raise@7"}))
     assert said.code == 0, said.err
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     wait_for_state(run, "failed")
     shown = orchestrator("status", run.run_id)
     assert "failed: the training program failed (ValueError: the fake has a bug)" in shown.out
@@ -165,7 +165,7 @@ def test_a_failure_is_repeated_as_often_as_asked_for(
     launch = {"on_failure": {"bug": "requeue"}, "max_requeues": 1, "requeue_delay": 1}
     said = orchestrator("submit", write_job(env={"FAKE_END": "raise@7"}, **launch))
     assert said.code == 0, said.err
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     wait_for_state(run, "failed")
     assert [event["cause"] for event in events(run, "exited")] == ["bug", "bug"]
     assert [event["delay"] for event in events(run, "requeued")] == [1.0]
@@ -177,7 +177,7 @@ def test_listing_many_runs_asks_at_most_twice(
 ) -> None:
     said = orchestrator("submit", write_job())
     assert said.code == 0, said.err
-    first = orchestrator.run_directory()
+    first = orchestrator.run()
     wait_for_state(first, "completed")
     for number in range(500):
         run = RunDir(first.path.parent / f"{number:08x}")
@@ -238,7 +238,7 @@ def test_nobody_answers(
     job = write_job(env={"FAKE_HOLD": f"5:{go_on}"})
     said = orchestrator("submit", job)
     assert said.code == 0, said.err
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     wait_until(lambda: run.launcher_log.exists() and "launch test-" in run.launcher_log.read_text(), "the start")
     cluster.stop_controller()  # whether srun has begun by now or not: it begins when the controller is back
     refused = orchestrator("submit", job, "--new")

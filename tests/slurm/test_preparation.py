@@ -78,7 +78,7 @@ def test_the_data_is_made_by_a_job_of_its_own_before_the_training(
     said = submit()
     assert said.code == 0, said.err
     assert "1 source will be made from text first: data/books\n" in said.out
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     data, training = ids(run)
     waiting = orchestrator("status", run.run_id).out
     assert f"queued: job {training} on test, waits for its data: job {data} is pending" in waiting
@@ -102,7 +102,7 @@ def test_a_run_whose_data_cannot_be_made_says_why_and_waits_no_longer(
     text = tmp_path / "raw" / "broken.jsonl"
     text.write_text('{"text": "whole"}\n{"text": "cut o\n')
     assert submit("raw/broken.jsonl").code == 0
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     data, training = ids(run)
     status = wait_for_state(run, "failed")
     assert status.cause == "data"
@@ -124,7 +124,7 @@ def test_a_data_job_that_is_killed_is_the_runs_end_too(
     blocker = cluster.submit("sleep 600", "--nodes=4", "--exclusive", folder=tmp_path)
     cluster.wait_for(blocker, "RUNNING")
     submit()
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     data, training = ids(run)
     cluster.call("scancel", data)
     status = wait_for_state(run, "failed")
@@ -138,7 +138,7 @@ def test_cancel_takes_both_jobs_out_of_the_queue(
     blocker = cluster.submit("sleep 600", "--nodes=4", "--exclusive", folder=tmp_path)
     cluster.wait_for(blocker, "RUNNING")
     submit()
-    run = orchestrator.run_directory()
+    run = orchestrator.run()
     assert "stopped" in status_of(run).state or orchestrator("cancel", run.run_id).code == 0
     for job_id in ids(run):
         cluster.wait_for(int(job_id), "CANCELLED")
@@ -178,9 +178,9 @@ def test_two_runs_that_lack_the_same_data_make_it_once(
     cluster: Cluster, orchestrator: CommandLine, submit: Callable[..., Said]
 ) -> None:
     assert submit("raw/books.jsonl").code == 0
-    first = orchestrator.run_directory()
+    first = orchestrator.run()
     assert submit("raw/books.jsonl", "--new").code == 0
-    second = orchestrator.run_directory()
+    second = orchestrator.run()
     assert first.path != second.path
     for run in (first, second):
         wait_for_state(run, "completed")
