@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from baseline.packing import RUNS, kept
 from support.event_log import log_of
 
 from orchestrator.run_directory.events.ledger import LedgerEvent
+from orchestrator.run_directory.events.log import read_events
 from orchestrator.run_directory.events.types import (
     BY_LAUNCHER,
     Event,
@@ -109,3 +111,28 @@ def test_the_end_of_a_run_that_was_started_again_is_not_the_last_one() -> None:
     assert log.last_end is None
     assert log.since(1).last_end is None
     assert type(log).of([event.record() for event in log[:2]]).last_end == log[1]
+
+
+def test_a_log_is_parsed_once_until_it_is_written_to(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    assert read_events(log) == ()
+    log.write_text('{"event": "aaa"}\n')
+    first = read_events(log)
+    assert read_events(log) is first
+    with open(log, "a") as file:
+        file.write('{"event": "bbb"}\n')
+    assert [event.kind for event in read_events(log)] == ["aaa", "bbb"]
+    draft = tmp_path / "draft"
+    draft.write_text('{"event": "ccc"}\n{"event": "ddd"}\n')
+    draft.rename(log)  # of the same size
+    assert [event.kind for event in read_events(log)] == ["ccc", "ddd"]
+    log.unlink()
+    assert read_events(log) == ()
+
+
+def test_a_large_log_is_not_kept_in_memory(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    log.write_text('{"event": "aaa"}\n' * 70_000)
+    first = read_events(log)
+    assert len(first) == 70_000
+    assert read_events(log) is not first

@@ -30,6 +30,8 @@ _Kind = TypeVar("_Kind", bound=Event)
 
 _KEPT = 8
 """Logs: a page, or a command, asks for the events of a run several times."""
+_MOST_KEPT_BYTES = 1 << 20
+"""Of each of these: some 5,000 events, which take ten times as much in memory."""
 
 
 @dataclass(frozen=True)
@@ -171,13 +173,19 @@ def read_events(log: Path) -> EventLog:
             found = os.fstat(file.fileno())
     except FileNotFoundError:
         return EventLog()
-    return _parsed(log, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    if found.st_size > _MOST_KEPT_BYTES:
+        return _parsed(log)
+    return _kept(log, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+
+def _parsed(log: Path) -> EventLog:
+    return EventLog.of(read_json_lines(log, log.parent))
 
 
 @lru_cache(maxsize=_KEPT)
-def _parsed(log: Path, version: tuple[int, ...]) -> EventLog:
+def _kept(log: Path, version: tuple[int, ...]) -> EventLog:
     """The events of a log; `version` changes whenever it is written to."""
-    return EventLog.of(read_json_lines(log, log.parent))
+    return _parsed(log)
 
 
 class EventTail:
