@@ -89,9 +89,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what waits for SLURM; skip, with the reason, what this machine cannot run."""
-    # Most of their minutes are SLURM's own periods: beside others from the start, and not alone at the end.
-    items.sort(key=lambda item: (not item.path.is_relative_to(SLURM), item.path != LONGEST))
+    """Begin with what waits for SLURM, and go on with files that take long, so that no worker is left alone with one;
+    skip, with the reason, what this machine cannot run.
+    """
+    # Most of SLURM's minutes are its own periods: beside others from the start.
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (not item.path.is_relative_to(SLURM), item.path != LONGEST, item.path not in long))
     needing_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if needing_gpu and not _has_gpu():
         for item in needing_gpu:
