@@ -59,8 +59,8 @@ class RoutedMemory(FeedForwardMemory, Protocol):
     def buffers(self, model: Any, shape: RankShape) -> int: ...
 
 
-class TimePart(Protocol):
-    """`time.py` of any block: what is moved in memory and between ranks beside matrices and scores."""
+class AttentionTime(Protocol):
+    """`time.py` of an attention: what is moved in memory and between ranks beside matrices and scores."""
 
     def moved(self, model: Any, work: CoreWork) -> ForwardBackward: ...
 
@@ -71,8 +71,8 @@ class TimePart(Protocol):
     def more_launches(self, model: Any) -> ForwardBackward: ...
 
 
-class RoutedTime(TimePart, Protocol):
-    """The same of experts: what brings tokens to them."""
+class RoutedTime(Protocol):
+    """`time.py` of experts: what brings tokens to them."""
 
     def routed(self, model: Any, shape: RankShape) -> RoutedTokens: ...
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from orchestrator.fields.base import Section
 
 if TYPE_CHECKING:
-    from orchestrator.models.blocks.base import RankShape, RoutedTokens, Scan, Scores
+    from orchestrator.models.blocks.base import CoreWork, ForwardBackward, RankShape, RoutedTokens, Scan, Scores
     from orchestrator.models.blocks.experts.fields import ExpertsSpec
     from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
     from orchestrator.models.blocks.mlp.fields import MlpSpec
     from orchestrator.models.blocks.protocols import (
         AttentionMatrices,
+        AttentionTime,
         FeedForwardMemory,
         LayersPart,
         MatricesPart,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         RoutedMemory,
         RoutedTime,
         StateSpaceMatrices,
-        TimePart,
         WeightsPart,
     )
     from orchestrator.models.blocks.state_space.fields import StateSpaceSpec
@@ -63,9 +63,21 @@ class Block:
     def memory(self) -> MemoryPart:
         return cast("MemoryPart", self.part("memory"))
 
-    @cached_property
-    def time(self) -> TimePart:
-        return cast("TimePart", self.part("time"))
+    def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
+        """Elements that kernels read and write beside its matrices, its scores and its activation."""
+        return self._no_work()
+
+    def exchanged(self, model: Any) -> int:
+        """Elements of each token that ranks which share a sequence bring each other."""
+        return 0
+
+    def gathered(self, model: Any, tp: int) -> int:
+        """Elements of each token that tensor-parallel ranks gather between its matrices."""
+        return 0
+
+    def more_launches(self, model: Any) -> ForwardBackward:
+        """Kernels that the host starts beside those of grouped-query attention, counted in `planning.time.kernels`."""
+        return self._no_work()
 
     def scores(self, model: Any) -> Scores | None:
         """None where tokens do not attend to each other."""
@@ -86,6 +98,11 @@ class Block:
     def buffers(self, model: Any, shape: RankShape) -> int:
         """Bytes that are there all the time, once for all layers with it."""
         return 0
+
+    def _no_work(self) -> ForwardBackward:
+        from orchestrator.models.blocks.base import NOTHING  # where a job is only checked, nothing asks
+
+        return NOTHING
 
     def part(self, name: str) -> Any:
         """A module of its folder."""
@@ -174,6 +191,22 @@ class AttentionBlock(Block):
     @cached_property
     def matrices(self) -> AttentionMatrices:
         return cast("AttentionMatrices", self.part("matrices"))
+
+    @cached_property
+    def time(self) -> AttentionTime:
+        return cast("AttentionTime", self.part("time"))
+
+    def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
+        return self.time.moved(model, work)
+
+    def exchanged(self, model: Any) -> int:
+        return self.time.exchanged(model)
+
+    def gathered(self, model: Any, tp: int) -> int:
+        return self.time.gathered(model, tp)
+
+    def more_launches(self, model: Any) -> ForwardBackward:
+        return self.time.more_launches(model)
 
     def scores(self, model: Any) -> Scores:
         return self.matrices.scores(model)

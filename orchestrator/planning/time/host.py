@@ -104,7 +104,7 @@ def _plain(setting: Setting) -> ForwardBackward:
     """Those of a dense layer that is trained whole."""
     kernels = setting.kernels
     fewer = kernels.rotated_launches if rotates_at_once(setting) and not setting.device.is_cpu else None
-    return (fewer or kernels.launches).plus(setting.model.attention.time.more_launches(setting.model))
+    return (fewer or kernels.launches).plus(setting.model.attention.more_launches(setting.model))
 
 
 def _beside(setting: Setting) -> ForwardBackward:

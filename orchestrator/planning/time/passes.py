@@ -182,7 +182,7 @@ def linear_passes(setting: Setting, linears: Sequence[Linear], dtype: str) -> Pa
 
 def _key_value_exchange(setting: Setting, block: Block) -> Parts:
     """Context parallelism: every rank needs all keys and values, and their gradients come back the same way."""
-    exchanged = block.time.exchanged(setting.model)
+    exchanged = block.exchanged(setting.model)
     if setting.cp == 1 or not exchanged:
         return {}
     group = group_of(setting.job, setting.device, setting.cp, setting.tp)
@@ -193,7 +193,7 @@ def _key_value_exchange(setting: Setting, block: Block) -> Parts:
 
 def _gathered(setting: Setting, block: Block) -> Parts:
     """What tensor-parallel ranks gather between the matrices of a block."""
-    gathered = block.time.gathered(setting.model, setting.tp)
+    gathered = block.gathered(setting.model, setting.tp)
     if not gathered:
         return {}
     group = group_of(setting.job, setting.device, setting.tp, 1)

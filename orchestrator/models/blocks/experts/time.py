@@ -1,4 +1,4 @@
-"""What experts move in memory and between ranks, beside their matrices.
+"""What brings tokens to the ranks of their experts.
 
 Tokens are taken to be spread evenly over the experts: below a capacity factor of 1 each drops the same part. An
 uneven step takes as long as its busiest rank.
@@ -9,10 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import RankShape, RoutedTokens
-from orchestrator.models.blocks.mlp.time import exchanged as exchanged
-from orchestrator.models.blocks.mlp.time import gathered as gathered
-from orchestrator.models.blocks.mlp.time import more_launches as more_launches
-from orchestrator.models.blocks.mlp.time import moved as moved
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields

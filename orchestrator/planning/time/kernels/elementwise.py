@@ -21,7 +21,7 @@ def layer_seconds(setting: Setting, layer: Layer, branches: int | None = None) -
         matrices = block.matrices.matrices(model)
         columns = (each for each in matrices if each.parallel == "column" and each.has_bias)
         biased += sum(setting.rows(each) * setting.part(each)[1] for each in columns)
-        moved = moved.plus(block.time.moved(model, _core_work(setting, _norm(setting))))
+        moved = moved.plus(block.moved(model, _core_work(setting, _norm(setting))))
         behind += 2 * hidden if block.counts_mlp else 0.0
         if block.has_activation:
             inner = sum(setting.rows(each) * setting.part(each)[0] for each in matrices if each.parallel == "row")
