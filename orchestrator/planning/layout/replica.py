@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.fields.refusals import divisors
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stage_letters import evenly
-from orchestrator.spec.rules.base import Rule, divisors
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.rules.model.experts import expert_widths
 from orchestrator.spec.rules.model.mamba import state_space_shapes
 from orchestrator.spec.rules.model.t5 import halves_of_the_pipeline

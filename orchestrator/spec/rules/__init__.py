@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.fields.refusals import Unavailable
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules import notifications, operation, paths
-from orchestrator.spec.rules.base import Rule, Unavailable
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.rules.kernels import cuda_graphs, flash_attention, fp8, fused, recomputation
 from orchestrator.spec.rules.model import (
     bert,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.shipped import SHIPPED
 
 from orchestrator.errors import Problem, SpecError
+from orchestrator.fields.refusals import Refusal, divisors, divisors_of, multiples_of
 from orchestrator.spec import rules
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.rules.base import Refusal, divisors, divisors_of, multiples_of
 from orchestrator.spec.schema.shape import leaf_paths
 
 SHORT = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import CP, DP, EP, GPUS, TP
+from orchestrator.fields.refusals import Refusal, Unavailable, divisors_of, multiples_of, quotient, ratio
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Refusal, Unavailable, divisors_of, multiples_of, quotient, ratio
-from orchestrator.spec.rules.parallelism.topology import CP, DP, EP, GPUS, TP
 
 EXPERTS, ETP = "model.num_experts", "parallelism.expert_tensor_parallel_size"
 PER_TOKEN = "batch.calculate_per_token_loss"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import TP
+from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quotient
 from orchestrator.models.blocks.registry import STATE_SPACE
 from orchestrator.models.blocks.state_space.matrices import state_space_heads, state_space_width
 from orchestrator.models.layers import MIXERS, layers
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
-from orchestrator.spec.rules.parallelism.topology import TP
+from orchestrator.spec.rules.base import Rule
 
 FAMILY, PATTERN = "model.architecture", "model.hybrid_override_pattern"
 WIDTH, GROUPS = "model.mamba_head_dim", "model.mamba_num_groups"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import ceil
 
 from orchestrator.errors import Problem
+from orchestrator.fields.refusals import Refusal, SuggestedValues, Unavailable
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Refusal, SuggestedValues, Unavailable
 
 PERCENT = "model.rotary_percent"
 BYTE_LEVEL_TOKENS = 261

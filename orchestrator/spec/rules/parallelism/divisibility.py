@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import LENGTH, TP
+from orchestrator.fields.refusals import Refusal, around, divisors_of, multiples_of, quotient
 from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.rules.base import Refusal, around, divisors_of, multiples_of, quotient
-from orchestrator.spec.rules.parallelism.topology import LENGTH, TP
 
 HEADS, GROUPS, HIDDEN = "model.num_attention_heads", "model.num_query_groups", "model.hidden_size"
 
