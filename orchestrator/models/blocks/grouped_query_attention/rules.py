@@ -79,7 +79,7 @@ def rotary(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     if kind != "rope":
         if percent != GroupedQueryAttentionSpec.model_fields["rotary_percent"].default:
             message = f"is for rotary positions, and position_embedding_type is {kind}"
-            yield Problem(message, (PERCENT, "model.position_embedding_type"), "leave it out")
+            yield Problem(message, (PERCENT, POSITIONS), "leave it out")
         return
     if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
         raise Unavailable("head_dim")
@@ -91,7 +91,7 @@ def rotary(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         )
         lower = rotated // 2 * 2
         offer = SuggestedValues(PERCENT, _shares((lower,), width), _shares((lower + 2,), width))
-        paths = (PERCENT, "model.kv_channels", "model.num_attention_heads", "model.hidden_size")
+        paths = (PERCENT, "model.kv_channels", HEADS, HIDDEN)
         yield Refusal(message, paths, "write wider heads", offers=(offer,))
 
 
