@@ -23,8 +23,8 @@ from orchestrator.data.request import (
 )
 from orchestrator.data.tokenizers.vocabulary import looked_for
 from orchestrator.errors import UserError
+from orchestrator.fields.refusals import divisors_of
 from orchestrator.fields.values import check_day
-from orchestrator.spec.rules.base import divisors_of
 from orchestrator.spec.sections.chat import TEMPLATES_SAID
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
 from orchestrator.spec.vision import VisionSpec

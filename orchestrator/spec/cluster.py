@@ -9,6 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from orchestrator.errors import Problem, SpecError
 from orchestrator.fields.base import Section
+from orchestrator.fields.refusals import Unavailable
 from orchestrator.fields.values import (
     Duration,
     Memory,
@@ -21,7 +22,6 @@ from orchestrator.fields.values import (
     Word,
 )
 from orchestrator.spec.messages.suggestions import closest
-from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.sections.runtime import Layers
 
 

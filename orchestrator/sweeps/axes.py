@@ -11,10 +11,10 @@ from typing import Any
 
 from orchestrator.errors import Problem
 from orchestrator.fields.formatting import show
+from orchestrator.fields.refusals import Unavailable
 from orchestrator.spec.documents.field_names import hint, resolve
 from orchestrator.spec.documents.partial_validation import Examination, PartialSection
 from orchestrator.spec.documents.plain_data import to_plain
-from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.schema.shape import JOB, sections, shape_at
 from orchestrator.spec.sweep import DistributionSpec, SweepSpec
 from orchestrator.spec.yaml.reader import LocatedValue

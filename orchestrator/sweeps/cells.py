@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.errors import Location, Problem, SpecError
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import shorten
+from orchestrator.fields.refusals import Unavailable
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.spec.documents.composition import Composition, apply_preset, merge
 from orchestrator.spec.documents.field_names import short_name
@@ -18,7 +19,6 @@ from orchestrator.spec.documents.partial_validation import Examination, PartialS
 from orchestrator.spec.documents.plain_data import to_plain
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedJob, load_composition
-from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.schema.shape import JOB
 from orchestrator.sweeps.axes import Point, describe, nested, value_at
 from orchestrator.sweeps.conditions import Condition, ConditionError

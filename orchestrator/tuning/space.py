@@ -11,11 +11,11 @@ from functools import cached_property
 from itertools import product
 
 from orchestrator.errors import Problem
+from orchestrator.fields.refusals import divisors
 from orchestrator.spec.encoder_decoder import HALVES, layers_of_stage
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stages import layers_of_chunks
 from orchestrator.spec.rules import refusals
-from orchestrator.spec.rules.base import divisors
 from orchestrator.tuning.layout import KEYS, NO_RECOMPUTE, Layout, Recompute, layout_of, with_layout
 
 DEGREES = ("tp", "pp", "cp", "ep")

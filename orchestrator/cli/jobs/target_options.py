@@ -12,12 +12,12 @@ from pathlib import Path
 
 from orchestrator.cluster.profiles import is_file_name, profile_file, read_profile, unknown_profile
 from orchestrator.errors import Location, Problem, SpecError, UserError
+from orchestrator.fields.refusals import Unavailable
 from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedDocument, LoadedJob, load_job
-from orchestrator.spec.rules.base import Unavailable
 
 GPU_OPTION = "--gpu"
 """What chose the device where the command line names one."""

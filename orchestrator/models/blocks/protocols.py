@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, Protocol, TypeAlias
 
+from orchestrator.errors import Problem
 from orchestrator.models.blocks.base import (
     CoreKernels,
     CoreWork,
@@ -16,7 +17,27 @@ from orchestrator.models.blocks.base import (
     Scan,
     Scores,
 )
+from orchestrator.models.blocks.job_fields import Job
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes
+
+Rule: TypeAlias = Callable[[Job[Any]], Iterator[Problem]]
+"""Yields what is wrong with a job. A rule that reads a field that is not known is skipped."""
+Topic = Literal["ranks", "sizes", "positions", "experts", "variants", "state_space"]
+"""What a rule is about. What is wrong with a job is reported by topic: what tensor-parallel ranks cannot share, sizes
+that do not divide each other, positions, experts, variants of an attention, state space layers.
+"""
+RulesByTopic: TypeAlias = Mapping[Topic, tuple[Rule, ...]]
+
+
+class RulesPart(Protocol):
+    """`rules.py` of any block: what its fields go with."""
+
+    @property
+    def RULES(self) -> RulesByTopic: ...  # noqa: N802 - a constant of the module
+
+    @property
+    def TENSOR_PARALLEL(self) -> tuple[Rule, ...]:  # noqa: N802
+        """Those of the rules that say whether tensor-parallel ranks can share its matrices."""
 
 
 class MatricesPart(Protocol):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         MemoryPart,
         RoutedMemory,
         RoutedTime,
+        RulesPart,
         StateSpaceMatrices,
         WeightsPart,
     )
@@ -54,6 +55,10 @@ class Block:
         """Its folder."""
         self.declares = declares
         """The section in its fields.py whose fields `model` has, where there are some."""
+
+    @cached_property
+    def rules(self) -> RulesPart:
+        return cast("RulesPart", self.part("rules"))
 
     @cached_property
     def matrices(self) -> MatricesPart:
@@ -228,14 +233,14 @@ ATTENTIONS: Final = (GROUPED_QUERY,)
 MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
 EXPERTS: Final = RoutedBlock("experts", declares="ExpertsSpec")
 STATE_SPACE: Final = StateSpaceBlock("state_space", declares="StateSpaceSpec")
+BLOCKS: Final[tuple[Block, ...]] = (*ATTENTIONS, MLP, EXPERTS, STATE_SPACE)
 
 
 class _BlockFields:
     """Stands for the sections that blocks declare, among the bases of a class."""
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type[Any], ...]:
-        blocks = (*ATTENTIONS, MLP, EXPERTS, STATE_SPACE)
-        return (*(getattr(block.part("fields"), block.declares) for block in blocks if block.declares), Section)
+        return (*(getattr(block.part("fields"), block.declares) for block in BLOCKS if block.declares), Section)
 
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from orchestrator.errors import Problem
 from orchestrator.fields.formatting import any_of
+from orchestrator.fields.refusals import Unavailable
 from orchestrator.fields.values import megabytes
 from orchestrator.quantities import spec_duration
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.messages.suggestions import closest
-from orchestrator.spec.rules.base import Unavailable
 
 _LAYOUT = (
     "launch.gpus_per_node",

@@ -6,25 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from orchestrator.errors import UserError
+from orchestrator.fields.refusals import divisors
+from orchestrator.models.blocks.registry import BLOCKS
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.stage_letters import evenly
-from orchestrator.spec.rules.base import Rule, divisors
-from orchestrator.spec.rules.model.experts import expert_widths
-from orchestrator.spec.rules.model.mamba import state_space_shapes
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.rules.model.t5 import halves_of_the_pipeline
-from orchestrator.spec.rules.parallelism.divisibility import (
-    ffn_by_tensor_parallel,
-    heads_by_tensor_parallel,
-    query_groups_by_tensor_parallel,
-)
 
-_OF_TENSORS: tuple[Rule, ...] = (
-    heads_by_tensor_parallel,
-    query_groups_by_tensor_parallel,
-    ffn_by_tensor_parallel,
-    expert_widths,
-    state_space_shapes,
-)
+_OF_TENSORS: tuple[Rule, ...] = tuple(rule for block in BLOCKS for rule in block.rules.TENSOR_PARALLEL)
 _OF_STAGES: tuple[Rule, ...] = (halves_of_the_pipeline,)
 """A T5's: layers of others are shared out as evenly as they can be."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.fields.refusals import divisors
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.rules.base import divisors
 
 PP = "parallelism.pipeline_model_parallel_size"
 VP = "parallelism.virtual_pipeline_model_parallel_size"

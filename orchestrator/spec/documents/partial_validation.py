@@ -12,8 +12,8 @@ from orchestrator.errors import Problem
 from orchestrator.fields.base import Section
 from orchestrator.fields.docstrings import docstrings
 from orchestrator.fields.formatting import dotted
+from orchestrator.fields.refusals import Unavailable
 from orchestrator.spec.messages.validation import problems_of
-from orchestrator.spec.rules.base import Unavailable
 from orchestrator.spec.schema.shape import JOB, Shape, fields_of
 
 

@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem
+from orchestrator.fields.refusals import Unavailable
+from orchestrator.models.blocks.registry import BLOCKS
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules import notifications, operation, paths
-from orchestrator.spec.rules.base import Rule, Unavailable
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.rules.kernels import cuda_graphs, flash_attention, fp8, fused, recomputation
 from orchestrator.spec.rules.model import (
     bert,
     blocks,
-    experts,
     lora,
     mamba,
     positions,
     t5,
-    variants,
     vision,
 )
 from orchestrator.spec.rules.nearest import with_nearest
-from orchestrator.spec.rules.parallelism import divisibility, stages, tensor_overlap, topology
+from orchestrator.spec.rules.parallelism import sequence, stages, tensor_overlap, topology
 from orchestrator.spec.rules.training import chat, optimizer, schedule, task
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.protocols import Topic
+
+
+def of_blocks(topic: Topic) -> tuple[Rule, ...]:
+    """What the blocks of models say of a topic in their own folders."""
+    return tuple(rule for block in BLOCKS for rule in block.rules.RULES.get(topic, ()))
+
 
 RULES: tuple[Rule, ...] = (
     *topology.RULES,
-    *divisibility.RULES,
+    *of_blocks("ranks"),
+    *of_blocks("sizes"),
+    *sequence.RULES,
     *stages.RULES,
+    *of_blocks("positions"),
     *positions.RULES,
-    *experts.RULES,
+    *of_blocks("experts"),
     *recomputation.RULES,
     *fused.RULES,
-    *variants.RULES,
+    *of_blocks("variants"),
     *blocks.RULES,
     *bert.RULES,
     *t5.RULES,
     *task.RULES,
     *mamba.RULES,
+    *of_blocks("state_space"),
     *vision.RULES,
     *chat.RULES,
     *schedule.RULES,

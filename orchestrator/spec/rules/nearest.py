@@ -13,8 +13,8 @@ from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from orchestrator.errors import Problem
+from orchestrator.fields.refusals import Refusal, SuggestedValues
 from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.rules.base import Refusal, SuggestedValues
 
 Refusals: TypeAlias = Callable[[JobSections], Iterator[Problem]]
 

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quotient
 from orchestrator.fields.values import TO_BE_WRITTEN, environment_references
 from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections.data import BlendEntry
 from orchestrator.spec.sections.precision import PrecisionSpec
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH

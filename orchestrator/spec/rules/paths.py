@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.fields.refusals import Unavailable
 from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.rules.base import Unavailable
 
 _FIELDS = (
     *("data.tokenizer.path", "data.tokenizer.merges", "data.cache_dir"),

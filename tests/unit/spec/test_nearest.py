@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from support.shipped import SHIPPED
 
 from orchestrator.errors import Problem, SpecError
+from orchestrator.fields.refusals import Refusal, divisors, divisors_of, multiples_of
+from orchestrator.models.blocks import rules as of_several_blocks
 from orchestrator.spec import rules
 from orchestrator.spec.loading import load_job
-from orchestrator.spec.rules.base import Refusal, divisors, divisors_of, multiples_of
 from orchestrator.spec.schema.shape import leaf_paths
 
 SHORT = {
@@ -44,26 +46,29 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("topology.interleaved_micro_batches", "mixtral-8x7b", ["VP=2", "GBS=null"], "with virtual", "num_micro_batches"),
     ("topology.context_parallel", "llama3-8b", ["CP=2", "model.seq_length=8194"], "the sequence is cut", "seq_length"),
     ("topology.context_parallel", "gpt-345m", ["CP=3", "GPUS=null"], "the sequence is cut", "CP seq_length"),
-    ("divisibility.query_groups_by_tensor_parallel", "llama3-8b", ["TP=16", "KV=12"], "num_query_groups / TP", "TP"),
-    ("divisibility._by_tensor_parallel", "gpt-345m", ["TP=3", "GPUS=null"], "num_attention_heads / TP", "TP"),
-    ("divisibility._by_tensor_parallel", "bert-345m", ["TP=3", "GPUS=null"], "ffn_hidden_size / TP",
+    ("grouped_query_attention.query_groups_by_tensor_parallel", "llama3-8b", ["TP=16", "KV=12"],
+     "num_query_groups / TP", "TP"),
+    ("blocks.by_tensor_parallel", "gpt-345m", ["TP=3", "GPUS=null"], "num_attention_heads / TP", "TP"),
+    ("blocks.by_tensor_parallel", "bert-345m", ["TP=3", "GPUS=null"], "ffn_hidden_size / TP",
      "TP ffn_hidden_size"),
-    ("divisibility._by_tensor_parallel", "mixtral-8x7b", ["TP=3"], "num_attention_heads / TP", "TP"),
-    ("divisibility.heads_by_query_groups", "llama3-8b", ["KV=5"], "num_attention_heads / num_query",
+    ("blocks.by_tensor_parallel", "mixtral-8x7b", ["TP=3"], "num_attention_heads / TP", "TP"),
+    ("grouped_query_attention.heads_by_query_groups", "llama3-8b", ["KV=5"], "num_attention_heads / num_query",
      "num_query_groups"),
-    ("divisibility.hidden_by_heads", "gpt-345m", ["HEADS=12"], "hidden_size / num_att",
+    ("grouped_query_attention.hidden_by_heads", "gpt-345m", ["HEADS=12"], "hidden_size / num_att",
      "num_attention_heads hidden_size"),
-    ("divisibility.sequence_by_tensor_parallel", "llama3-8b", ["LENGTH=8190"], "with sequence parallelism",
+    ("sequence.sequence_by_tensor_parallel", "llama3-8b", ["LENGTH=8190"], "with sequence parallelism",
      "seq_length"),
-    ("divisibility.sequence_by_tensor_parallel", "llama3-8b", ["TP=3", "SP", "GPUS=null"], "with sequence", "TP"),
+    ("sequence.sequence_by_tensor_parallel", "llama3-8b", ["TP=3", "SP", "GPUS=null"], "with sequence", "TP"),
     ("stages.layers_by_stages", "gpt-345m", ["PP=5", "GPUS=null"], "num_layers / PP", "PP num_layers"),
     ("stages.layers_by_stages", "mixtral-8x7b", ["VP=3"], r"num_layers / \(PP · VP", "VP num_layers"),
     ("stages.layers_by_stages", "bert-345m", ["PP=5", "GPUS=null"], "num_layers / PP", "PP num_layers"),
     ("stages.layers_between", "mixtral-8x7b", [f"{UNEVEN}=6"], "the 3 other", "num_layers_in_first_pipeline_stage"),
     ("stages.layers_between", "gpt-345m", ["PP=2", "GPUS=2", f"{UNEVEN}=9", "LAST=9"], "the first and", "num_layers"),
     ("stages.chunks_of_uneven_stages", "mixtral-8x7b", ["VP=2", f"{UNEVEN}=5"], "its layers / VP", "VP"),
-    ("positions.rotary", "llama3-8b", ["model.rotary_percent=0.26"], "the rotated part", "rotary_percent"),
-    ("positions.rotary", "llama3-8b", ["HEADS=48", "HIDDEN=4608", "PERCENT=0.035"], "the rotated", "rotary_percent"),
+    ("grouped_query_attention.rotary", "llama3-8b", ["model.rotary_percent=0.26"], "the rotated part",
+     "rotary_percent"),
+    ("grouped_query_attention.rotary", "llama3-8b", ["HEADS=48", "HIDDEN=4608", "PERCENT=0.035"], "the rotated",
+     "rotary_percent"),
     ("experts.experts_by_expert_parallel", "mixtral-8x7b", ["model.num_experts=12"], "num_experts / EP", "EP"),
     ("experts.experts_by_expert_parallel", "moe-tiny-cpu", ["EP=3"], "num_experts / EP", "EP"),
     ("experts.expert_ranks", "mixtral-8x7b", ["launch.nodes=2"], "experts are spread", "EP"),
@@ -78,9 +83,11 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("t5.halves_of_the_pipeline", "t5-220m", ["PP=10", "GPUS=null"], "the encoder's", "PP"),
     ("t5.halves_of_the_pipeline", "t5-220m", ["PP=4", "DECODERS=7"], "the decoder's layers", "decoder_num_layers"),
     ("t5.recomputed_layers", "t5-220m", ["RECOMPUTE=5"], "the layers of a half", "recompute_num_layers"),
-    ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "model.mamba_head_dim=60"], "mamba_head_dim", "mamba_head_dim"),
-    ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "GROUPS=6"], "mamba_num_groups", "mamba_num_groups"),
-    ("mamba.state_space_shapes", "gpt-345m", [*MAMBA, "TP=8", "GPUS=8"], "TP 8 does not divide", "TP mamba_num_groups"),
+    ("state_space.state_space_shapes", "gpt-345m", [*MAMBA, "model.mamba_head_dim=60"], "mamba_head_dim",
+     "mamba_head_dim"),
+    ("state_space.state_space_shapes", "gpt-345m", [*MAMBA, "GROUPS=6"], "mamba_num_groups", "mamba_num_groups"),
+    ("state_space.state_space_shapes", "gpt-345m", [*MAMBA, "TP=8", "GPUS=8"], "TP 8 does not divide",
+     "TP mamba_num_groups"),
     ("vision.patches", "llama3-8b", ["SEES", "model.vision.image_size=339"], "patch_size 14", "image_size"),
     ("vision.encoder_shapes", "llama3-8b", ["SEES", "model.vision.num_attention_heads=15"],
      "num_attention_heads 15", "num_attention_heads hidden_size"),
@@ -178,10 +185,10 @@ def path_of(name: str, problem: Problem) -> str:
 
 
 def test_every_rule_that_offers_is_here() -> None:
+    modules = {sys.modules[rule.__module__] for rule in rules.RULES} | {of_several_blocks}
     offering = {
-        f"{module.__name__.rpartition('.')[2]}.{name}"
-        for module in vars(rules).values()
-        if inspect.ismodule(module) and hasattr(module, "RULES")
+        f"{module.__name__.removesuffix('.rules').rpartition('.')[2]}.{name}"
+        for module in modules
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__ and "Refusal(" in inspect.getsource(function)
     }

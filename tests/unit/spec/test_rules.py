@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.spec.rules.base import ratio
+from orchestrator.fields.refusals import ratio
 
 TP = "parallelism.tensor_model_parallel_size"
 CP = "parallelism.context_parallel_size"

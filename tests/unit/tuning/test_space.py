@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.spec.rules.base import divisors
+from orchestrator.fields.refusals import divisors
 from orchestrator.tuning.layout import NO_RECOMPUTE, with_layout
 from orchestrator.tuning.space import Space
 

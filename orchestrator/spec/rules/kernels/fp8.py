@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import CP, HIDDEN, MICRO, PP, TP
+from orchestrator.fields.refusals import Refusal, around, divisors_of, multiples_of, quotient
+from orchestrator.models.blocks.experts.rules import ETP, EXPERT_WIDTH, SHARED
+from orchestrator.models.blocks.grouped_query_attention.rules import GROUPS, HEADS
 from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.rules.base import Refusal, Rule, around, divisors_of, multiples_of, quotient
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.rules.kernels.recomputation import MODULES, OFFLOADED
-from orchestrator.spec.rules.model.experts import ETP, EXPERT_WIDTH, SHARED
-from orchestrator.spec.rules.parallelism.divisibility import GROUPS, HEADS, HIDDEN
 from orchestrator.spec.rules.parallelism.stages import LAYERS
-from orchestrator.spec.rules.parallelism.topology import CP, MICRO, PP, TP
 from orchestrator.spec.sections.fp8 import Fp8Spec
 
 FP8, RECIPE = "precision.fp8", "precision.fp8.recipe"

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from math import gcd
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import PP, TP
+from orchestrator.fields.refusals import Refusal, Unavailable, divisors_of, quotient
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.stages import layers_of_chunks
-from orchestrator.spec.rules.base import Refusal, Rule, Unavailable, divisors_of, quotient
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.rules.parallelism.stages import LAYERS
-from orchestrator.spec.rules.parallelism.topology import PP, TP
 
 GRANULARITY, MODULES = "runtime.recompute_granularity", "runtime.recompute_modules"
 DISTRIBUTE, OFFLOADED = "runtime.distribute_saved_activations", "runtime.cpu_offloading_num_layers"

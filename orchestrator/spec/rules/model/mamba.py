@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.models.blocks.registry import STATE_SPACE
-from orchestrator.models.blocks.state_space.matrices import state_space_heads, state_space_width
-from orchestrator.models.layers import MIXERS, layers
+from orchestrator.models.layers import MIXERS
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
-from orchestrator.spec.rules.parallelism.topology import TP
+from orchestrator.spec.rules.base import Rule
 
 FAMILY, PATTERN = "model.architecture", "model.hybrid_override_pattern"
-WIDTH, GROUPS = "model.mamba_head_dim", "model.mamba_num_groups"
 _FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith(("hybrid_", "mamba_")))
 _RATIOS = ("hybrid_attention_ratio", "hybrid_mlp_ratio")
 _NOT_OF_HYBRIDS = {
@@ -67,27 +63,4 @@ def pattern(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (PATTERN, "model.num_layers"), f"write num_layers: {len(written)}, or a letter for each")
 
 
-def state_space_shapes(job: JobSections) -> Iterator[Problem]:
-    """Heads divide the width, groups the heads, and tensor parallelism both."""
-    model, tp = job.model, job.parallelism.tensor_model_parallel_size
-    if not model.family.is_hybrid or (STATE_SPACE,) not in layers(model):
-        return
-    width, head, groups = state_space_width(model), model.mamba_head_dim, model.mamba_num_groups
-    if width % head:
-        message = f"mamba_head_dim {head} does not divide 2 x hidden_size: {quotient(width, head)}"
-        paths = (WIDTH, "model.hidden_size")
-        yield Refusal(message, paths, "write mamba_num_heads", offers=(divisors_of(width, WIDTH, head),))
-        return
-    heads = state_space_heads(model)
-    if heads % groups:
-        message = f"mamba_num_groups {groups} does not divide the {heads} heads: {quotient(heads, groups)}"
-        yield Refusal(message, (GROUPS, FAMILY), offers=(divisors_of(heads, GROUPS, groups),))
-    for name, count in (("groups", groups), ("heads", heads)):
-        if count % tp:
-            message = f"TP {tp} does not divide the {count} {name} of state space layers: {quotient(count, tp)}"
-            path = f"model.mamba_num_{name}"
-            offers = (divisors_of(count, TP, tp), multiples_of(tp, path, count))
-            yield Refusal(message, (TP, path, FAMILY), offers=offers)
-
-
-RULES: tuple[Rule, ...] = (hybrids_only, pattern, state_space_shapes)
+RULES: tuple[Rule, ...] = (hybrids_only, pattern)

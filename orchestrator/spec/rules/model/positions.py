@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 
 from orchestrator.errors import Problem
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Refusal, SuggestedValues, Unavailable
 
-PERCENT = "model.rotary_percent"
 BYTE_LEVEL_TOKENS = 261
 """The bytes, the end of a document, and [PAD], [CLS], [SEP] and [MASK] of masked language models."""
-
-
-def rotary(job: JobSections) -> Iterator[Problem]:
-    """Rotary positions turn pairs of channels."""
-    model = job.model
-    kind, percent = model.position_embedding_type, model.rotary_percent
-    if kind != "rope":
-        if percent != ModelSpec.model_fields["rotary_percent"].default:
-            message = f"is for rotary positions, and position_embedding_type is {kind}"
-            yield Problem(message, (PERCENT, "model.position_embedding_type"), "leave it out")
-        return
-    if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
-        raise Unavailable("head_dim")
-    width = model.head_dim
-    rotated = int(width * percent)
-    if rotated % 2 or rotated == 0:
-        message = (
-            f"the rotated part of a head must be even: head width · rotary_percent = {width} · {percent:g} → {rotated}"
-        )
-        lower = rotated // 2 * 2
-        offer = SuggestedValues(PERCENT, _shares((lower,), width), _shares((lower + 2,), width))
-        paths = (PERCENT, "model.kv_channels", "model.num_attention_heads", "model.hidden_size")
-        yield Refusal(message, paths, "write wider heads", offers=(offer,))
-
-
-def _shares(parts: tuple[int, ...], width: int) -> tuple[float, ...]:
-    """What to write for so many channels of a head: rounded up, as what is rotated is rounded down."""
-    return tuple(ceil(part / width * 1e6) / 1e6 for part in parts if 0 < part <= width)
 
 
 def learned_positions(job: JobSections) -> Iterator[Problem]:
@@ -83,7 +52,6 @@ def vocabulary_padding(job: JobSections) -> Iterator[Problem]:
 
 
 RULES = (
-    rotary,
     learned_positions,
     vocabulary_of_bytes,
     vocabulary_padding,

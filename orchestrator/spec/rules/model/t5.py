@@ -7,12 +7,13 @@ from math import gcd
 
 from orchestrator.errors import Problem
 from orchestrator.fields.base import Section
+from orchestrator.fields.paths import PP, TP, VP
+from orchestrator.fields.refusals import Refusal, Unavailable, around, divisors_of, multiples_of, quotient
 from orchestrator.spec.encoder_decoder import HALVES, layers_of, layers_of_stage, stages_of
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.parallelism import ParallelismSpec
 from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Refusal, Rule, Unavailable, around, divisors_of, multiples_of, quotient
-from orchestrator.spec.rules.parallelism.topology import PP, TP, VP
+from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections.data import DataSpec
 from orchestrator.spec.sections.runtime import RuntimeSpec
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import TP
+from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quotient
 from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.rules.base import Refusal, Rule, divisors_of, multiples_of, quotient
-from orchestrator.spec.rules.parallelism.topology import TP
+from orchestrator.spec.rules.base import Rule
 
 VISION, FROZEN = "model.vision", "model.vision.freeze"
 _IMAGE, _PATCH = "model.vision.image_size", "model.vision.patch_size"

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import PP, VP
+from orchestrator.fields.refusals import Refusal, Unavailable, around, divisors_of, multiples_of, quotient, ratio
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.stage_letters import EMBEDDING as EMBEDDING_LETTER
 from orchestrator.spec.layout.stage_letters import LAYER, chunks_of
 from orchestrator.spec.layout.stage_letters import LOSS as LOSS_LETTER
-from orchestrator.spec.rules.base import (
-    Refusal,
-    Rule,
-    Unavailable,
-    around,
-    divisors_of,
-    multiples_of,
-    quotient,
-    ratio,
-)
-from orchestrator.spec.rules.parallelism.topology import PP, VP
+from orchestrator.spec.rules.base import Rule
 
 LAYERS = "model.num_layers"
 LETTERS = "parallelism.pipeline_model_parallel_layout"

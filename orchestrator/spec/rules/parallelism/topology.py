@@ -6,18 +6,10 @@ from collections.abc import Iterator
 from math import gcd
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import COUNT, CP, DP, GLOBAL, GPUS, LENGTH, MICRO, NODES, PP, TP, VP
+from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, ratio
 from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.rules.base import Refusal, divisors_of, micro_batches, multiples_of, ratio, replicas
-
-TP = "parallelism.tensor_model_parallel_size"
-PP = "parallelism.pipeline_model_parallel_size"
-VP = "parallelism.virtual_pipeline_model_parallel_size"
-CP = "parallelism.context_parallel_size"
-EP = "parallelism.expert_model_parallel_size"
-DP = "parallelism.data_parallel_size"
-NODES, GPUS = "launch.nodes", "launch.gpus_per_node"
-MICRO, GLOBAL, COUNT = "batch.micro_batch_size", "batch.global_batch_size", "batch.num_micro_batches"
-LENGTH = "model.seq_length"
+from orchestrator.spec.rules.base import micro_batches, replicas
 
 
 def world_size(job: JobSections) -> Iterator[Problem]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.errors import Problem
+from orchestrator.fields.refusals import Unavailable
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.ramp import BatchStage, last_samples, samples_at, whole_steps
-from orchestrator.spec.rules.base import Rule, Unavailable, stages_of
+from orchestrator.spec.rules.base import Rule, stages_of
 from orchestrator.spec.sections.optimizer import OptimizerSpec
 from orchestrator.spec.sections.schedule import ScheduleSpec
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.errors import Problem
+from orchestrator.fields.paths import COUNT, DP, GLOBAL, GPUS, MICRO, PP, VP
+from orchestrator.fields.refusals import Refusal, Unavailable, around, divisors_of, multiples_of, quotient, ratio
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.ramp import samples_at
-from orchestrator.spec.rules.base import (
-    Refusal,
-    Unavailable,
-    around,
-    divisors_of,
-    multiples_of,
-    quotient,
-    ratio,
-    replicas,
-    stages_of,
-)
-from orchestrator.spec.rules.parallelism.topology import COUNT, DP, GLOBAL, GPUS, MICRO, PP, VP
+from orchestrator.spec.rules.base import replicas, stages_of
 
 RAMPUP = "batch.rampup_batch_size"
 PER_TOKEN = "batch.calculate_per_token_loss"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem
-from orchestrator.spec.job_sections import JobSections
-from orchestrator.spec.model import ModelSpec
-from orchestrator.spec.rules.base import Refusal, Unavailable, divisors_of, multiples_of, quotient, ratio
-from orchestrator.spec.rules.parallelism.topology import CP, DP, EP, GPUS, TP
+from orchestrator.fields.paths import CP, DP, EP, GPUS, TP
+from orchestrator.fields.refusals import Refusal, Unavailable, divisors_of, multiples_of, quotient, ratio
+from orchestrator.models.blocks.experts.fields import ExpertsSpec
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.job_fields import Job
+    from orchestrator.models.blocks.model_fields import ExpertFields
+    from orchestrator.models.blocks.protocols import Rule, RulesByTopic
 
 EXPERTS, ETP = "model.num_experts", "parallelism.expert_tensor_parallel_size"
 PER_TOKEN = "batch.calculate_per_token_loss"
@@ -16,15 +21,15 @@ TOPK, COEFF, BALANCING = "model.moe_router_topk", "model.moe_aux_loss_coeff", "m
 EXPERT_WIDTH, SHARED = "model.moe_ffn_hidden_size", "model.moe_shared_expert_intermediate_size"
 CAPACITY = "model.moe_expert_capacity_factor"
 BIAS, GROUPED = "model.add_bias_linear", "model.moe_grouped_gemm"
-_FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith("moe_"))
+_FIELDS = tuple(name for name in ExpertsSpec.model_fields if name != "num_experts")
 
 
-def experts_are_there(job: JobSections) -> Iterator[Problem]:
+def experts_are_there(job: Job[ExpertFields]) -> Iterator[Problem]:
     """What is said of experts is said of a model that has some."""
     if job.model.has_experts:
         return
     for name in _FIELDS:
-        if getattr(job.model, name) != ModelSpec.model_fields[name].default:
+        if getattr(job.model, name) != ExpertsSpec.model_fields[name].default:
             message = "is for a model with experts, and num_experts is not written"
             yield Problem(message, (f"model.{name}", EXPERTS), "write num_experts, or leave it out")
     for path, size in ((EP, job.parallelism.expert_model_parallel_size), (ETP, _written_tensor_parallel(job))):
@@ -33,18 +38,18 @@ def experts_are_there(job: JobSections) -> Iterator[Problem]:
             yield Problem(f"{name} {size} spreads experts, and the model has none", (path, EXPERTS), "write 1")
 
 
-def _written_tensor_parallel(job: JobSections) -> int:
+def _written_tensor_parallel(job: Job[ExpertFields]) -> int:
     return job.parallelism.expert_tensor_parallel_size or 1
 
 
-def decoder_experts(job: JobSections) -> Iterator[Problem]:
+def decoder_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Only the decoder has layers with experts."""
     if job.model.has_experts and "experts" not in job.model.family.supports:
-        message = f"experts are for architecture: gpt, and this is {job.model.architecture}"
+        message = f"experts are for architecture: gpt, and this is {job.model.family.name}"
         yield Problem(message, (EXPERTS, "model.architecture"), "leave num_experts out")
 
 
-def layers_with_experts(job: JobSections) -> Iterator[Problem]:
+def layers_with_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """A list says of every layer whether it has experts, and some have."""
     frequency, layers = job.model.moe_layer_freq, job.model.num_layers
     if not isinstance(frequency, list):
@@ -57,7 +62,7 @@ def layers_with_experts(job: JobSections) -> Iterator[Problem]:
         yield Problem("no layer has experts", (*paths, EXPERTS), "write 1 for some layer, or leave num_experts out")
 
 
-def chosen_experts(job: JobSections) -> Iterator[Problem]:
+def chosen_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """A token is routed to some of the experts; alone, the chosen one needs a weight that is not always 1."""
     model = job.model
     if not model.has_experts:
@@ -75,7 +80,7 @@ def chosen_experts(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (TOPK, "model.moe_router_pre_softmax"), "write moe_router_pre_softmax: true")
 
 
-def balancing(job: JobSections) -> Iterator[Problem]:
+def balancing(job: Job[ExpertFields]) -> Iterator[Problem]:
     """A load-balancing loss has a kind, and dropping tokens goes with one."""
     model = job.model
     kind = model.moe_router_load_balancing_type
@@ -95,7 +100,7 @@ def balancing(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (CAPACITY, BALANCING), "leave one of them out")
 
 
-def experts_by_expert_parallel(job: JobSections) -> Iterator[Problem]:
+def experts_by_expert_parallel(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Each expert-parallel rank holds equally many experts."""
     experts, ep = job.model.expert_count, job.parallelism.expert_model_parallel_size
     if experts % ep:
@@ -104,7 +109,7 @@ def experts_by_expert_parallel(job: JobSections) -> Iterator[Problem]:
         yield Refusal(message, (EP, EXPERTS), offers=offers)
 
 
-def expert_ranks(job: JobSections) -> Iterator[Problem]:
+def expert_ranks(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Experts share out the ranks of a stage: ETP · EP divides TP · CP · DP."""
     parallelism = job.parallelism
     etp, ep = parallelism.expert_tensor_parallel, parallelism.expert_model_parallel_size
@@ -124,7 +129,7 @@ def expert_ranks(job: JobSections) -> Iterator[Problem]:
     yield Refusal(message, (EP, ETP, DP, GPUS, TP, CP), offers=offers)
 
 
-def expert_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+def expert_tensor_parallel(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Experts are split over some of the tensor-parallel ranks, evenly."""
     etp, tp = job.parallelism.expert_tensor_parallel, job.parallelism.tensor_model_parallel_size
     if job.model.has_experts and tp % etp:
@@ -132,7 +137,7 @@ def expert_tensor_parallel(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (ETP, TP), "leave expert_tensor_parallel_size out, or write 1 for whole experts")
 
 
-def experts_with_tensor_parallel(job: JobSections) -> Iterator[Problem]:
+def experts_with_tensor_parallel(job: Job[ExpertFields]) -> Iterator[Problem]:
     """With TP > 1 each rank routes its own part of the sequence: megatron-core trains experts with SP only."""
     tp = job.parallelism.tensor_model_parallel_size
     if job.model.has_experts and tp > 1 and not job.parallelism.uses_sequence_parallel:
@@ -140,7 +145,7 @@ def experts_with_tensor_parallel(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("parallelism.sequence_parallel", TP, EXPERTS), "write sequence_parallel: true")
 
 
-def experts_without_biases(job: JobSections) -> Iterator[Problem]:
+def experts_without_biases(job: Job[ExpertFields]) -> Iterator[Problem]:
     """megatron-core adds a bias in place to what an expert's last layer returns, which autograd refuses; split or
     shared experts cannot have one at all.
     """
@@ -149,7 +154,7 @@ def experts_without_biases(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (BIAS, EXPERTS), "write add_bias_linear: false")
 
 
-def expert_widths(job: JobSections) -> Iterator[Problem]:
+def expert_widths(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Each rank holds an equal part of the experts that it shares."""
     model, parallelism = job.model, job.parallelism
     if not model.has_experts:
@@ -166,7 +171,7 @@ def expert_widths(job: JobSections) -> Iterator[Problem]:
         yield Refusal(message, (SHARED, TP), offers=offers)
 
 
-def grouped_gemm(job: JobSections) -> Iterator[Problem]:
+def grouped_gemm(job: Job[ExpertFields]) -> Iterator[Problem]:
     """One kernel for all experts of a rank is Transformer Engine's, on a GPU."""
     runtime = job.runtime
     if not job.model.moe_grouped_gemm:
@@ -179,7 +184,7 @@ def grouped_gemm(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (GROUPED, "runtime.layers"), "leave it out, or write layers: transformer_engine")
 
 
-def recomputed_experts(job: JobSections) -> Iterator[Problem]:
+def recomputed_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """A module that is recomputed is there: `mlp` is a dense MLP, `moe` the experts of a layer that has some."""
     modules, paths = job.runtime.recompute_modules or (), ("runtime.recompute_modules", EXPERTS)
     if "moe" in modules and not job.model.has_experts:
@@ -188,18 +193,21 @@ def recomputed_experts(job: JobSections) -> Iterator[Problem]:
         yield Problem("`mlp` is a dense MLP, and every layer has experts instead", paths, "write moe")
 
 
-RULES = (
-    experts_are_there,
-    decoder_experts,
-    layers_with_experts,
-    chosen_experts,
-    balancing,
-    experts_by_expert_parallel,
-    expert_ranks,
-    expert_tensor_parallel,
-    experts_with_tensor_parallel,
-    experts_without_biases,
-    expert_widths,
-    grouped_gemm,
-    recomputed_experts,
-)
+TENSOR_PARALLEL: tuple[Rule, ...] = (expert_widths,)
+RULES: RulesByTopic = {
+    "experts": (
+        experts_are_there,
+        decoder_experts,
+        layers_with_experts,
+        chosen_experts,
+        balancing,
+        experts_by_expert_parallel,
+        expert_ranks,
+        expert_tensor_parallel,
+        experts_with_tensor_parallel,
+        experts_without_biases,
+        expert_widths,
+        grouped_gemm,
+        recomputed_experts,
+    ),
+}

@@ -1,0 +1,11 @@
+"""Where fields stand that rules of several rooms point at."""
+
+TP = "parallelism.tensor_model_parallel_size"
+PP = "parallelism.pipeline_model_parallel_size"
+VP = "parallelism.virtual_pipeline_model_parallel_size"
+CP = "parallelism.context_parallel_size"
+EP = "parallelism.expert_model_parallel_size"
+DP = "parallelism.data_parallel_size"
+NODES, GPUS = "launch.nodes", "launch.gpus_per_node"
+MICRO, GLOBAL, COUNT = "batch.micro_batch_size", "batch.global_batch_size", "batch.num_micro_batches"
+HIDDEN, LENGTH = "model.hidden_size", "model.seq_length"

@@ -1,0 +1,161 @@
+"""Heads and their groups, rotary positions, and attention windows: what goes with them, and how ranks share heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import Problem
+from orchestrator.fields.paths import HIDDEN, TP
+from orchestrator.fields.refusals import (
+    Refusal,
+    SuggestedValues,
+    Unavailable,
+    around,
+    divisors_of,
+    multiples_of,
+    quotient,
+)
+from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
+from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
+from orchestrator.models.blocks.rules import by_tensor_parallel
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.job_fields import Job
+    from orchestrator.models.blocks.model_fields import GroupedQueryFields
+    from orchestrator.models.blocks.protocols import Rule, RulesByTopic
+
+HEADS, GROUPS = "model.num_attention_heads", "model.num_query_groups"
+PERCENT, POSITIONS = "model.rotary_percent", "model.position_embedding_type"
+SCALING = "model.rope_scaling"
+WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
+_ONLY_FOR = {
+    "low_freq_factor": "llama3",
+    "high_freq_factor": "llama3",
+    "beta_fast": "yarn",
+    "beta_slow": "yarn",
+    "attention_factor": "yarn",
+}
+
+
+def heads_by_tensor_parallel(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Each tensor-parallel rank holds whole query heads."""
+    yield from by_tensor_parallel(job, "num_attention_heads", job.model.num_attention_heads, HEADS)
+
+
+def query_groups_by_tensor_parallel(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Each tensor-parallel rank holds whole key/value heads, or equally many ranks share each of them."""
+    groups, tp = job.model.num_query_groups, job.parallelism.tensor_model_parallel_size
+    if groups is not None and groups % tp and tp % groups:
+        message = f"num_query_groups / TP or TP / num_query_groups must be whole: {quotient(groups, tp)}"
+        offers = (around(TP, tp), around(GROUPS, groups))
+        yield Refusal(message, (TP, GROUPS), offers=offers)
+
+
+def heads_by_query_groups(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Each key/value head serves equally many query heads."""
+    heads, groups = job.model.num_attention_heads, job.model.query_groups
+    if heads % groups:
+        message = f"num_attention_heads / num_query_groups must be whole: {quotient(heads, groups)}"
+        offers = (divisors_of(heads, GROUPS, groups), multiples_of(groups, HEADS, heads))
+        yield Refusal(message, (GROUPS, HEADS), offers=offers)
+
+
+def hidden_by_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Heads share the hidden size, unless kv_channels says how wide they are."""
+    model = job.model
+    if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
+        hidden, heads = model.hidden_size, model.num_attention_heads
+        message = f"hidden_size / num_attention_heads must be whole: {quotient(hidden, heads)}"
+        offers = (divisors_of(hidden, HEADS, heads), multiples_of(heads, HIDDEN, hidden))
+        yield Refusal(message, (HEADS, HIDDEN), "write kv_channels", offers=offers)
+
+
+def rotary(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Rotary positions turn pairs of channels."""
+    model = job.model
+    kind, percent = model.position_embedding_type, model.rotary_percent
+    if kind != "rope":
+        if percent != GroupedQueryAttentionSpec.model_fields["rotary_percent"].default:
+            message = f"is for rotary positions, and position_embedding_type is {kind}"
+            yield Problem(message, (PERCENT, POSITIONS), "leave it out")
+        return
+    if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
+        raise Unavailable("head_dim")
+    width = model.head_dim
+    rotated = int(width * percent)
+    if rotated % 2 or rotated == 0:
+        message = (
+            f"the rotated part of a head must be even: head width · rotary_percent = {width} · {percent:g} → {rotated}"
+        )
+        lower = rotated // 2 * 2
+        offer = SuggestedValues(PERCENT, _shares((lower,), width), _shares((lower + 2,), width))
+        paths = (PERCENT, "model.kv_channels", HEADS, HIDDEN)
+        yield Refusal(message, paths, "write wider heads", offers=(offer,))
+
+
+def _shares(parts: tuple[int, ...], width: int) -> tuple[float, ...]:
+    """What to write for so many channels of a head: rounded up, as what is rotated is rounded down."""
+    return tuple(ceil(part / width * 1e6) / 1e6 for part in parts if 0 < part <= width)
+
+
+def rope_scaling(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Scaling is for rotary positions, and each kind has figures of its own."""
+    model, scaling = job.model, job.model.rope_scaling
+    if scaling is None:
+        return
+    if model.position_embedding_type != "rope":
+        message = f"is for rotary positions, and position_embedding_type is {model.position_embedding_type}"
+        yield Problem(message, (SCALING, POSITIONS), "leave it out")
+    for name, kind in _ONLY_FOR.items():
+        if scaling.type != kind and getattr(scaling, name) != RopeScaling.model_fields[name].default:
+            message = f"is for type: {kind}, and type is {scaling.type}"
+            yield Problem(message, (f"{SCALING}.{name}", f"{SCALING}.type"), "leave it out")
+    if scaling.type == "linear":
+        return
+    if scaling.original_max_position_embeddings is None:
+        message = f"{scaling.type} needs original_max_position_embeddings, the longest sequence before the scaling"
+        yield Problem(message, (SCALING,), "write it; Llama 3.1's is 8192")
+    low, high = ("low_freq_factor", "high_freq_factor") if scaling.type == "llama3" else ("beta_slow", "beta_fast")
+    lower, upper = getattr(scaling, low), getattr(scaling, high)
+    if lower >= upper:
+        message = f"{low} must be less than {high}: {lower:g} ≥ {upper:g}"
+        defaults = tuple(RopeScaling.model_fields[name].default for name in (low, high))
+        yield Problem(
+            message, (f"{SCALING}.{low}", f"{SCALING}.{high}"), f"{defaults[0]:g} and {defaults[1]:g} are usual"
+        )
+
+
+def yarn(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """YaRN counts turns by the logarithm of the base, and multiplies whole heads."""
+    model, scaling = job.model, job.model.rope_scaling
+    if scaling is None or scaling.type != "yarn":
+        return
+    if model.rotary_percent < 1.0:
+        message = f"yarn multiplies whole queries and keys, and rotary_percent {model.rotary_percent:g} turns a part"
+        yield Problem(message, (f"{SCALING}.type", "model.rotary_percent"), "write llama3 or linear, or turn all")
+    if model.rotary_base == 1:
+        yield Problem("yarn needs a rotary_base above 1", ("model.rotary_base", SCALING), "10000 is usual")
+
+
+def window_of_some_layers(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Layers are taken out of a window that there is."""
+    model = job.model
+    if model.window_attn_skip_freq is None:
+        return
+    if model.sliding_window is None:
+        message = "says which layers have no window, and there is no sliding_window"
+        yield Problem(message, (SKIP, WINDOW), "leave it out, or write a sliding_window")
+    elif model.window_attn_skip_freq == 1:
+        message = "1 takes every layer out of the window"
+        yield Problem(message, (SKIP, WINDOW), "leave both out, or write 2 or more")
+
+
+TENSOR_PARALLEL: tuple[Rule, ...] = (heads_by_tensor_parallel, query_groups_by_tensor_parallel)
+RULES: RulesByTopic = {
+    "ranks": TENSOR_PARALLEL,
+    "sizes": (heads_by_query_groups, hidden_by_heads),
+    "positions": (rotary,),
+    "variants": (rope_scaling, yarn, window_of_some_layers),
+}
