@@ -23,17 +23,25 @@ import yaml
 from support.problems import codes, problems_of
 
 from orchestrator.cluster.profiles import load_profile
+from orchestrator.data.tasks.files import task_problems
 from orchestrator.errors import Problem, render_problem
 from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.forecast import forecast
+from orchestrator.planning.plan import make_plan
+from orchestrator.planning.verdict import judge
+from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.documents.composition import MAX_EXTENDS
 from orchestrator.spec.loading import load_job, load_text
+from orchestrator.spec.rules import check
 from orchestrator.spec.rules.kernels.cuda_graphs import GRAPHS
 from orchestrator.spec.rules.kernels.flash_attention import ATTENTION
 from orchestrator.spec.rules.parallelism.tensor_overlap import OVERLAP
+from orchestrator.spec.sections.task import TaskSpec
 from orchestrator.spec.yaml.reader import read_text
 from orchestrator.sweeps.loading import load_sweep
 from tests.unit.cluster import test_profiles
-from tests.unit.planning import test_limits
+from tests.unit.planning import test_adapters, test_hyperparameters, test_limits, test_plan
+from tests.unit.planning.conftest import build_job
 from tests.unit.spec import (
     test_attention_backend,
     test_cuda_graphs,
@@ -60,7 +68,14 @@ SMALL_JOBS: list[tuple[str, ...]] = [
     *((*overrides, f"{GRAPHS}=true") for overrides, _ in test_cuda_graphs.OBSTACLES),
     *((*test_attention_backend.PLAIN, *each, f"{ATTENTION}=flash") for each, _ in test_attention_backend.OBSTACLES),
     *((*test_tensor_overlap.PLAIN, *each, f"{OVERLAP}=true") for each, _ in test_tensor_overlap.OBSTACLES),
-    *(("layers=foo",), ("seed=3",), ("lrr=3",), ("optimizer.min_lr=1",), ("tracking.system_metrics_seconds=0.01",)),
+    ("layers=foo",),
+    ("seed=3",),
+    ("lrr=3",),
+    ("optimizer.min_lr=1",),
+    ("optimizer.name=muon",),
+    ("optimizer.name=AdamW",),
+    ("runtime.train_step_arguments={a: 1}",),
+    ("tracking.system_metrics_seconds=0.01",),
 ]
 """Overrides of the small job."""
 
@@ -82,8 +97,8 @@ def wording() -> str:
     told: dict[str, dict[str, None]] = defaultdict(dict)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), mock.patch.dict(os.environ, ENVIRONMENT):
         os.environ.pop("GONE", None)
-        for problem in chain(*wrong_specs().values(), small_jobs(), other_files()):
-            told[problem.code or ""][render_problem(problem).replace("\0", "␀")] = None
+        for problem in chain(*wrong_specs().values(), small_jobs(), planned_jobs(), other_files()):
+            told[problem.code or ""][render_problem(problem).replace("\0", "␀").replace(folder, "/here")] = None
     return "\n\n".join("\n\n".join((f"# {code}", *told[code])) for code in sorted(told)) + "\n"
 
 
@@ -93,6 +108,29 @@ def small_jobs() -> Iterator[Problem]:
         yield from problems_of(partial(load_text, SMALL, overrides=overrides))
     for launch, profile, _ in test_limits.REFUSED:
         yield from what_is_refused(test_limits.job(**launch), test_limits.cluster(**profile))
+    for schedule, _ in test_hyperparameters.UNDER_A_RAMP:
+        yield from check(test_hyperparameters.under_a_ramp(schedule))
+    for sections, _ in (*test_hyperparameters.WRONG, *test_adapters.REFUSED):
+        yield from check(build_job(**sections))
+
+
+def planned_jobs() -> Iterator[Problem]:
+    """Of jobs that keep the rules, and of what they need."""
+    for gpu, recipe in (("A100", "delayed"), ("L40S", "blockwise")):
+        plan = make_plan(build_job(precision={"fp8": {"recipe": recipe}}, launch={"gpu": gpu}))
+        yield from judge(plan, forecast(plan), None).stops
+    yield from make_plan(build_job(data=test_plan.AWAY)).warnings
+    Path("vocab.txt").write_text("[UNK]\n[PAD]\n")
+    data = {"random_tokens": False, "blend": ["a"], "tokenizer": {"type": "wordpiece", "path": "vocab.txt"}}
+    lost = {**data, "tokenizer": {"type": "wordpiece", "path": "nowhere.txt"}}
+    for sections in (
+        {"model": {"architecture": "bert"}, "data": data},
+        {"model": {"vocab_size": 1}, "data": data},
+        {"model": {"vocab_size": None}, "data": lost},
+    ):
+        yield from problems_of(partial(vocabulary, build_job(**sections)))
+    for files in (["nowhere"], ["."]):
+        yield from task_problems(TaskSpec(name="mnli", train=files))
 
 
 def other_files() -> Iterator[Problem]:
