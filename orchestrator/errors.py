@@ -121,7 +121,8 @@ class Problem:
     """One thing that is wrong with a spec.
 
     `paths` are dotted field paths ("parallelism.tensor_model_parallel_size"), the one to point at first. `hint` is the
-    way out; it may have several lines. `code` says which problem it is, for programs: every warning has one.
+    way out; it may have several lines. `code` says which problem it is, for programs and tests. A rule of a
+    spec and what looks for one kind of warning may leave it out: what runs them adds it.
     """
 
     message: str

@@ -111,7 +111,7 @@ def read_profile(path: Path, *, found_by_name: bool = True) -> LoadedDocument[Cl
     if found_by_name and loaded.value.name != path.stem:
         message = f"this profile is found as {path.stem}, by its file, and calls itself {loaded.value.name}"
         hint = f"write name: {path.stem}, or rename the file to {loaded.value.name}{_SUFFIX}"
-        raise SpecError(problems=[loaded.places.placed(Problem(message, ("name",), hint))])
+        raise SpecError(problems=[loaded.places.placed(Problem(message, ("name",), hint, code="profile_name"))])
     return loaded
 
 

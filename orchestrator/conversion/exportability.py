@@ -32,7 +32,7 @@ def export_problems(job: JobSpec) -> Iterator[Problem]:
         family_of_job(job)
     except UserError as error:
         hint = "leave checkpoint.export out; the checkpoints themselves are written all the same"
-        yield Problem(f"cannot be done: {error}", ("checkpoint.export",), hint)
+        yield Problem(f"cannot be done: {error}", ("checkpoint.export",), hint, code=NOT_EXPORTABLE)
 
 
 def export_warnings(job: JobSpec) -> Iterator[Problem]:

@@ -40,8 +40,8 @@ class Source:
     """Why nothing can be trained on it."""
     is_unfit: bool = False
     """Whether it is on this machine, and damaged or made with another tokenizer than the job's."""
-    code: str | None = None
-    """The trouble's, where others meet it too."""
+    code: str = "data"
+    """The trouble's."""
 
     @property
     def is_to_be_made(self) -> bool:
@@ -67,7 +67,7 @@ def survey(
     sources = []
     unread = LOOKED_THROUGH
     for place, entry in _entries(data):
-        code = None
+        code = "data"
         try:
             header, trouble = _look(entry, may_be_made=asked or data.prepare == "auto")
             if header is not None and header.index_bytes <= unread:
@@ -80,7 +80,7 @@ def survey(
             trouble = _otherwise_made(entry, header, tokenizer_hash, sentences, data.chat, vision)
         elif header is None and trouble is None:
             trouble = tokenizer_trouble or _template_trouble(data)
-            code = UNREADABLE_TOKENIZER if tokenizer_trouble is not None else None
+            code = UNREADABLE_TOKENIZER if tokenizer_trouble is not None else code
         is_here = header is not None or _is_here(entry)
         sources.append(Source(place, entry, header, trouble, is_unfit=is_here and trouble is not None, code=code))
     return sources

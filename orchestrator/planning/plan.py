@@ -131,13 +131,14 @@ def _data_warnings(job: JobSpec, words: Vocabulary, data_sets: list[Source], ble
     warnings = []
     if words.tokenizer_size is None and not job.data.random_tokens:
         text = f"the tokenizer {job.data.tokenizer.path} is not on this machine; model.vocab_size is believed"
-        warnings.append(Problem(text, ("data.tokenizer.path", "data.tokenizer")))
+        warnings.append(Problem(text, ("data.tokenizer.path", "data.tokenizer"), code="data"))
     for each in data_sets:
         if each.trouble is not None:
-            warnings.append(Problem(each.trouble, (each.place, each.place.partition("[")[0])))
+            paths = (each.place, each.place.partition("[")[0])
+            warnings.append(Problem(each.trouble, paths, code="data"))
     if not job.data.random_tokens:
         warnings += task_problems(job.task)
-    return [*warnings, *(Problem(text, ("data.blend",)) for text in blend.warnings)]
+    return [*warnings, *(Problem(text, ("data.blend",), code="data") for text in blend.warnings)]
 
 
 def _data_notes(job: JobSpec, data_sets: list[Source], blend: BlendReport) -> list[str]:

@@ -120,7 +120,7 @@ def _coded(found: Iterable[tuple[str, Iterable[Problem]]]) -> Iterator[Problem]:
 def _data_stops(plan: Plan, said: Container[str]) -> Iterator[Problem]:
     for text in plan.blend.stops:
         if text not in said:
-            yield Problem(text, _DATA)
+            yield Problem(text, _DATA, code="data")
 
 
 def _cannot_multiply(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
@@ -130,7 +130,7 @@ def _cannot_multiply(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
         return
     message = f"{device.name} does not multiply in FP8"
     hint = "leave precision.fp8 out, or take a GPU of Ada's or Hopper's generation or later"
-    yield Problem(message, ("precision.fp8", "launch.gpu"), hint)
+    yield Problem(message, ("precision.fp8", "launch.gpu"), hint, code="gpu_without_fp8")
 
 
 def _cannot_scale_blocks(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
@@ -139,14 +139,15 @@ def _cannot_scale_blocks(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
     if fp8 is None or fp8.recipe != "blockwise" or device.generation != "Ada" or forecast.choice.is_assumed:
         return
     message = f"{device.name}, of Ada's generation, scales whole tensors only"
-    yield Problem(message, ("precision.fp8.recipe", "launch.gpu"), "write delayed or tensorwise")
+    hint = "write delayed or tensorwise"
+    yield Problem(message, ("precision.fp8.recipe", "launch.gpu"), hint, code="gpu_without_fp8_recipe")
 
 
 def too_large(forecast: Forecast) -> list[Problem]:
     """That a job does not fit into the memory of its GPUs, where it is known which they are."""
     if forecast.fit != "does not fit" or forecast.choice.is_assumed:
         return []
-    return [Problem(_memory_line(forecast), _MEMORY)]
+    return [Problem(_memory_line(forecast), _MEMORY, code="out_of_memory")]
 
 
 def _does_not_fit(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:

@@ -51,6 +51,7 @@ def vocabulary(job: JobSpec) -> Vocabulary:
                     f"{written} is smaller than the tokenizer's {counted} tokens",
                     ("model.vocab_size", "data.tokenizer"),
                     hint=f"write at least {counted}, or leave it out to take the tokenizer's size",
+                    code="vocabulary_too_small",
                 )
             ]
         )
@@ -77,7 +78,8 @@ def _check_masked_lm_tokens(job: JobSpec) -> None:
     if missing:
         message = f"BERT needs {', '.join(MASKED_LM_TOKENS.values())}, and the tokenizer has no {', '.join(missing)}"
         hint = "use a WordPiece vocabulary, or byte_level"
-        raise SpecError(problems=[Problem(message, ("data.tokenizer.path", "data.tokenizer"), hint)])
+        paths = ("data.tokenizer.path", "data.tokenizer")
+        raise SpecError(problems=[Problem(message, paths, hint, code="missing_tokens")])
 
 
 def _tokenizer_is_here(job: JobSpec) -> bool:

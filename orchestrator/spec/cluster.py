@@ -157,10 +157,12 @@ def _unlisted(field: str, value: str | None, listed: list[str]) -> Iterator[Prob
         if name not in listed:
             near = closest(name, listed)
             hint = f"did you mean {' or '.join(near)}?" if near else f"partitions: {', '.join(listed)}"
-            yield Problem(f"there is no partition {name} in partitions", (field, "partitions"), hint)
+            message = f"there is no partition {name} in partitions"
+            yield Problem(message, (field, "partitions"), hint, code="unknown_partition")
 
 
 def _type_is_asked_for(cluster: ClusterSpec) -> Iterator[Problem]:
     if cluster.gpu_type is not None and cluster.gpu_request == "none":
         message = "a type of GPU is asked for together with their number, and gpu_request is none"
-        yield Problem(message, ("gpu_type", "gpu_request"), "leave it out, or write gpu_request: gres")
+        hint = "leave it out, or write gpu_request: gres"
+        yield Problem(message, ("gpu_type", "gpu_request"), hint, code="gpu_type_without_request")

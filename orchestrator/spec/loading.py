@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeAlias
 
@@ -74,7 +74,7 @@ def _load(composition: Composition, overrides: Sequence[str], also: Check | None
     if composition.sweep is not None:
         hint = "`orchestrator sweep run` runs them all, and with --dry-run shows them"
         message = "this file describes several jobs, and this command takes one"
-        composition.problems.append(Problem(message, ("sweep",), hint, composition.sweep.location))
+        composition.problems.append(Problem(message, ("sweep",), hint, composition.sweep.location, "unexpected_sweep"))
     apply_preset(composition)
     return load_composition(composition, also)
 
@@ -157,8 +157,8 @@ def load_resolved(path: Path) -> JobSpec:
         examination = Examination(set(), [])
         examination.examine(JobSpec, _known(data, JOB))
         place = Location(str(path))
-        problems = [Problem(found.message, found.paths, found.hint, place) for found in examination.problems]
-        raise SpecError(problems or [Problem(str(error), location=place)]) from error
+        problems = [replace(found, location=place) for found in examination.problems]
+        raise SpecError(problems or [Problem(str(error), location=place, code="damaged_spec")]) from error
 
 
 def _known(data: Any, shape: Shape | None) -> Any:

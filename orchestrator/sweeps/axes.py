@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import Problem
@@ -78,13 +78,13 @@ def read_axes(written: dict[str, LocatedValue], spec: SweepSpec) -> Axes:
         place = next(iter(written.values())).location if written else None
         message = "says nothing to vary"
         way_out = "write grid, zip, list or random: for example grid: {optimizer.lr: [1e-4, 3e-4]}"
-        reader.problems.append(Problem(message, ("sweep",), way_out, place))
+        reader.problems.append(Problem(message, ("sweep",), way_out, place, "nothing_to_vary"))
     axes = Axes(parts, reader.problems)
     reader.problems.extend(_overlaps(parts))
     if not reader.problems and axes.size > MAX_POINTS:
         counts = " · ".join(str(len(part)) for part in parts)
         message = f"makes {counts} = {axes.size:,} combinations; a sweep has at most {MAX_POINTS:,}"
-        reader.problems.append(Problem(message, ("sweep",), "use random, or fewer values"))
+        reader.problems.append(Problem(message, ("sweep",), "use random, or fewer values", code="too_many_cells"))
     return axes
 
 
@@ -105,7 +105,8 @@ def _overlaps(parts: list[list[Point]]) -> Iterator[Problem]:
                 inside = path.startswith(f"{other}.") or other.startswith(f"{path}.")
                 if where != number and (inside or path == other):
                     message = "is varied twice" if path == other else f"is varied inside {other}, which is varied too"
-                    yield Problem(message, (path,), f"first at {first.written.location}", setting.written.location)
+                    place = setting.written.location
+                    yield Problem(message, (path,), f"first at {first.written.location}", place, "varied_twice")
             seen.setdefault(path, (number, setting))
 
 
@@ -119,7 +120,8 @@ class _Reader:
         if path is None:
             return []
         if not _items(values):
-            self.problems.append(Problem("expects a list of values", (name,), location=values.location))
+            message = "expects a list of values"
+            self.problems.append(Problem(message, (name,), location=values.location, code="wrong_type"))
         return [point for item in _items(values) if (point := self.value(path, item)) is not None]
 
     def point(self, item: LocatedValue) -> Point:
@@ -130,7 +132,7 @@ class _Reader:
             settings = (self.value(path, value) or {}) if path is not None else {}
             for twice in [path for path in settings if any(_inside(path, other) for other in point)]:
                 message = "is given twice in one cell"
-                self.problems.append(Problem(message, (twice,), location=value.location))
+                self.problems.append(Problem(message, (twice,), location=value.location, code="varied_twice"))
             point |= settings
         return point
 
@@ -143,7 +145,8 @@ class _Reader:
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
             message = f"values taken side by side must be equally many: {said}"
-            self.problems.append(Problem(message, ("sweep.zip",), location=columns[0][1].location))
+            place = columns[0][1].location
+            self.problems.append(Problem(message, ("sweep.zip",), location=place, code="unequal_lengths"))
             return []
         return [self.rows([self.column(name, values) for name, values in columns])]
 
@@ -157,7 +160,8 @@ class _Reader:
             path = self.path(name, written, choices)
             distribution = spec.random.fields.get(name)
             if distribution is None:
-                self.problems.append(Problem("expects a distribution", (name,), location=written.location))
+                message = "expects a distribution"
+                self.problems.append(Problem(message, (name,), location=written.location, code="wrong_type"))
             if path is None or distribution is None:
                 continue
             legal = [point for item in choices if (point := self.value(path, item)) is not None]
@@ -181,9 +185,11 @@ class _Reader:
     def path(self, name: str, written: LocatedValue, values: Sequence[LocatedValue]) -> str | None:
         path = resolve(name, [value.content for value in values])
         if path is None:
-            self.problems.append(Problem("there is no such field in a job spec", (name,), hint(name), written.location))
+            message = "there is no such field in a job spec"
+            self.problems.append(Problem(message, (name,), hint(name), written.location, "unknown_key"))
         elif path in _FIXED:
-            self.problems.append(Problem("cannot be varied", (name,), _FIXED[path], written.location))
+            problem = Problem("cannot be varied", (name,), _FIXED[path], written.location, "fixed_key")
+            self.problems.append(problem)
             return None
         return path
 
@@ -208,9 +214,7 @@ class _Reader:
         view = examination.examine(sections()[place], data, place)
         found = [*plain.problems, *examination.problems]
         if found:
-            self.problems.extend(
-                Problem(problem.message, problem.paths, problem.hint, written.location) for problem in found
-            )
+            self.problems.extend(replace(problem, location=written.location) for problem in found)
             return None
         key = ".".join(path.split(".")[len(place) :])
         return Setting(path, written, value_at(view, key) if written.content is not None else default_of(path))

@@ -67,7 +67,9 @@ class PlacedCondition:
             return self.condition.holds(lookup)
         except ConditionError as error:
             message = f"{shorten(self.condition.text)}: {error}"
-            raise SpecError([Problem(message, ("sweep.when",), f"in the cell {cell}", self.location)]) from error
+            raise SpecError(
+                [Problem(message, ("sweep.when",), f"in the cell {cell}", self.location, "condition_failed")]
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,9 @@ def expand(base: Composition, points: Iterable[Point], conditions: Sequence[Plac
             found.cells.append(cell)
         if len(found.cells) + len(found.pruned) > MAX_CELLS:
             message = f"makes more than {MAX_CELLS:,} cells"
-            raise SpecError([Problem(message, ("sweep",), "use random, or fewer values", base.root.location)])
+            raise SpecError(
+                [Problem(message, ("sweep",), "use random, or fewer values", base.root.location, "too_many_cells")]
+            )
     return found
 
 

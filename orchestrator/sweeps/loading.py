@@ -130,13 +130,14 @@ def _conditions(sweep: LocatedValue, spec: SweepSpec) -> tuple[list[PlacedCondit
         try:
             condition = read_condition(text)
         except ConditionError as error:
-            problems.append(Problem(f"{shorten(text)}: {error}", ("sweep.when",), location=place.location))
+            message = f"{shorten(text)}: {error}"
+            problems.append(Problem(message, ("sweep.when",), location=place.location, code="condition_syntax"))
             continue
         paths = {name: name if name in DERIVED else resolve(name) for name in condition.names}
         for name, path in paths.items():
             if path is None:
                 message = f"{shorten(text)}: there is no field {shorten(name)}"
-                problems.append(Problem(message, ("sweep.when",), hint(name), place.location))
+                problems.append(Problem(message, ("sweep.when",), hint(name), place.location, "unknown_key"))
         known = {name: path for name, path in paths.items() if path is not None}
         conditions.append(PlacedCondition(condition, known, place.location))
     return conditions, problems
@@ -164,7 +165,8 @@ def _related(one: str, other: str) -> bool:
 
 def _no_sweep(composition: Composition) -> Problem:
     hint = "write a `sweep:` section, or run the one job with `orchestrator run`"
-    return Problem("says nothing of a sweep", ("sweep",), hint, Location(composition.root.location.source))
+    place = Location(composition.root.location.source)
+    return Problem("says nothing of a sweep", ("sweep",), hint, place, "missing_key")
 
 
 def _job_name(base: Composition, cells: Cells) -> str:

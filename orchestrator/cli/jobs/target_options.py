@@ -81,14 +81,15 @@ def _gpu_problems_of(profile: LoadedDocument[ClusterSpec]) -> list[Problem]:
     except SpecError as error:
         return error.problems
     except UserError as error:
-        return [profile.places.placed(Problem(str(error), ("gpu",)))] if gpu is not None else []
+        return [profile.places.placed(Problem(str(error), ("gpu",), code="unknown_gpu"))] if gpu is not None else []
     return []
 
 
 def _wrong(what: str, option: str | None, message: str, hint: str | None = None) -> Problem:
     """A problem with a name, at the option that says it, or else in the job."""
     place = Location(f"--{what} {option}") if option is not None else None
-    return Problem(message, () if option is not None else (f"launch.{what}",), hint, place)
+    paths = () if option is not None else (f"launch.{what}",)
+    return Problem(message, paths, hint, place, f"unknown_{what}")
 
 
 def known_part_problems(named: TargetOptions, job: JobSpec) -> list[Problem]:

@@ -37,8 +37,8 @@ def task_problems(task: TaskSpec | None) -> list[Problem]:
         for path in paths:
             place = (f"task.{name}", "task")
             if not Path(path).exists():
-                problems.append(Problem(f"{path} is not there", place, _HINTS[task.name]))
+                problems.append(Problem(f"{path} is not there", place, _HINTS[task.name], code="data"))
             elif Path(path).is_dir() and task.name not in _MAY_BE_FOLDERS:
                 message = f"{path} is a folder, and {task.name} is read from files"
-                problems.append(Problem(message, place, _HINTS[task.name]))
+                problems.append(Problem(message, place, _HINTS[task.name], code="data"))
     return problems

@@ -21,7 +21,7 @@ def template_problems(job: JobSpec, cluster: ClusterSpec | None) -> list[Problem
         try:
             render(job, run_dir=run.path, python=sys.executable)
         except UserError as error:
-            problems.append(Problem(str(error), ("launch.template",), mend))
+            problems.append(Problem(str(error), ("launch.template",), mend, code="template"))
     if cluster is None or (job.launch.slurm_template or cluster.template) is None:
         return problems
     path = "launch.slurm_template"
@@ -30,5 +30,5 @@ def template_problems(job: JobSpec, cluster: ClusterSpec | None) -> list[Problem
     try:
         render_sbatch(job, cluster, Place(run, Path.cwd(), sys.executable))
     except UserError as error:
-        problems.append(Problem(str(error), (path,), mend))
+        problems.append(Problem(str(error), (path,), mend, code="template"))
     return problems

@@ -82,7 +82,8 @@ def _unknown_partitions(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]
             near = closest(name, known)
             hint = f"did you mean {' or '.join(near)}?\n" if near else ""
             message = f"{cluster.name} has no partition {name}"
-            yield Problem(message, ("launch.partition",), f"{hint}partitions: {', '.join(known)}")
+            hint = f"{hint}partitions: {', '.join(known)}"
+            yield Problem(message, ("launch.partition",), hint, code="unknown_partition")
 
 
 def _nodes(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Problem]:
@@ -90,7 +91,7 @@ def _nodes(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Probl
     if most is not None and wanted > most:
         ways = [f"launch.nodes: {most}", *_elsewhere(cluster, limits, lambda other: (other.nodes or 0) >= wanted)]
         message = f"{wanted} nodes are asked for, and {limits.where} gives at most {most}"
-        yield Problem(message, ("launch.nodes",), f"write {' or '.join(ways)}")
+        yield Problem(message, ("launch.nodes",), f"write {' or '.join(ways)}", code="too_many_nodes")
 
 
 def _gpus(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Problem]:
@@ -109,7 +110,8 @@ def _gpus(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Proble
     hint = (
         f"write {' or '.join(ways)}" if ways else f"lower the parallel degrees: {job.world_size} processes do not fit"
     )
-    yield Problem(f"{wanted} GPUs on each node are asked for{derived}, and {has}", _LAYOUT, hint)
+    message = f"{wanted} GPUs on each node are asked for{derived}, and {has}"
+    yield Problem(message, _LAYOUT, hint, code="too_many_gpus")
 
 
 def _cpus(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Problem]:
@@ -122,7 +124,7 @@ def _cpus(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Proble
     )
     fewer = f"cpus_per_gpu: {most // processes} in the profile" if most >= processes else "fewer processes on a node"
     ways = [fewer, *_elsewhere(cluster, limits, lambda other: (other.cpus_per_node or 0) >= each * processes)]
-    yield Problem(message, _LAYOUT, f"write {' or '.join(ways)}")
+    yield Problem(message, _LAYOUT, f"write {' or '.join(ways)}", code="too_many_cpus")
 
 
 def _memory(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Problem]:
@@ -134,7 +136,7 @@ def _memory(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Prob
     message = f"{wanted} MB on each node are asked for{whose}, and nodes of {limits.where} have {most} MB"
     ways = [f"launch.memory_per_node: {most}M (0: all of a node)"]
     ways += _elsewhere(cluster, limits, lambda other: (other.memory_per_node or 0) >= wanted)
-    yield Problem(message, ("launch.memory_per_node",), f"write {' or '.join(ways)}")
+    yield Problem(message, ("launch.memory_per_node",), f"write {' or '.join(ways)}", code="too_much_memory")
 
 
 def _time(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Problem]:
@@ -147,7 +149,7 @@ def _time(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Proble
     ways = [f"launch.time: {limit}"]
     ways += _elsewhere(cluster, limits, lambda other: other.time_limit is not None and other.time_limit >= wanted)
     hint = f"write {' or '.join(ways)}\na run that is not done by then saves, goes back into the queue and goes on"
-    yield Problem(message, ("launch.time",), hint)
+    yield Problem(message, ("launch.time",), hint, code="time_above_limit")
 
 
 def _stop_margin(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Problem]:
@@ -155,7 +157,8 @@ def _stop_margin(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator
     if time is not None and margin >= time:
         early, limit = spec_duration(margin), spec_duration(time)
         message = f"a run is to save and stop {early} before its time limit, and that is {limit}"
-        yield Problem(message, ("launch.stop_margin", "launch.time"), "write a longer launch.time, or a shorter margin")
+        hint = "write a longer launch.time, or a shorter margin"
+        yield Problem(message, ("launch.stop_margin", "launch.time"), hint, code="stop_margin_above_time")
 
 
 CHECKS = (_nodes, _gpus, _cpus, _memory, _time, _stop_margin)

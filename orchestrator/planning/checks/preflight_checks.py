@@ -53,11 +53,10 @@ def missing_train_step(job: JobSpec) -> Iterator[Problem]:
     if spec is None:
         message = f"there is no module {module}, looked for from here: in {os.getcwd()} and where Python looks"
         hint = "start from the folder that holds it, or name that in launch.env: {PYTHONPATH: FOLDER}"
-        yield Problem(message, (_STEP,), hint)
+        yield Problem(message, (_STEP,), hint, code="train_step_missing")
     elif not _may_hold(spec, name):
-        yield Problem(
-            f"there is no {name} in {spec.origin}", (_STEP,), "write MODULE:CLASS as the class is called there"
-        )
+        hint = "write MODULE:CLASS as the class is called there"
+        yield Problem(f"there is no {name} in {spec.origin}", (_STEP,), hint, code="train_step_missing")
 
 
 def modules_are_hidden(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
@@ -109,7 +108,8 @@ def unwritable_cache(job: JobSpec) -> Iterator[Problem]:
     else:
         return
     hint = "name a folder that every rank can write to, or leave it out: they are kept beside the runs then"
-    yield Problem(f"{job.data.cache_dir} cannot be written from here: {trouble}", ("data.cache_dir",), hint)
+    message = f"{job.data.cache_dir} cannot be written from here: {trouble}"
+    yield Problem(message, ("data.cache_dir",), hint, code="cache_unwritable")
 
 
 def transformer_engine_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:

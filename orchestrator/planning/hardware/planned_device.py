@@ -71,7 +71,7 @@ def _of_the_job(name: str) -> Device:
     except SpecError:
         raise
     except UserError as error:
-        raise SpecError(problems=[Problem(str(error), ("launch.gpu",))]) from error
+        raise SpecError(problems=[Problem(str(error), ("launch.gpu",), code="unknown_gpu")]) from error
 
 
 def _of_the_cluster(cluster: ClusterSpec) -> DeviceChoice:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +85,17 @@ def _add_file(
     """`chain` holds the files that led here through `extends` or `base`, `place` and `key` the last of these keys."""
     if any(_same_file(path, earlier) for earlier in chain):
         circle = " → ".join(str(step) for step in [*chain, path])
-        composition.refuse(Problem(f"goes round in a circle: {circle}", (key,), location=place))
+        message = f"goes round in a circle: {circle}"
+        composition.refuse(Problem(message, (key,), location=place, code="circular_extends"))
         return
     if len(chain) > MAX_EXTENDS:
-        composition.refuse(Problem(f"a chain of more than {MAX_EXTENDS} files", (key,), location=place))
+        message = f"a chain of more than {MAX_EXTENDS} files"
+        composition.refuse(Problem(message, (key,), location=place, code="long_extends_chain"))
         return
     text = read_text(path, composition.document.noun)
     if isinstance(text, Problem):
         if place is not None:
-            text = Problem(f"{path}: {text.message}", (key,), text.hint, place)
+            text = replace(text, message=f"{path}: {text.message}", paths=(key,), location=place)
         composition.refuse(text)
         return
     _add_text(composition, text, path, chain)
@@ -130,11 +132,11 @@ def _top_level(composition: Composition, root: LocatedValue, text: str) -> Locat
     if root.content is None:
         message = "holds nothing but comments" if text.strip() else "is empty"
         hint = f"`{document.written_by}` writes a {document.noun}"
-        composition.problems.append(Problem(message, hint=hint, location=Location(place.source)))
+        composition.problems.append(Problem(message, hint=hint, location=Location(place.source), code="empty_document"))
         return None
     kind = "a list" if isinstance(root.content, list) else f"the text {show(root.content)}"
     message = f"a {document.noun} is a mapping with keys such as {document.such_as}, not {kind}"
-    composition.problems.append(Problem(message, location=place))
+    composition.problems.append(Problem(message, location=place, code="not_a_mapping"))
     return None
 
 
@@ -143,7 +145,8 @@ def _extend(composition: Composition, key: str, extends: LocatedValue, path: Pat
     if extends.content is None or extends.content is UNREADABLE:
         return
     if not isinstance(value, str) or not value or "\0" in value:
-        composition.refuse(Problem("expects the path of one file", (key,), location=extends.location))
+        message = "expects the path of one file"
+        composition.refuse(Problem(message, (key,), location=extends.location, code="wrong_type"))
         return
     _add_file(composition, path.parent / value, [*chain, path], extends.location, key)
 
@@ -160,20 +163,22 @@ def apply_override(composition: Composition, override: str) -> None:
     path = tuple(overridden(override).split(".") if is_of_a_job else (part.strip() for part in key.split(".")))
     if not separator or not all(path) or len(path) > MAX_DEPTH:
         hint = "write --set batch.micro_batch_size=4"
-        composition.problems.append(Problem("is not KEY=VALUE", hint=hint, location=place))
+        composition.problems.append(Problem("is not KEY=VALUE", hint=hint, location=place, code="override_syntax"))
         return
     if is_of_a_job and path[0] in short_names():
         message = f"is the name of several fields, of which none takes {show(text.strip())}"
-        composition.problems.append(Problem(message, path, f"{hint_of(path[0])}: write it in full", place))
+        hint = f"{hint_of(path[0])}: write it in full"
+        composition.problems.append(Problem(message, path, hint, place, "ambiguous_key"))
         return
     if entry := _LIST_ENTRY.match(key):
         name = entry.group(1)
         like = "[{path: data/a, weight: 1}, {path: data/b, weight: 2}]" if name == "data.blend" else "[…, …]"
-        problem = Problem("a list is replaced whole", (name,), f"write all of it: --set '{name}={like}'", place)
-        composition.problems.append(problem)
+        hint = f"write all of it: --set '{name}={like}'"
+        composition.problems.append(Problem("a list is replaced whole", (name,), hint, place, "override_of_list_item"))
         return
     if path == ("extends",):
-        composition.problems.append(Problem("can only be written in a file", ("extends",), location=place))
+        message = "can only be written in a file"
+        composition.problems.append(Problem(message, ("extends",), location=place, code="override_of_extends"))
         return
     value, problems = _override_value(path, text.strip(), place, composition.document.shape)
     composition.problems.extend(problems)
@@ -190,7 +195,7 @@ def _override_value(
     if shape is not None and shape.kind == "text" and text and text[0] not in "\"'" and text not in ("null", "~"):
         return LocatedValue(text, place, text), []
     parsed = parse_yaml(text, place.source)
-    problems = [Problem(problem.message, (dotted(path),), problem.hint, place) for problem in parsed.problems]
+    problems = [replace(problem, paths=(dotted(path),), location=place) for problem in parsed.problems]
     value = parsed.root
     if value is None or parsed.incomplete:
         value = LocatedValue(UNREADABLE, place)
@@ -231,4 +236,5 @@ def apply_preset(composition: Composition) -> None:
 def _unknown_preset(name: object, names: list[str], place: Location) -> Problem:
     near = closest(name, names) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(near)}?\n" if near else ""
-    return Problem(f"there is no preset {show(name)}", ("model.preset",), f"{hint}presets: {', '.join(names)}", place)
+    hint = f"{hint}presets: {', '.join(names)}"
+    return Problem(f"there is no preset {show(name)}", ("model.preset",), hint, place, "unknown_preset")

@@ -97,7 +97,7 @@ class Examination:
         if info.is_required():
             if not self._may_be_elsewhere(place):
                 description = docstrings(section).get(name) or (inner.__doc__ if inner else None)
-                self.problems.append(Problem("is missing", (dotted(place),), description))
+                self.problems.append(Problem("is missing", (dotted(place),), description, code="missing_key"))
             raise Unavailable(name)
         default = info.get_default(call_default_factory=True)
         if inner is not None and default is not None:

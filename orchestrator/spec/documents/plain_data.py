@@ -107,4 +107,5 @@ def _unknown(key: str, place: Location, legal: list[str], path: Path, plain: Pla
         if hint is None and legal:
             hint = f"keys here: {', '.join(legal)}"
     where = dotted(path) or f"a {plain.document.noun}"
-    plain.problems.append(Problem(f"there is no such key in {where}", (dotted((*path, key)),), hint, place))
+    message = f"there is no such key in {where}"
+    plain.problems.append(Problem(message, (dotted((*path, key)),), hint, place, "unknown_key"))

@@ -32,6 +32,19 @@ _KINDS = {
     "model_attributes_type": "a mapping of keys to values",
     "finite_number": "a finite number",
 }
+_CODES = {
+    "missing": "missing_key",
+    "literal_error": "unknown_choice",
+    "greater_than": "out_of_range",
+    "greater_than_equal": "out_of_range",
+    "less_than": "out_of_range",
+    "less_than_equal": "out_of_range",
+    "string_pattern_mismatch": "invalid_name",
+    "too_short": "wrong_length",
+    "too_long": "wrong_length",
+    "string_too_long": "wrong_length",
+}
+"""Of the other errors; what is not here is an `invalid_value`."""
 
 
 def problems_of(errors: list[ErrorDetails], prefix: Place = (), root: Shape = JOB) -> list[Problem]:
@@ -64,20 +77,19 @@ def _problem(place: Place, errors: list[ErrorDetails], root: Shape) -> Problem:
     value = error["input"]
     if isinstance(value, str) and "${env:" in value and error["type"] != "value_error":
         message = "${env:NAME} is resolved on the node, so it can only stand where text is expected"
-        return Problem(message, paths)
+        return Problem(message, paths, code="environment_reference")
     if "[key]" in error["loc"] and error["type"] == "string_pattern_mismatch":
-        return Problem("a variable's name has letters, digits and _ only, and does not start with a digit", paths)
+        message = "a variable's name has letters, digits and _ only, and does not start with a digit"
+        return Problem(message, paths, code="invalid_name")
     if isinstance(value, int) and error["type"] == "float_type" and abs(value) > sys.float_info.max:
-        return Problem(f"must be within ±{sys.float_info.max:.2g}, not {show(value)}", paths)
+        message = f"must be within ±{sys.float_info.max:.2g}, not {show(value)}"
+        return Problem(message, paths, code="out_of_range")
     kinds = [_KINDS[error["type"]] for error in errors if error["type"] in _KINDS]
     if kinds:
-        return Problem(
-            f"expects {any_of(list(dict.fromkeys(kinds)))}, not {show(value)}",
-            paths,
-            kind_hint(value, place, root),
-        )
+        message = f"expects {any_of(list(dict.fromkeys(kinds)))}, not {show(value)}"
+        return Problem(message, paths, kind_hint(value, place, root), code="wrong_type")
     message, hint = _describe(error)
-    return Problem(message, paths, hint)
+    return Problem(message, paths, hint, code=_CODES.get(error["type"], "invalid_value"))
 
 
 def _describe(error: ErrorDetails) -> tuple[str, str | None]:

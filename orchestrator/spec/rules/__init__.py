@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem
@@ -68,10 +69,13 @@ RULES: tuple[Rule, ...] = (
 
 
 def refusals(job: JobSections) -> Iterator[Problem]:
-    """What is wrong with a job or with the known part of one, one by one; without the values that would do instead."""
+    """What is wrong with a job or with the known part of one, one by one; without the values that would do instead.
+    A problem that has no code of its own has the name of its rule.
+    """
     for rule in RULES:
         try:
-            yield from rule(job)  # one by one: what came before an unknown field counts
+            for problem in rule(job):  # one by one: what came before an unknown field counts
+                yield problem if problem.code is not None else replace(problem, code=rule.__name__)
         except Unavailable:
             continue
 

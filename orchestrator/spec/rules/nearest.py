@@ -41,7 +41,7 @@ def _hinted(job: JobSections, refusal: Refusal, found: Sequence[Problem], refusa
     hints = hints or [hint for search in searches if (hint := search.with_others())]
     if refusal.hint:
         hints.append(f"or {refusal.hint}" if hints else refusal.hint)
-    return Problem(refusal.message, refusal.paths, "; ".join(hints) or None)
+    return Problem(refusal.message, refusal.paths, "; ".join(hints) or None, code=refusal.code)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def text_options(job: JobSections) -> Iterator[Problem]:
                 yield Problem(message, (f"{place}.{name}", place), "write text: FILE beside it, or leave it out")
 
 
-def made_prefix(job: JobSections) -> Iterator[Problem]:
+def prepared_prefix(job: JobSections) -> Iterator[Problem]:
     """A data set that is made is named by its prefix."""
     for place, entry in _entries(job):
         stem, ending = os.path.splitext(entry.path)
@@ -80,7 +80,7 @@ def made_prefix(job: JobSections) -> Iterator[Problem]:
             yield Problem(message, (f"{place}.path",), hint)
 
 
-def made_once(job: JobSections) -> Iterator[Problem]:
+def prepared_once(job: JobSections) -> Iterator[Problem]:
     """A data set that is used twice is made in one way."""
     made: dict[str, tuple[str, BlendEntry]] = {}
     for place, entry in _entries(job):
@@ -146,7 +146,8 @@ def _fp16_only(name: str) -> Rule:
         dtype = job.precision.dtype
         if dtype != "fp16" and getattr(job.precision, name) != default:
             paths = (f"precision.{name}", "precision.dtype")
-            yield Problem(f"is for dtype: fp16, and dtype is {dtype}", paths, "leave it out")
+            message = f"is for dtype: fp16, and dtype is {dtype}"
+            yield Problem(message, paths, "leave it out", code="fp16_only")
 
     return rule
 
@@ -190,7 +191,7 @@ def kept_checkpoints(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("checkpoint.keep_every", "checkpoint.save_interval"), hint)
 
 
-def weights_to_begin_with(job: JobSections) -> Iterator[Problem]:
+def pretrained_weights(job: JobSections) -> Iterator[Problem]:
     """`migrate` leaves a mark where a person has to say which weights a training begins with."""
     if job.checkpoint.pretrained == TO_BE_WRITTEN:
         hint = "write the name of a run; `orchestrator checkpoint import DIR` makes one of other weights"
@@ -228,14 +229,14 @@ def validation_data(job: JobSections) -> Iterator[Problem]:
     yield Problem(message, (f"evaluation.{name}", "data.split"), hint)
 
 
-def arguments_of_the_train_step(job: JobSections) -> Iterator[Problem]:
+def train_step_arguments(job: JobSections) -> Iterator[Problem]:
     """Arguments are for a class that is named."""
     if job.runtime.train_step_arguments and job.runtime.train_step is None:
         paths = ("runtime.train_step_arguments", "runtime.train_step")
         yield Problem("are for a train step of your own, and none is named", paths, "write train_step: module:Class")
 
 
-def owned_environment(job: JobSections) -> Iterator[Problem]:
+def launcher_environment(job: JobSections) -> Iterator[Problem]:
     """Variables that say which process is which are set by the launcher."""
     for name in job.launch.env:
         if _OWNED.fullmatch(name):
@@ -243,7 +244,7 @@ def owned_environment(job: JobSections) -> Iterator[Problem]:
             yield Problem(message, (f"launch.env.{name}",), "leave it out; sizes follow from parallelism and launch")
 
 
-def environment_of_attention(job: JobSections) -> Iterator[Problem]:
+def attention_environment(job: JobSections) -> Iterator[Problem]:
     """Variables of Transformer Engine's that say another attention than the job would end every run."""
     for name, words in _OF_ATTENTION.items():
         value = job.launch.env.get(name)
@@ -274,8 +275,8 @@ RULES = (
     random_vocabulary,
     training_split,
     text_options,
-    made_prefix,
-    made_once,
+    prepared_prefix,
+    prepared_once,
     tokenizer_path,
     tokenizer_merges,
     tokenizer_case,
@@ -284,11 +285,11 @@ RULES = (
     fp16_on_cpu,
     transformer_engine_on_cpu,
     kept_checkpoints,
-    weights_to_begin_with,
+    pretrained_weights,
     exported_checkpoints,
     validation_data,
-    arguments_of_the_train_step,
-    owned_environment,
-    environment_of_attention,
+    train_step_arguments,
+    launcher_environment,
+    attention_environment,
     overlapped_param_gather,
 )

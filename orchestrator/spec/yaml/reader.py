@@ -74,16 +74,18 @@ def read_text(path: Path, noun: str = "job spec") -> str | Problem:
     except FileNotFoundError:
         meant = noun == "job spec" and _OVERRIDE.match(str(path))
         hint = f"to change a value of a job, write --set {path}" if meant else None
-        return Problem("there is no such file", hint=hint, location=location)
+        return Problem("there is no such file", hint=hint, location=location, code="file_not_found")
     except IsADirectoryError:
-        return Problem(f"is a folder; a {noun} is a YAML file", location=location)
+        return Problem(f"is a folder; a {noun} is a YAML file", location=location, code="not_a_file")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
-        return Problem(f"cannot be read: {reason or error}", location=location)
+        return Problem(f"cannot be read: {reason or error}", location=location, code="unreadable_file")
     if len(data) > MAX_BYTES:
-        return Problem(f"is larger than {MAX_BYTES // 1000} kB, which no {noun} is", location=location)
+        message = f"is larger than {MAX_BYTES // 1000} kB, which no {noun} is"
+        return Problem(message, location=location, code="file_too_large")
     if b"\0" in data:
-        return Problem(f"is a binary file; a {noun} is {'' if noun == 'script' else 'YAML '}text", location=location)
+        message = f"is a binary file; a {noun} is {'' if noun == 'script' else 'YAML '}text"
+        return Problem(message, location=location, code="binary_file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -91,7 +93,8 @@ def read_text(path: Path, noun: str = "job spec") -> str | Problem:
         line = before.count(b"\n") + 1
         column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
         message = f"is not UTF-8: byte 0x{data[error.start]:02x} in line {line}"
-        return Problem(message, hint="save the file as UTF-8", location=Location(str(path), line, column))
+        place = Location(str(path), line, column)
+        return Problem(message, hint="save the file as UTF-8", location=place, code="not_utf8")
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Parsed:
 def parse_yaml(text: str, source: str, noun: str = "job spec") -> Parsed:
     """The value of one YAML document, and what is wrong with it."""
     if not text.isascii() and _SURROGATE.search(text):
-        return Parsed(None, [Problem("is not UTF-8 text", location=Location(source))])
+        return Parsed(None, [Problem("is not UTF-8 text", location=Location(source), code="not_utf8")])
     reader = _Reader(text, source, noun)
     try:
         return Parsed(reader.document(), reader.problems, reader.incomplete)
@@ -177,15 +180,19 @@ class _Reader:
         self._next()  # the end of the document
         event = self._next()
         if not isinstance(event, yaml.StreamEndEvent):
-            self._problem(f"a second YAML document starts here; a {self.noun} is one", (), event)
+            self._problem("several_documents", f"a second YAML document starts here; a {self.noun} is one", (), event)
         return root
 
-    def _problem(self, message: str, path: tuple[str | int, ...], event: Any, hint: str | None = None) -> None:
-        self.problems.append(self._described(message, path, event, hint))
+    def _problem(
+        self, code: str, message: str, path: tuple[str | int, ...], event: Any, hint: str | None = None
+    ) -> None:
+        self.problems.append(self._described(code, message, path, event, hint))
 
-    def _described(self, message: str, path: tuple[str | int, ...], event: Any, hint: str | None = None) -> Problem:
+    def _described(
+        self, code: str, message: str, path: tuple[str | int, ...], event: Any, hint: str | None = None
+    ) -> Problem:
         paths = (dotted(path),) if path else ()
-        return Problem(message, paths, hint, self._place(event))
+        return Problem(message, paths, hint, self._place(event), code)
 
     def _place(self, event: Any) -> Location:
         return self.location(event.start_mark.line, event.start_mark.column)
@@ -193,11 +200,13 @@ class _Reader:
     def _count(self, size: int, event: Any) -> None:
         self._values += size
         if self._values > MAX_VALUES:
-            raise _StopReading(self._described(f"holds more than {MAX_VALUES:,} values, aliases included", (), event))
+            message = f"holds more than {MAX_VALUES:,} values, aliases included"
+            raise _StopReading(self._described("too_many_values", message, (), event))
 
     def _value(self, event: Any, path: tuple[str | int, ...], depth: int) -> LocatedValue:
         if depth > MAX_DEPTH:
-            raise _StopReading(self._described(f"nested more than {MAX_DEPTH} levels deep", (), event))
+            message = f"nested more than {MAX_DEPTH} levels deep"
+            raise _StopReading(self._described("nested_too_deep", message, (), event))
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, path)
         if event.anchor is not None:
@@ -215,11 +224,12 @@ class _Reader:
 
     def _alias(self, event: Any, path: tuple[str | int, ...]) -> LocatedValue:
         if event.anchor not in self._anchors:
-            self._problem(f"*{event.anchor} refers to an anchor that is not defined before it", path, event)
+            message = f"*{event.anchor} refers to an anchor that is not defined before it"
+            self._problem("undefined_anchor", message, path, event)
             return LocatedValue(UNREADABLE, self._place(event))
         target = self._anchors[event.anchor]
         if target is None:
-            self._problem(f"*{event.anchor} refers to itself", path, event)
+            self._problem("recursive_alias", f"*{event.anchor} refers to itself", path, event)
             return LocatedValue(UNREADABLE, self._place(event))
         self._count(target.size, event)
         return target.at(self._place(event))
@@ -228,7 +238,8 @@ class _Reader:
         if event.tag is None or (isinstance(event, yaml.ScalarEvent) and event.tag in _TEXT_TAGS):
             return True
         tag = event.tag.replace("tag:yaml.org,2002:", "!!")
-        self._problem(f"the tag {tag} is not accepted", path, event, "write the plain value, without a tag")
+        hint = "write the plain value, without a tag"
+        self._problem("yaml_tag", f"the tag {tag} is not accepted", path, event, hint)
         return False
 
     def _scalar(self, event: Any, path: tuple[str | int, ...]) -> LocatedValue:
@@ -262,7 +273,7 @@ class _Reader:
             if key in entries:
                 first = entries[key].location
                 message = f"is written twice: here and in line {first.line}"
-                self.problems.append(Problem(message, (dotted(value_path),), location=place))
+                self.problems.append(Problem(message, (dotted(value_path),), location=place, code="duplicate_key"))
                 entries[key] = LocatedValue(UNREADABLE, first)
             else:
                 entries[key] = value.at(place)
@@ -278,18 +289,20 @@ class _Reader:
             if event.style or event.tag is not None:
                 return text
             if text.startswith(NO_BREAK_SPACE):  # copied from a web page; to YAML it is a letter like any other
-                self._problem("a no-break space (U+00A0) where YAML wants spaces", path, event)
+                self._problem("no_break_space", "a no-break space (U+00A0) where YAML wants spaces", path, event)
                 return None
             if text == "<<":
                 hint = "use `extends: other.yaml`, or an anchor for a whole value"
-                self._problem("merge keys (<<) are not accepted", path, event, hint)
+                self._problem("merge_key", "merge keys (<<) are not accepted", path, event, hint)
                 return None
             if isinstance(resolve_scalar(text), str):
                 return text
-            self._problem(f"a key must be text, not {text or 'nothing'}", path, event, f"quote it: {text!r}")
+            message = f"a key must be text, not {text or 'nothing'}"
+            self._problem("key_not_text", message, path, event, f"quote it: {text!r}")
             return None
         hint = "a value that starts with { or [ needs quotes if it is text"
-        self._problem("a key must be text, not a list, a mapping, an alias or a tagged value", path, event, hint)
+        message = "a key must be text, not a list, a mapping, an alias or a tagged value"
+        self._problem("key_not_text", message, path, event, hint)
         reported = len(self.problems)
         self._value(event, path, depth + 1)
         del self.problems[reported:]
@@ -302,7 +315,7 @@ def _syntax_problem(error: yaml.YAMLError, reader: _Reader) -> Problem:
         position = getattr(error, "position", None)
         before = _LINE_BREAK.split(reader.text[:position]) if isinstance(position, int) else [""]
         place = reader.location(len(before) - 1, len(before[-1]))
-        return Problem("not YAML: holds a control character", location=place)
+        return Problem("not YAML: holds a control character", location=place, code="control_character")
     place = reader.location(mark.line, mark.column)
     if not place.excerpt and getattr(error, "context_mark", None):  # the end of the file: point at what is open
         mark = error.context_mark  # type: ignore[attr-defined]
@@ -310,9 +323,10 @@ def _syntax_problem(error: yaml.YAMLError, reader: _Reader) -> Problem:
     excerpt = place.excerpt or ""
     indentation = excerpt[: len(excerpt) - len(excerpt.lstrip())]
     if "\t" in indentation or excerpt[mark.column : mark.column + 1] == "\t":
-        return Problem("a tab where YAML wants spaces", location=place)
+        return Problem("a tab where YAML wants spaces", location=place, code="tab_indentation")
     problem = getattr(error, "problem", None) or "it cannot be read"
     context = getattr(error, "context", None)
     opened = getattr(error, "context_mark", None) or mark
     hint = hint_for(problem, reader.lines, mark.line, context, opened.line)
-    return Problem(f"not YAML: {problem}" + (f" ({context})" if context else ""), hint=hint, location=place)
+    message = f"not YAML: {problem}" + (f" ({context})" if context else "")
+    return Problem(message, hint=hint, location=place, code="yaml_syntax")

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.problems import codes, problems_of
 from support.training import layout, tiny_job
 
 from orchestrator.cli.models import megatron, reshape
 from orchestrator.cli.models.conversion import alone
 from orchestrator.data.indexed_dataset.locking import locked
-from orchestrator.errors import SpecError, UserError
+from orchestrator.errors import UserError
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.loading import LoadedJob, dump_resolved, load_text
@@ -94,8 +95,8 @@ def test_the_global_batch_stays_where_it_followed_from_micro_batches(tmp_path: P
     one_stage = "parallelism.pipeline_model_parallel_size=1"
     assert sizes(one_stage, "parallelism.data_parallel_size=2") == (16, 8)
     assert sizes("parallelism.data_parallel_size=2", "batch.num_micro_batches=2") == (4, 2)
-    with pytest.raises(SpecError, match="global_batch_size"):
-        sizes("parallelism.data_parallel_size=3")
+    found = codes(problems_of(lambda: sizes("parallelism.data_parallel_size=3")))
+    assert found == ["global_batch batch.global_batch_size"]
 
 
 def test_what_a_killed_conversion_left_goes_first(tmp_path: Path) -> None:

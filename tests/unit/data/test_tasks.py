@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import MNLI_COLUMNS, mnli_row, write_mnli, write_race
+from support.problems import codes
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.request import PrepareRequest
@@ -165,11 +166,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 def test_what_is_not_there_is_known_without_reading(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("nothing of MNLI")
     task = mnli(tmp_path / "train.tsv", validation=[str(tmp_path), "nowhere.tsv"])
-    said = [(problem.message, problem.paths[0]) for problem in task_problems(task)]
-    assert said == [
-        (f"{tmp_path} is a folder, and mnli is read from files", "task.validation"),
-        ("nowhere.tsv is not there", "task.validation"),
-    ]
+    assert codes(task_problems(task)) == ["data task.validation", "data task.validation"]
     assert task_problems(race(tmp_path)) == []
 
 

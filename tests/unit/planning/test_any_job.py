@@ -142,4 +142,4 @@ def test_any_job_has_a_forecast_and_a_verdict(job: JobSpec, cluster: ClusterSpec
     assert 0 < step.seconds < 1.2 * taken.time.step_seconds, "a long one is estimated in closed form"
     said = judge(plan, taken, cluster)
     stops_for_memory = taken.fit == "does not fit" and not taken.choice.is_assumed
-    assert stops_for_memory == any("memory does not fit" in problem.message for problem in said.stops)
+    assert stops_for_memory == ("out_of_memory" in {problem.code for problem in said.stops})

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.problems import codes
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.plan import make_plan
@@ -34,19 +35,18 @@ def test_the_plan_is_json(make_job: Any) -> None:
     assert plan["flops"]["total"] == model_flops(job, plan["tokens"], 512)
 
 
+AWAY = {"random_tokens": False, "blend": ["away"], "tokenizer": {"type": "huggingface", "path": "no/such"}}
+"""Data and a tokenizer that are not on this machine."""
+
+
 def test_warnings_and_notes(make_job: Any) -> None:
     plain = make_plan(make_job())
     assert (plain.warnings, plain.notes) == ((), ())
-    away = {"random_tokens": False, "blend": ["away"], "tokenizer": {"type": "huggingface", "path": "no/such"}}
-    plan = make_plan(make_job(data=away))
-    tokenizer, data = plan.warnings
-    assert "tokenizer no/such is not on this machine" in tokenizer.message
-    assert tokenizer.paths[0] == "data.tokenizer.path"
-    assert "no indexed data set at away" in data.message
-    assert data.paths[0] == "data.blend[0]"
+    plan = make_plan(make_job(data=AWAY))
+    assert codes(plan.warnings) == ["data data.tokenizer.path", "data data.blend[0]"]
     assert "test data (0.10% of each source, by data.split) is not evaluated during training" in plan.notes
-    assert not any("test data" in note for note in make_plan(make_job(data={**away, "split": "9,1,0"})).notes)
-    tested = make_plan(make_job(data={**away, "test": ["held/back"]})).notes
+    assert not any("test data" in note for note in make_plan(make_job(data={**AWAY, "split": "9,1,0"})).notes)
+    tested = make_plan(make_job(data={**AWAY, "test": ["held/back"]})).notes
     assert "test data (data.test) is not evaluated during training" in tested
 
 

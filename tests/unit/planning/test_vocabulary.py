@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.problems import codes, problems_of
 
-from orchestrator.errors import SpecError
+from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.planning.vocabulary import Vocabulary, padded_vocab_size, vocabulary
 
 
@@ -32,22 +32,16 @@ def test_a_written_size_may_be_larger(make_job: Any) -> None:
 
 def test_a_written_size_below_the_tokenizers_is_refused(make_job: Any) -> None:
     job = make_job(model={"vocab_size": 256}, data={"random_tokens": False, "blend": ["a"]})
-    with pytest.raises(SpecError) as caught:
-        vocabulary(job)
-    [problem] = caught.value.problems
-    assert problem.paths[0] == "model.vocab_size"
-    assert "256 is smaller than the tokenizer's 261 tokens" in problem.message
+    assert codes(problems_of(lambda: vocabulary(job))) == ["vocabulary_too_small model.vocab_size"]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "missing"), [("[UNK] [PAD] [CLS] [SEP]", "[MASK]"), ("[UNK] a", "[PAD], [CLS], [SEP], [MASK]")]
-)
-def test_a_bert_needs_its_tokens(make_job: Any, tmp_path: Path, tokens: str, missing: str) -> None:
+@pytest.mark.parametrize("tokens", ["[UNK] [PAD] [CLS] [SEP]", "[UNK] a"])
+def test_a_bert_needs_its_tokens(make_job: Any, tmp_path: Path, tokens: str) -> None:
     (tmp_path / "vocab.txt").write_text(tokens.replace(" ", "\n"))
     tokenizer = {"type": "wordpiece", "path": str(tmp_path / "vocab.txt")}
     data = {"random_tokens": False, "blend": ["a"], "tokenizer": tokenizer}
-    with pytest.raises(SpecError, match=re.escape(f"the tokenizer has no {missing}")):
-        vocabulary(make_job(model={"architecture": "bert"}, data=data))
+    found = problems_of(lambda: vocabulary(make_job(model={"architecture": "bert"}, data=data)))
+    assert codes(found) == ["missing_tokens data.tokenizer.path"]
     assert vocabulary(make_job(data=data)).tokenizer_size == len(tokens.split())
     (tmp_path / "vocab.txt").write_text("[UNK]\n[PAD]\n[CLS]\n[SEP]\n[MASK]")
     assert vocabulary(make_job(model={"architecture": "bert"}, data=data)).tokenizer_size == 5
@@ -64,7 +58,7 @@ def test_a_tokenizer_that_is_not_here(make_job: Any, tmp_path: Path) -> None:
         "tokenizer": {"type": "wordpiece", "path": str(tmp_path / "vocab.txt")},
     }
     assert vocabulary(make_job(data=data)).size == 300
-    with pytest.raises(SpecError, match=r"data\.tokenizer: .*vocab\.txt does not exist(.|\n)*model\.vocab_size"):
-        vocabulary(make_job(model={"vocab_size": None}, data=data))
+    [problem] = problems_of(lambda: vocabulary(make_job(model={"vocab_size": None}, data=data)))
+    assert (problem.code, problem.paths) == (UNREADABLE_TOKENIZER, ("data.tokenizer", "model.vocab_size"))
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     assert vocabulary(make_job(data=data)).tokenizer_size == 6

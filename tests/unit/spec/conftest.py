@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.problems import codes, problems_of
 
-from orchestrator.errors import SpecError
+from orchestrator.errors import Problem
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 
@@ -26,13 +27,13 @@ class Small:
     def job(self, *overrides: str) -> JobSpec:
         return load_text(SMALL, overrides=overrides).job
 
-    def messages(self, *overrides: str) -> list[str]:
+    def problems(self, *overrides: str) -> list[Problem]:
         """What is wrong with the small job under these overrides; empty when nothing is."""
-        try:
-            self.job(*overrides)
-        except SpecError as error:
-            return [problem.message for problem in error.problems]
-        return []
+        return problems_of(lambda: self.job(*overrides))
+
+    def refused(self, *overrides: str) -> list[str]:
+        """`CODE FIELD` of each."""
+        return codes(self.problems(*overrides))
 
 
 @pytest.fixture

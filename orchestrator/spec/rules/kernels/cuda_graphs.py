@@ -50,11 +50,11 @@ def _drops(model: ModelSpec) -> bool:
     return max(model.hidden_dropout, model.attention_dropout, of_adapters) > 0
 
 
-def demanded_graphs(job: JobSections) -> Iterator[Problem]:
+def cuda_graphs(job: JobSections) -> Iterator[Problem]:
     """Passes that are to be a CUDA graph are one, or refused."""
     if job.runtime.cuda_graphs:
         for field, reason in obstacles(job):
             yield Problem(f"CUDA graphs cannot be had: {reason}", (GRAPHS, field), "leave it out")
 
 
-RULES: tuple[Rule, ...] = (demanded_graphs,)
+RULES: tuple[Rule, ...] = (cuda_graphs,)

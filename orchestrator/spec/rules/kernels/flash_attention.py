@@ -43,7 +43,7 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "runtime.cpu_offloading_num_layers", "what it keeps would not wait in the host's memory"
 
 
-def demanded_flash_attention(job: JobSections) -> Iterator[Problem]:
+def flash_attention(job: JobSections) -> Iterator[Problem]:
     """FlashAttention 4 that is asked for in words is had, or refused."""
     if job.runtime.attention_backend == "flash":
         for field, reason in obstacles(job):
@@ -51,4 +51,4 @@ def demanded_flash_attention(job: JobSections) -> Iterator[Problem]:
             yield Problem(message, (ATTENTION, field), "write attention_backend: auto or fused, or leave it out")
 
 
-RULES: tuple[Rule, ...] = (demanded_flash_attention,)
+RULES: tuple[Rule, ...] = (flash_attention,)

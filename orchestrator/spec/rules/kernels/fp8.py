@@ -27,14 +27,14 @@ _OF_HISTORY = ("margin", "amax_history_len", "amax_compute_algo")
 _IN_BF16 = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 
 
-def beside_bf16(job: JobSections) -> Iterator[Problem]:
+def fp8_dtype(job: JobSections) -> Iterator[Problem]:
     """What is not multiplied in FP8 is in bf16."""
     if job.precision.fp8 is not None and job.precision.dtype != "bf16":
         message = f"stands beside bf16, and dtype is {job.precision.dtype}"
         yield Problem(message, (FP8, "precision.dtype"), "write dtype: bf16, or leave fp8 out")
 
 
-def layers_with_fp8(job: JobSections) -> Iterator[Problem]:
+def fp8_layers(job: JobSections) -> Iterator[Problem]:
     """Transformer Engine's layers multiply in FP8, on GPUs."""
     if job.precision.fp8 is None:
         return
@@ -53,7 +53,7 @@ def layers_with_fp8(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (OFFLOADED, FP8), "leave one of them out; FP8 with recomputation saves memory")
 
 
-def remembered_scales(job: JobSections) -> Iterator[Problem]:
+def fp8_scaling(job: JobSections) -> Iterator[Problem]:
     """Only delayed scaling remembers largest values."""
     fp8 = job.precision.fp8
     if fp8 is None or fp8.recipe == "delayed":
@@ -64,7 +64,7 @@ def remembered_scales(job: JobSections) -> Iterator[Problem]:
             yield Problem(message, (f"{FP8}.{name}", RECIPE), "leave it out")
 
 
-def layers_in_bf16(job: JobSections) -> Iterator[Problem]:
+def fp8_layers_in_bf16(job: JobSections) -> Iterator[Problem]:
     """First and last layers in bf16: of each pipeline stage megatron-core takes at most its share of the layers."""
     fp8 = job.precision.fp8
     if fp8 is None:
@@ -93,7 +93,7 @@ def layers_in_bf16(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (f"{FP8}.{written[0]}", LAYERS), "fewer of them, or leave fp8 out")
 
 
-def recomputed_norms(job: JobSections) -> Iterator[Problem]:
+def fp8_recomputed_norms(job: JobSections) -> Iterator[Problem]:
     """A norm that is recomputed alone would be scaled by newer values than it was the first time."""
     fp8, modules = job.precision.fp8, job.runtime.recomputed_modules
     if fp8 is not None and fp8.recipe == "delayed" and "layernorm" in modules:
@@ -101,7 +101,7 @@ def recomputed_norms(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (MODULES, RECIPE), "write recipe: tensorwise or blockwise, or recompute other modules")
 
 
-def sides_of_matrices(job: JobSections) -> Iterator[Problem]:
+def fp8_matrix_sizes(job: JobSections) -> Iterator[Problem]:
     """Each rank's part of every matrix has sides that are multiples of 16."""
     if job.precision.fp8 is None:
         return
@@ -150,7 +150,7 @@ def _gathers_blocks(job: JobSections) -> bool:
     return blockwise and degrees.uses_sequence_parallel and degrees.tensor_model_parallel_size > 1
 
 
-def tokens_of_products(job: JobSections) -> Iterator[Problem]:
+def fp8_tokens(job: JobSections) -> Iterator[Problem]:
     """The gradient of a weight is a product over the tokens of a micro-batch."""
     if job.precision.fp8 is None:
         return
@@ -175,11 +175,11 @@ def tokens_of_products(job: JobSections) -> Iterator[Problem]:
 
 
 RULES: tuple[Rule, ...] = (
-    beside_bf16,
-    layers_with_fp8,
-    remembered_scales,
-    layers_in_bf16,
-    recomputed_norms,
-    sides_of_matrices,
-    tokens_of_products,
+    fp8_dtype,
+    fp8_layers,
+    fp8_scaling,
+    fp8_layers_in_bf16,
+    fp8_recomputed_norms,
+    fp8_matrix_sizes,
+    fp8_tokens,
 )

@@ -12,7 +12,7 @@ JOINED = "runtime.fused_linear_cross_entropy"
 FUSED_ACCUMULATION = "runtime.gradient_accumulation_fusion"
 
 
-def linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
+def fused_linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
     """The output layer is one with the loss where nothing else asks for logits."""
     if not job.runtime.fused_linear_cross_entropy:
         return
@@ -28,11 +28,11 @@ def linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, (JOINED, "runtime.train_step"), hint)
 
 
-def gradient_accumulation(job: JobSections) -> Iterator[Problem]:
+def fused_gradient_accumulation(job: JobSections) -> Iterator[Problem]:
     """The matrices whose products add gradients to buffers have gradients."""
     if job.runtime.gradient_accumulation_fusion is True and job.model.has_adapters:
         message = "is about the gradients of matrices that model.lora freezes"
         yield Problem(message, (FUSED_ACCUMULATION, "model.lora"), "leave it out")
 
 
-RULES: tuple[Rule, ...] = (linear_cross_entropy, gradient_accumulation)
+RULES: tuple[Rule, ...] = (fused_linear_cross_entropy, fused_gradient_accumulation)

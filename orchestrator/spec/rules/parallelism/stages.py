@@ -68,7 +68,7 @@ def layers_by_stages(job: JobSections) -> Iterator[Problem]:
     yield Refusal(message, paths, offers=(*offers, multiples_of(pp * chunks, LAYERS, layers, less=extra)))
 
 
-def layers_between(job: JobSections) -> Iterator[Problem]:
+def layers_between_stages(job: JobSections) -> Iterator[Problem]:
     """What the first and the last stage leave divides evenly among the stages between them."""
     sizes = _written(job, FIRST, LAST)
     layers, pp = job.model.num_layers, job.parallelism.pipeline_model_parallel_size
@@ -102,7 +102,7 @@ def chunks_of_uneven_stages(job: JobSections) -> Iterator[Problem]:
             yield Refusal(message, (path, VP), offers=offers)
 
 
-def letters_of_stages(job: JobSections) -> Iterator[Problem]:
+def pipeline_layout(job: JobSections) -> Iterator[Problem]:
     """In letters every layer is there once, the embedding is first, the loss last, and no chunk is empty."""
     text, pp = job.parallelism.pipeline_model_parallel_layout, job.parallelism.pipeline_model_parallel_size
     if text is None or pp == 1 or job.model.family.is_encoder_decoder:
@@ -110,7 +110,7 @@ def letters_of_stages(job: JobSections) -> Iterator[Problem]:
     try:
         chunks = chunks_of(text)
     except ValueError as error:
-        yield Problem(str(error), (LETTERS,), "such as Et*3|(tt|)*2L")
+        yield Problem(str(error), (LETTERS,), "such as Et*3|(tt|)*2L", code="pipeline_layout_syntax")
         return
     vp = job.parallelism.num_model_chunks
     if len(chunks) != pp * vp:
@@ -134,7 +134,7 @@ def letters_of_stages(job: JobSections) -> Iterator[Problem]:
 RULES: tuple[Rule, ...] = (
     uneven_stages,
     layers_by_stages,
-    layers_between,
+    layers_between_stages,
     chunks_of_uneven_stages,
-    letters_of_stages,
+    pipeline_layout,
 )

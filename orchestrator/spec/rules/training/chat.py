@@ -36,7 +36,7 @@ def conversations(job: JobSections) -> Iterator[Problem]:
                 yield Problem(message, (f"data.{part}[{number}].json_key", CHAT), "leave it out")
 
 
-def packed_attention(job: JobSections) -> Iterator[Problem]:
+def packed_conversations(job: JobSections) -> Iterator[Problem]:
     """Conversations of one sequence are kept apart by a mask over the whole sequence."""
     if not job.data.packs:
         return
@@ -59,4 +59,4 @@ def packed_attention(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("model.sliding_window", "model.seq_length", *paths), hint)
 
 
-RULES: tuple[Rule, ...] = (conversations, packed_attention)
+RULES: tuple[Rule, ...] = (conversations, packed_conversations)

@@ -25,7 +25,8 @@ def _only(section: str, name: str, default: Any, switch: str, value: str) -> Rul
         found = getattr(holder, switch)
         if found != value and getattr(holder, name) != default:
             paths = (f"{section}.{name}", f"{section}.{switch}")
-            yield Problem(f"is for {switch}: {value}, and {switch} is {found}", paths, "leave it out")
+            message = f"is for {switch}: {value}, and {switch} is {found}"
+            yield Problem(message, paths, "leave it out", code=f"{value.lower()}_only")
 
     return rule
 
@@ -61,7 +62,7 @@ def wsd_decay(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, tuple(f"schedule.{name}" for name in reversed(written)), "keep one of them")
 
 
-def wsd_fits(job: JobSections) -> Iterator[Problem]:
+def wsd_decay_length(job: JobSections) -> Iterator[Problem]:
     """WSD's warm-up and its decay at the end do not overlap."""
     schedule = job.schedule
     if schedule.lr_decay_style != "WSD":
@@ -135,7 +136,7 @@ def decoupled_learning_rate(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, paths, f"write a decoupled_min_lr of at most {lr:g}")
 
 
-def norms_of_queries_and_keys(job: JobSections) -> Iterator[Problem]:
+def weight_decay_of_qk_norms(job: JobSections) -> Iterator[Problem]:
     """Norms that are decayed are there."""
     if job.optimizer.apply_wd_to_qk_layernorm and not job.model.qk_layernorm:
         paths = ("optimizer.apply_wd_to_qk_layernorm", "model.qk_layernorm")
@@ -146,8 +147,8 @@ RULES = (
     *one_optimizer_only,
     *wsd_only,
     wsd_decay,
-    wsd_fits,
+    wsd_decay_length,
     increasing_weight_decay,
     decoupled_learning_rate,
-    norms_of_queries_and_keys,
+    weight_decay_of_qk_norms,
 )

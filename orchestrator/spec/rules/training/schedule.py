@@ -89,7 +89,7 @@ def rampup_passes(job: JobSections) -> Iterator[Problem]:
             yield Refusal(message, (path, *paths), offers=(offer, micro))
 
 
-def length(job: JobSections) -> Iterator[Problem]:
+def training_length(job: JobSections) -> Iterator[Problem]:
     """Exactly one length."""
     schedule = job.schedule
     lengths = {
@@ -103,7 +103,7 @@ def length(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("schedule",), "write one of train_iters, train_samples, train_tokens")
 
 
-def at_least_a_step(job: JobSections) -> Iterator[Problem]:
+def at_least_one_step(job: JobSections) -> Iterator[Problem]:
     """A length that is rounded down is a step at least."""
     schedule, full = job.schedule, job.global_batch_size
     samples = job.written_samples if schedule.drop_last and job.batch.rampup_batch_size is None else None
@@ -212,8 +212,8 @@ RULES = (
     global_batch,
     rampup_sizes,
     rampup_passes,
-    length,
-    at_least_a_step,
+    training_length,
+    at_least_one_step,
     warmup_and_decay_written_once,
     warmup_is_part_of_decay,
     warmup_below_decay,

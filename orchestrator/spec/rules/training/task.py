@@ -13,7 +13,7 @@ TASK = "task"
 _OF_TEXT = ("blend", "validation", "test", "split", "mask_prob", "short_seq_prob", "bert_order", "chat")
 
 
-def model_of_the_task(job: JobSections) -> Iterator[Problem]:
+def task_model(job: JobSections) -> Iterator[Problem]:
     """The head stands on a BERT's pooler, and the two parts of an example are told apart by their types."""
     if not job.has_task:
         return
@@ -26,7 +26,7 @@ def model_of_the_task(job: JobSections) -> Iterator[Problem]:
         yield Problem(message, ("model.bert_binary_head", TASK), "leave it out")
 
 
-def data_of_the_task(job: JobSections) -> Iterator[Problem]:
+def task_data(job: JobSections) -> Iterator[Problem]:
     """The examples are all that is read."""
     for name in _OF_TEXT if job.has_task else ():
         if getattr(job.data, name) != DataSpec.model_fields[name].default:
@@ -34,7 +34,7 @@ def data_of_the_task(job: JobSections) -> Iterator[Problem]:
             yield Problem(message, (f"data.{name}", TASK), f"leave {name} out")
 
 
-def validation_of_the_task(job: JobSections) -> Iterator[Problem]:
+def task_validation(job: JobSections) -> Iterator[Problem]:
     """Evaluation needs examples that are held out."""
     evaluation = job.evaluation
     if job.has_task and not evaluation.same_samples:
@@ -49,4 +49,4 @@ def validation_of_the_task(job: JobSections) -> Iterator[Problem]:
             return
 
 
-RULES: tuple[Rule, ...] = (model_of_the_task, data_of_the_task, validation_of_the_task)
+RULES: tuple[Rule, ...] = (task_model, task_data, task_validation)
