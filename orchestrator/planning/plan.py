@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.data.preparation import Source, survey_job
-from orchestrator.data.tasks.files import task_problems
+from orchestrator.data.tasks.checks import task_problems
 from orchestrator.errors import Problem
 from orchestrator.planning.blend import blend_report, split_shares
 from orchestrator.planning.blend.report import BlendReport, SourcePlan

@@ -14,7 +14,7 @@ import typer
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
 from orchestrator.conversion.exportability import export_problems, export_warnings, exported_as
 from orchestrator.data.preparation import data_problems, survey_job
-from orchestrator.data.tasks.files import task_problems
+from orchestrator.data.tasks.checks import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.kernel_selection.layers import WORTH

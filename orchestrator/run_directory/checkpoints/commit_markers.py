@@ -10,7 +10,6 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -155,6 +154,8 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
     Reads every byte; with `contents=False` only sizes are compared. `part` (i, n) looks at every n-th file, from the
     i-th on, by size: n readers that take a part each read about the same, with a share each of the cores.
     """
+    from concurrent.futures import ThreadPoolExecutor  # takes long to import, and most commands verify nothing
+
     if not path.is_dir():
         return [f"{path} is not a folder"]
     commit = read_commit(path)
