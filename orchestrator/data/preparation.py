@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from os.path import normpath
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
@@ -25,8 +25,7 @@ LOOKED_THROUGH = 32 << 20
 at most. Those of larger data are read when the training starts."""
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One data set of a job. Without a header and without trouble it is made from its text."""
 
     place: str

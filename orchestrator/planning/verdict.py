@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.data.tasks.checks import task_problems
 from orchestrator.errors import Problem
@@ -50,8 +50,7 @@ _SAVING = ("checkpoint.save_interval", "checkpoint.save_seconds")
 _DATA = ("data.blend",)
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Everything that can be told in advance. A stop is what cannot work, a warning what a person should look at."""
 
     stops: tuple[Problem, ...]

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from orchestrator.files.stored_files import NotStoredError, count, open_stored, read_json
 from orchestrator.run_directory.rundir import RunDir, write_atomically
@@ -33,8 +33,7 @@ _MOST_MARKER_BYTES = 64 << 20
 _MOST_THREADS = 8
 
 
-@dataclass(frozen=True)
-class FileRecord:
+class FileRecord(NamedTuple):
     """One file of a checkpoint: its size and `zlib.crc32` of its content."""
 
     bytes: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.files.stored_files import MOST_BYTES, lines_from, open_stored, parse_line, read_json_lines, size_of
 from orchestrator.run_directory.events.types import (
@@ -34,8 +34,7 @@ _MOST_KEPT_BYTES = 1 << 20
 """Of each of these: some 5,000 events, which take ten times as much in memory."""
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """A start of a run, with its end where it was written. `restarts`: its launcher starts the run again after that;
     `withdrawn`: a person kept the run from that.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isqrt
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from orchestrator.errors import Problem
 from orchestrator.fields.values import MAX_SIZE
@@ -51,8 +51,7 @@ def stages_of(job: JobSections) -> tuple[BatchStage, ...]:
     return batch_stages(*batch_sizes(full, one_pass, rampup), one_pass)
 
 
-@dataclass(frozen=True)
-class SuggestedValues:
+class SuggestedValues(NamedTuple):
     """Values for a field that may end a refusal; nearest.py tries them."""
 
     path: str
