@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -130,13 +129,13 @@ class EventLog(tuple[Event, ...]):
                 case Exited(cause="held") if known:
                     del launches[launch_id]
                 case Exited() if known:
-                    launches[launch_id] = replace(known, exited=event)
+                    launches[launch_id] = known._replace(exited=event)
                 case Requeued(by=by) if known:
-                    launches[launch_id] = replace(known, restarts=by == BY_LAUNCHER)
+                    launches[launch_id] = known._replace(restarts=by == BY_LAUNCHER)
                 case GaveUp() if known:
-                    launches[launch_id] = replace(known, restarts=False)
+                    launches[launch_id] = known._replace(restarts=False)
                 case Withdrawn() if known:
-                    launches[launch_id] = replace(known, restarts=False, withdrawn=True)
+                    launches[launch_id] = known._replace(restarts=False, withdrawn=True)
         return list(launches.values())[-1] if launches else None
 
     @property
