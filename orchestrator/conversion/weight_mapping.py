@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
@@ -15,8 +15,7 @@ ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.l
 """Keys that begin so hold the weights of all layers, one after the other along their first dimension."""
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """A rule at work: one tensor of ours, and those there that it is made of."""
 
     rule: Rule
@@ -27,15 +26,13 @@ class Weight:
     theirs: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class OneOf:
+class OneOf(NamedTuple):
     """Several values of a field that a family takes alike; the first is that of an import."""
 
     values: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class SameAs:
+class SameAs(NamedTuple):
     """Where a key of config.json is missing: what another one says."""
 
     key: str

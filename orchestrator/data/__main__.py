@@ -10,10 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.data.commands import Request, build_app
+from orchestrator.data.commands import Request, build_app, job_and_run
 from orchestrator.data.description import describe, print_description
 from orchestrator.data.indexed_dataset.manifest import Manifest, manifest_path, read_manifest
-from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import PrepareRequest, ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.errors import MissingDependency, OrchestratorError
 from orchestrator.run_directory.events.types import DataFailed, DataPrepared

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.data.chat.packing import loss_mask_prefix, usable
 from orchestrator.data.chat.stored_images import images_problem
@@ -34,8 +34,7 @@ _TYPECODES = {"uint8": "B", "int8": "b", "int16": "h", "int32": "i", "int64": "q
 _SAMPLED_TOKENS = 1 << 18
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One source's share of train, validation or test: the sequences `start` to `stop` of the data set at `path`."""
 
     name: str

@@ -12,7 +12,6 @@ import typer
 
 from orchestrator.data.damage import refuse_damage, refuse_lost_images
 from orchestrator.data.description import print_description
-from orchestrator.data.preparation import job_and_run
 from orchestrator.data.request import (
     OnError,
     PrepareRequest,
@@ -25,6 +24,9 @@ from orchestrator.data.tokenizers.vocabulary import looked_for
 from orchestrator.errors import UserError
 from orchestrator.fields.refusals import divisors_of
 from orchestrator.fields.values import check_day
+from orchestrator.run_directory.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_job, load_resolved
 from orchestrator.spec.sections.chat import TEMPLATES_SAID
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
 from orchestrator.spec.vision import VisionSpec
@@ -403,3 +405,14 @@ def _prefix(path: Path) -> Path:
     if not path.name or path.is_dir():
         raise UserError(f"--output-prefix {path} is a folder; write a name in it, like {path / 'corpus'}")
     return path
+
+
+def job_and_run(request: PrepareRequest) -> tuple[JobSpec, RunDir | None]:
+    """The job that a request means, and the run directory that it was read from, if it was one.
+
+    Raises SpecError when it is wrong.
+    """
+    run = RunDir(request.jobs[0].absolute())
+    if len(request.jobs) == 1 and not request.overrides and run.resolved_generations():
+        return load_resolved(run.resolved()), run
+    return load_job(request.jobs, request.overrides).job, None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.data.indexed_dataset.header import idx_path
 from orchestrator.data.indexed_dataset.manifest import Manifest
-from orchestrator.data.preparation import Source, survey, tokenize_request
+from orchestrator.data.preparation import Source, survey
 from orchestrator.data.progress import Display
 from orchestrator.data.request import TokenizeRequest
 from orchestrator.data.tokenization import tokenize
@@ -43,6 +43,37 @@ def prepare(
             if manifest is not None:
                 made.append((source, manifest))
     return made
+
+
+def tokenize_request(
+    source: Source,
+    data: DataSpec,
+    workers: int | None,
+    *,
+    sentences: bool = False,
+    vision: VisionSpec | None = None,
+) -> TokenizeRequest:
+    """What makes a source from its text. Families that read `sentences` end documents with tokens of their own, and
+    chat templates turns. A model with `vision` gets the images of conversations."""
+    entry, tokenizer = source.entry, data.tokenizer
+    sees = vision if data.has_conversations else None
+    return TokenizeRequest(
+        inputs=tuple(Path(path) for path in entry.text or ()),
+        json_keys=(entry.json_key,),
+        output_prefix=Path(entry.path),
+        tokenizer_type=tokenizer.type,
+        tokenizer_path=tokenizer.path,
+        tokenizer_merges=tokenizer.merges,
+        tokenizer_lower_case=tokenizer.lower_case,
+        append_eod=entry.append_eod and not sentences and not data.has_conversations,
+        split_sentences=sentences,
+        chat=data.has_conversations,
+        chat_template=data.conversations.template if data.has_conversations else None,
+        chat_date=data.conversations.date if data.has_conversations else None,
+        image_size=sees.image_size if sees is not None else None,
+        patch_size=sees.patch_size if sees is not None else None,
+        workers=workers,
+    )
 
 
 def _make(source: Source, request: TokenizeRequest, tell: Callable[[str], object]) -> Manifest | None:

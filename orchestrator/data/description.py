@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -16,7 +15,11 @@ from orchestrator.data.indexed_dataset.manifest import read_manifest
 def describe(prefix: Path) -> dict[str, object]:
     """What a data set holds: its header, and its manifest where there is one."""
     header, manifest = read_index(prefix), read_manifest(prefix)
-    return {**asdict(header), "prefix": str(prefix), "manifest": manifest.model_dump(mode="json") if manifest else None}
+    return {
+        **header._asdict(),
+        "prefix": str(prefix),
+        "manifest": manifest.model_dump(mode="json") if manifest else None,
+    }
 
 
 def print_description(prefix: Path, as_json: bool) -> None:

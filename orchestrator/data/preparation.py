@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from os.path import normpath
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
@@ -13,12 +13,9 @@ from orchestrator.data.checks import conversations_problem, tokenizer_problem
 from orchestrator.data.damage import refuse_damage
 from orchestrator.data.indexed_dataset.header import IndexHeader, bin_path, idx_path, partial_path, read_index
 from orchestrator.data.indexed_dataset.manifest import Manifest, manifest_path, read_manifest
-from orchestrator.data.request import PrepareRequest, TokenizeRequest
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER, content_hash
 from orchestrator.errors import DataError, Problem, UserError
-from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_job, load_resolved
 from orchestrator.spec.sections.chat import BUILT_IN_TEMPLATES, TEMPLATES_SAID, ChatSpec
 from orchestrator.spec.sections.data import BlendEntry, DataSpec, TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
@@ -28,8 +25,7 @@ LOOKED_THROUGH = 32 << 20
 at most. Those of larger data are read when the training starts."""
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One data set of a job. Without a header and without trouble it is made from its text."""
 
     place: str
@@ -180,37 +176,6 @@ def _is_here(entry: BlendEntry) -> bool:
     return idx_path(prefix).is_file() and bin_path(prefix).is_file()
 
 
-def tokenize_request(
-    source: Source,
-    data: DataSpec,
-    workers: int | None,
-    *,
-    sentences: bool = False,
-    vision: VisionSpec | None = None,
-) -> TokenizeRequest:
-    """What makes a source from its text. Families that read `sentences` end documents with tokens of their own, and
-    chat templates turns. A model with `vision` gets the images of conversations."""
-    entry, tokenizer = source.entry, data.tokenizer
-    sees = vision if data.has_conversations else None
-    return TokenizeRequest(
-        inputs=tuple(Path(path) for path in entry.text or ()),
-        json_keys=(entry.json_key,),
-        output_prefix=Path(entry.path),
-        tokenizer_type=tokenizer.type,
-        tokenizer_path=tokenizer.path,
-        tokenizer_merges=tokenizer.merges,
-        tokenizer_lower_case=tokenizer.lower_case,
-        append_eod=entry.append_eod and not sentences and not data.has_conversations,
-        split_sentences=sentences,
-        chat=data.has_conversations,
-        chat_template=data.conversations.template if data.has_conversations else None,
-        chat_date=data.conversations.date if data.has_conversations else None,
-        image_size=sees.image_size if sees is not None else None,
-        patch_size=sees.patch_size if sees is not None else None,
-        workers=workers,
-    )
-
-
 def _entries(data: DataSpec) -> list[tuple[str, BlendEntry]]:
     """Each data set once, with its place. Of several entries, the one that says what text it is made from."""
     found: dict[str, tuple[str, BlendEntry]] = {}
@@ -279,14 +244,3 @@ def _tokenizer(tokenizer: TokenizerSpec) -> tuple[str | None, str | None]:
         return content_hash(tokenizer), None
     except UserError as error:
         return None, str(error)
-
-
-def job_and_run(request: PrepareRequest) -> tuple[JobSpec, RunDir | None]:
-    """The job that a request means, and the run directory that it was read from, if it was one.
-
-    Raises SpecError when it is wrong.
-    """
-    run = RunDir(request.jobs[0].absolute())
-    if len(request.jobs) == 1 and not request.overrides and run.resolved_generations():
-        return load_resolved(run.resolved()), run
-    return load_job(request.jobs, request.overrides).job, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
+from typing import NamedTuple
 
 from orchestrator.errors import Problem
 from orchestrator.fields.values import MAX_SIZE
@@ -14,8 +15,7 @@ class Unavailable(Exception):  # noqa: N818 - a signal between the rules and wha
     """A field that a rule reads is missing or wrong, which has its own problem."""
 
 
-@dataclass(frozen=True)
-class SuggestedValues:
+class SuggestedValues(NamedTuple):
     """Values for a field that may end a refusal; `spec/rules/nearest.py` tries them."""
 
     path: str

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from datetime import date
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import StringConstraints, WithJsonSchema
+from pydantic_core import core_schema
 
 from orchestrator.errors import UserError
+from orchestrator.fields.metadata import Metadata
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBgGtT]?)", re.ASCII)
@@ -25,6 +28,44 @@ MAX_SIZE = 2**31 - 1
 """Sizes and seeds fit in 32 bits: what is larger is a slip, and would overflow further on."""
 MAX_COUNT = 2**62
 """Samples, tokens and seconds fit in 64 bits."""
+
+
+class Before(Metadata):
+    """A function that is given what is written, before its type is checked. pydantic's BeforeValidator would do, but it
+    looks up the function's parameters anew in each field.
+    """
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return core_schema.no_info_before_validator_function(self.function, handler(source))
+
+
+class After(Metadata):
+    """A function that is given the value, after its type is checked, as by pydantic's AfterValidator."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return core_schema.no_info_after_validator_function(self.function, handler(source))
+
+
+class Number(Metadata):
+    """The bounds of a number (`ge`, `gt`, `le`, `lt`), which true and false are not."""
+
+    __slots__ = ("bounds",)
+
+    def __init__(self, **bounds: float) -> None:
+        self.bounds = bounds
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return core_schema.no_info_before_validator_function(refuse_bool, {**handler(source), **self.bounds})
 
 
 def refuse_bool(value: Any) -> Any:
@@ -68,8 +109,8 @@ def parse_count(value: Any) -> Any:
 
 Duration = Annotated[
     int,
-    Field(gt=0, le=MAX_COUNT),
-    BeforeValidator(parse_duration),
+    Number(gt=0, le=MAX_COUNT),
+    Before(parse_duration),
     WithJsonSchema(
         {
             "anyOf": [
@@ -84,8 +125,8 @@ Duration = Annotated[
 
 Count = Annotated[
     int,
-    Field(gt=0, le=MAX_COUNT),
-    BeforeValidator(parse_count),
+    Number(gt=0, le=MAX_COUNT),
+    Before(parse_count),
     WithJsonSchema(
         {
             "anyOf": [
@@ -100,8 +141,8 @@ Count = Annotated[
 
 NonNegativeCount = Annotated[
     int,
-    Field(ge=0, le=MAX_COUNT),
-    BeforeValidator(parse_count),
+    Number(ge=0, le=MAX_COUNT),
+    Before(parse_count),
     WithJsonSchema(
         {
             "anyOf": [
@@ -120,18 +161,18 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,7
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 """A name that a shell accepts for a variable: letters, digits and `_`, not starting with a digit."""
 
-Size = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(refuse_bool)]
+Size = Annotated[int, Number(ge=0, le=MAX_SIZE)]
 """A whole number from 0."""
 
-Positive = Annotated[int, Field(gt=0, le=MAX_SIZE), BeforeValidator(refuse_bool)]
+Positive = Annotated[int, Number(gt=0, le=MAX_SIZE)]
 """A whole number from 1."""
 
-Seed = Annotated[int, Field(ge=0, le=MAX_SIZE), BeforeValidator(refuse_bool)]
+Seed = Annotated[int, Number(ge=0, le=MAX_SIZE)]
 """A seed that every random number generator in use accepts."""
 
-PositiveNumber = Annotated[float, Field(gt=0.0), BeforeValidator(refuse_bool)]
-NonNegative = Annotated[float, Field(ge=0.0), BeforeValidator(refuse_bool)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(refuse_bool)]
+PositiveNumber = Annotated[float, Number(gt=0.0)]
+NonNegative = Annotated[float, Number(ge=0.0)]
+Fraction = Annotated[float, Number(ge=0.0, le=1.0)]
 
 
 def _check_text(text: str) -> str:
@@ -154,10 +195,10 @@ def _check_references(text: str) -> str:
     return _check_text(text)
 
 
-Text = Annotated[str, AfterValidator(_check_no_references)]
+Text = Annotated[str, After(_check_no_references)]
 """Text that stands for itself."""
 
-ReferringText = Annotated[str, AfterValidator(_check_references)]
+ReferringText = Annotated[str, After(_check_references)]
 """Text that may hold `${env:NAME}`: kept as written, resolved on the node by `resolve_environment`."""
 
 
@@ -167,7 +208,7 @@ def _check_word(text: str) -> str:
     return _check_no_references(text)
 
 
-Word = Annotated[str, AfterValidator(_check_word), WithJsonSchema({"type": "string", "pattern": r"^\S+$"})]
+Word = Annotated[str, After(_check_word), WithJsonSchema({"type": "string", "pattern": r"^\S+$"})]
 """Text without blanks, not empty: a name that SLURM knows, or a list of them with commas."""
 
 
@@ -182,10 +223,10 @@ def check_day(text: str) -> str:
     return text
 
 
-Day = Annotated[str, AfterValidator(check_day), WithJsonSchema({"type": "string", "format": "date"})]
+Day = Annotated[str, After(check_day), WithJsonSchema({"type": "string", "format": "date"})]
 """A day: `2026-11-27`."""
 
-ShellLine = Annotated[str, AfterValidator(_check_text)]
+ShellLine = Annotated[str, After(_check_text)]
 """Text that a shell runs as it is."""
 
 _DEPTH = 8
@@ -217,9 +258,7 @@ def check_plain(value: Any, depth: int = 0) -> Any:
 
 _PLAIN_TYPES = ("number", "string", "boolean", "null", "array", "object")
 
-Plain = Annotated[
-    Any, BeforeValidator(check_plain), WithJsonSchema({"anyOf": [{"type": name} for name in _PLAIN_TYPES]})
-]
+Plain = Annotated[Any, Before(check_plain), WithJsonSchema({"anyOf": [{"type": name} for name in _PLAIN_TYPES]})]
 """A number, text, true, false, null, or lists and mappings of them."""
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -235,7 +274,7 @@ def _check_import_path(text: str) -> str:
 
 
 ImportPath = Annotated[
-    str, AfterValidator(_check_import_path), WithJsonSchema({"type": "string", "pattern": rf"^{_IMPORT_PATH.pattern}$"})
+    str, After(_check_import_path), WithJsonSchema({"type": "string", "pattern": rf"^{_IMPORT_PATH.pattern}$"})
 ]
 """A class in a module: `my_package.steps:KeywordWeightedLoss`."""
 
@@ -250,7 +289,7 @@ def _check_memory(text: str) -> str:
 
 Memory = Annotated[
     str,
-    AfterValidator(_check_memory),
+    After(_check_memory),
     WithJsonSchema({"type": "string", "pattern": r"^\d{1,12}[kKmMgGtT]?$", "examples": ["500G", "0"]}),
 ]
 """An amount of memory as sbatch's --mem takes it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.kernel_selection.machine import MEASURED_ON, Estimates, Machine
 from orchestrator.spec.job import JobSpec
@@ -40,8 +40,7 @@ def against_graphs(job: JobSpec, layers: Layers, machine: Machine, estimates: Es
     return None
 
 
-@dataclass(frozen=True)
-class AgainstGraphs:
+class AgainstGraphs(NamedTuple):
     """What a rank of a run that leaves it open has against graphs, beside what the plan has."""
 
     why: str | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from orchestrator.spec.job import JobSpec
@@ -14,8 +13,7 @@ Fit = Literal["fits", "tight", "does not fit", "unknown"]
 """How a job fits into the memory of a GPU."""
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """Facts about what a job computes on: a training finds them, a plan assumes them."""
 
     name: str

@@ -5,8 +5,7 @@ the family, never for its name. What a room has for each family stands in a `Fam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 Architecture = Literal["gpt", "bert", "t5", "mamba"]
 """The names of the families, as `model.architecture` has them."""
@@ -29,8 +28,7 @@ Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 
 
-@dataclass(frozen=True)
-class ModelFamily:
+class ModelFamily(NamedTuple):
     """What is true of all models of a family, as far as other code depends on it."""
 
     name: Architecture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from orchestrator.kernel_selection.libraries import has_flash, is_engine_installed
 from orchestrator.kernel_selection.machine import Fit, Machine, Step
@@ -26,8 +26,7 @@ def machine_of(device: Device) -> Machine:
     )
 
 
-@dataclass(frozen=True)
-class DeviceEstimates:
+class DeviceEstimates(NamedTuple):
     """The estimates for a device, of jobs whose vocabulary has so many rows."""
 
     padded_vocab: int
@@ -42,7 +41,7 @@ class DeviceEstimates:
         """The same behind a host that takes so long to start one, if that is longer: what is chosen for a faster one
         stands.
         """
-        return replace(self, device=self.device.with_launch(max(self.start_seconds, start_seconds)))
+        return self._replace(device=self.device.with_launch(max(self.start_seconds, start_seconds)))
 
     def step(self, job: JobSpec, layers: Layers) -> Step:
         """A step of a job that leaves nothing open."""

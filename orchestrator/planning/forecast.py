@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.kernel_selection.auto_values import settled
 from orchestrator.kernel_selection.layers import layers_of, saved_by_torch
@@ -30,8 +29,7 @@ FORWARD_SHARE = 1 / 3
 """Of a step's time: the forward pass alone, which is what an evaluation does."""
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(NamedTuple):
     """What a job takes. Bytes and seconds are of one rank, GPU-hours and energy of all."""
 
     job: JobSpec
@@ -113,7 +111,7 @@ class Forecast:
                 "gpu_bytes": device.memory_bytes,
                 "fit": self.fit,
                 "per_rank": [
-                    {"tp": tp, **asdict(stage), "parts": dict(stage.parts)}
+                    {"tp": tp, **stage._asdict(), "parts": dict(stage.parts)}
                     for stage in memory.stages
                     for tp in range(self.tensor_ranks)
                 ],
@@ -140,8 +138,7 @@ class Forecast:
         }
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What a job is estimated to need and to take, with all that a run would settle for it."""
 
     job: JobSpec

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from orchestrator.data.preparation import Source, survey_job
-from orchestrator.data.tasks.files import task_problems
+from orchestrator.data.tasks.checks import task_problems
 from orchestrator.errors import Problem
 from orchestrator.planning.blend import blend_report, split_shares
 from orchestrator.planning.blend.report import BlendReport, SourcePlan
@@ -22,8 +22,7 @@ _LONG = 8192
 """Tokens of a sequence up to which published steps are planned within a tenth in the mean."""
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What a job will do."""
 
     job: JobSpec
@@ -69,7 +68,7 @@ class Plan:
         return {
             "name": job.name,
             "config_hash": job.config_hash,
-            "vocabulary": asdict(self.vocabulary),
+            "vocabulary": self.vocabulary._asdict(),
             "parameters": {**asdict(self.parameters), "active": self.parameters.active},
             "topology": self.topology.to_dict(),
             "batch": {
@@ -77,12 +76,12 @@ class Plan:
                 "global_batch_size": job.global_batch_size,
                 "num_micro_batches": job.num_micro_batches,
                 "data_parallel_size": job.data_parallel_size,
-                "rampup": [asdict(stage) for stage in self.batch.stages] if len(self.batch.stages) > 1 else [],
+                "rampup": [stage._asdict() for stage in self.batch.stages] if len(self.batch.stages) > 1 else [],
             },
             "steps": self.batch.train_iters,
             "samples": self.batch.train_samples,
             "tokens": self.batch.train_tokens,
-            "learning_rate": asdict(self.learning_rate),
+            "learning_rate": self.learning_rate._asdict(),
             "flops": flops,
             "blend": [asdict(source) for source in self.sources],
             "blend_report": self.blend.to_dict(),

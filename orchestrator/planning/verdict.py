@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from orchestrator.data.tasks.files import task_problems
-from orchestrator.errors import Problem, UserError
+from orchestrator.data.tasks.checks import task_problems
+from orchestrator.errors import Problem
 from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
 from orchestrator.planning.checks.checkpoint_room import room_for_checkpoints
 from orchestrator.planning.checks.limits import what_is_refused
@@ -25,22 +25,14 @@ from orchestrator.planning.checks.preflight_checks import (
     variables_are_unset,
 )
 from orchestrator.planning.checks.unusual_values import unusual_values
-from orchestrator.planning.forecast import Forecast, estimated
+from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.hardware.local_gpus import gpus_counted
-from orchestrator.planning.memory import Memory
-from orchestrator.planning.memory.fit import TIGHT
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.suggestions.bubble import pipeline_idles
-from orchestrator.planning.suggestions.remedies import Remedy, remedies
 from orchestrator.planning.time.communication import linked_ranks
-from orchestrator.planning.vocabulary import padded_vocab_size
 from orchestrator.quantities import memory_size, spec_duration, time_span
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
-from orchestrator.run_directory.checkpoints.pretrained import find_weights
-from orchestrator.self_contained_checkpoints import open_weights
 from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.job import JobSpec
-from orchestrator.spec.pretrained import in_words, other_network
 
 LARGE_COMMUNICATION = 0.25
 """Share of a step that may go to communication that nothing hides."""
@@ -51,19 +43,14 @@ LONG_LOSS = 4 * 3600
 SHORT_TRY = 15 * 60
 """Seconds of a training that needs no checkpoint before its end, whatever the interval that it was given with."""
 
-SHOWN_WAYS = 4
-"""Changes that are offered to a job that does not fit."""
 
 _LAYOUT = ("parallelism.tensor_model_parallel_size", "launch.gpus_per_node", "launch.nodes")
 _MEMORY = ("batch.micro_batch_size", "runtime.recompute_granularity", *_LAYOUT)
 _SAVING = ("checkpoint.save_interval", "checkpoint.save_seconds")
 _DATA = ("data.blend",)
-NO_WEIGHTS = "no_weights"
-"""The code of what ends a run at its start that has no checkpoint of its own."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Everything that can be told in advance. A stop is what cannot work, a warning what a person should look at."""
 
     stops: tuple[Problem, ...]
@@ -95,7 +82,7 @@ def judge(
     warnings = [
         *_coded((code, check(plan, forecast, cluster)) for code, check in WARNINGS.items()),
         *room_for_checkpoints(plan, forecast, cluster, runs_dir, sum(each.bytes for each in saved)),
-        *(_weights_to_start_from(plan, runs_dir_of(plan.job, runs_dir)) if not saved else ()),
+        *(_weights_to_start_from(plan, runs_dir) if not saved else ()),
     ]
     return Verdict(
         stops=(
@@ -166,46 +153,10 @@ def _memory_line(forecast: Forecast) -> str:
     )
 
 
-def ways_out(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> list[Remedy]:
-    """The changes that the cluster can give and after which the job fits with room to spare, the cheapest first: each
-    sized and priced as the plan of the changed job is.
-    """
-    device, vocabulary = forecast.device, plan.vocabulary
-
-    def planned(job: JobSpec) -> tuple[Memory, float]:
-        divisible_by, tp = job.model.make_vocab_size_divisible_by, job.parallelism.tensor_model_parallel_size
-        estimate = estimated(job, padded_vocab_size(vocabulary.size, divisible_by, tp), device)
-        return estimate.memory, estimate.time.step_seconds
-
-    limit = int(TIGHT * (device.memory_bytes or 0))
-    ways = remedies(plan.job, vocabulary.size, forecast.layers, limit, planned, machine=device.gpus_per_node)
-    if cluster is not None and not what_is_refused(plan.job, cluster):
-        return [way for way in ways if not what_is_refused(way.job, cluster)]
-    return ways
-
-
 def _ways(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> str:
-    """The cheapest ways out, with prices."""
-    ways = ways_out(plan, forecast, cluster)
-    if not ways:
-        return "no small change makes it fit; `orchestrator tune` searches all layouts"
-    lines = [
-        f"  {way.words}{_on(way, plan)}: {memory_size(way.memory.device_bytes)}, {_price(way)}\n"
-        f"    {' '.join(f'--set {override}' for override in way.overrides)}"
-        for way in ways[:SHOWN_WAYS]
-    ]
-    return "\n".join(["what makes it fit, the cheapest first:", *lines])
+    from orchestrator.planning.suggestions.ways_out import cheapest_ways_out  # jobs that fit need no search
 
-
-def _on(way: Remedy, plan: Plan) -> str:
-    return f" on {way.gpus} GPUs" if way.gpus != plan.job.world_size else ""
-
-
-def _price(way: Remedy) -> str:
-    change = way.slower
-    if abs(change) < 0.005:
-        return "as fast per GPU"
-    return f"{abs(change):.0%} {'slower' if change > 0 else 'faster'} per GPU"
+    return cheapest_ways_out(plan, forecast, cluster)
 
 
 def _tight_or_unsure(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
@@ -310,29 +261,12 @@ def _data(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterat
     yield from plan.warnings
 
 
-def _weights_to_start_from(plan: Plan, runs_dir: Path) -> Iterator[Problem]:
-    """No more than a warning: a run with checkpoints of its own does not need them, and the nodes may see others."""
-    text, job = plan.job.checkpoint.pretrained, plan.job
-    if text is None:
-        return
-    paths, ends = ("checkpoint.pretrained",), "without them the run fails at its start"
-    try:
-        theirs = open_weights(find_weights(text, runs_dir)).job
-    except UserError as error:
-        yield Problem(str(error).removeprefix("checkpoint.pretrained "), paths, ends, code=NO_WEIGHTS)
-        return
-    if other := other_network(theirs, job):
-        message = f"{text} has the weights of another network: {in_words(other)}"
-        hint = "the run fails at its start: write the model that they belong to, or name other weights"
-        yield Problem(message, paths, hint, code=NO_WEIGHTS)
-    elif job.model.has_vision and not theirs.model.has_vision:
-        message = f"{text} sees no images, and what encodes them begins at random"
-        if job.model.has_frozen_encoder:
-            frozen = (*paths, "model.vision.freeze")
-            yield Problem(f"{message} and stays so", frozen, "the run fails at its start", code=NO_WEIGHTS)
-        else:
-            hint = "a model that sees, or more training than tuning takes"
-            yield Problem(message, paths, hint, code="weights_without_vision")
+def _weights_to_start_from(plan: Plan, runs_dir: Path | None) -> Iterable[Problem]:
+    if plan.job.checkpoint.pretrained is None:
+        return ()
+    from orchestrator.planning.checks.pretrained_weights import weights_to_start_from  # imports what opens checkpoints
+
+    return weights_to_start_from(plan.job, plan.job.checkpoint.pretrained, runs_dir_of(plan.job, runs_dir))
 
 
 def _unusual_values(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.data.tokenizers.vocabulary import (
     MASKED_LM_TOKENS,
@@ -15,8 +15,7 @@ from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.spec.job import JobSpec
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(NamedTuple):
     """Token counts of a job."""
 
     size: int

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from orchestrator.errors import Problem, SpecError
 from orchestrator.fields.base import Section
 from orchestrator.fields.refusals import Unavailable
 from orchestrator.fields.values import (
+    After,
     Duration,
     Memory,
     Name,
@@ -33,7 +34,7 @@ def _check_option(text: str) -> str:
     return text
 
 
-SbatchOption = Annotated[Text, AfterValidator(_check_option)]
+SbatchOption = Annotated[Text, After(_check_option)]
 """`--mail-type=FAIL`, as one word."""
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationError, model_validator
+from pydantic import FailFast, Field, ValidationError, model_validator
 
 from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import as_yaml, few, shorten
-from orchestrator.fields.values import Positive, Seed, Size, refuse_bool
+from orchestrator.fields.values import After, Number, Positive, Seed, Size
 from orchestrator.spec.messages.suggestions import alike, closest
 from orchestrator.spec.messages.validation import in_words
 
@@ -64,26 +64,24 @@ class Generation(Section):
     """Tokens to add at most."""
     min_new_tokens: Size = 0
     """Tokens before which the end of the text is not chosen."""
-    temperature: Annotated[float, Field(ge=0.0, le=MAX_TEMPERATURE), BeforeValidator(refuse_bool)] = 1.0
+    temperature: Annotated[float, Number(ge=0.0, le=MAX_TEMPERATURE)] = 1.0
     """0 takes the likeliest token; higher is more varied."""
     top_k: Size = 0
     """Choose among the K likeliest tokens; 0 is all."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(refuse_bool)] = 1.0
+    top_p: Annotated[float, Number(gt=0.0, le=1.0)] = 1.0
     """Choose among the likeliest tokens that together have this probability."""
-    top_p_decay: Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(refuse_bool)] = 1.0
+    top_p_decay: Annotated[float, Number(gt=0.0, le=1.0)] = 1.0
     """Multiply `top_p` by this after each token (Lee et al. 2022, factual nucleus sampling; not reset at sentences)."""
-    top_p_bound: Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(refuse_bool)] = 0.0
+    top_p_bound: Annotated[float, Number(ge=0.0, le=1.0)] = 0.0
     """Below this `top_p` does not decay."""
-    repetition_penalty: Annotated[float, Field(ge=1 / MAX_PENALTY, le=MAX_PENALTY), BeforeValidator(refuse_bool)] = 1.0
+    repetition_penalty: Annotated[float, Number(ge=1 / MAX_PENALTY, le=MAX_PENALTY)] = 1.0
     """Makes tokens that occurred, in the prompt too, less likely: a score is divided by it, or multiplied where it is
     negative."""
-    num_beams: Annotated[int, Field(gt=0, le=MAX_BEAMS), BeforeValidator(refuse_bool)] = 1
+    num_beams: Annotated[int, Number(gt=0, le=MAX_BEAMS)] = 1
     """Beam search over this many sequences; 1 is none."""
-    length_penalty: Annotated[
-        float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY), BeforeValidator(refuse_bool)
-    ] = 1.0
+    length_penalty: Annotated[float, Number(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] = 1.0
     """Beams are compared by their log-probability over their length to this power: above 0 favours long texts."""
-    stop: Annotated[tuple[str, ...], FailFast(), Field(max_length=MAX_STOPS), AfterValidator(_no_empty_stop)] = ()
+    stop: Annotated[tuple[str, ...], FailFast(), Field(max_length=MAX_STOPS), After(_no_empty_stop)] = ()
     """End before any of these texts."""
     add_bos: bool = False
     """Put the tokenizer's token that begins a text before the prompt."""

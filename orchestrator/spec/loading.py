@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias
 
 from pydantic import ValidationError
 
@@ -41,8 +41,7 @@ class LoadedDocument(Generic[Root]):
     """What was written."""
 
 
-@dataclass(frozen=True)
-class LoadedJob:
+class LoadedJob(NamedTuple):
     """A job spec and where it came from."""
 
     job: JobSpec

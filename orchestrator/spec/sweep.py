@@ -5,10 +5,10 @@ from __future__ import annotations
 import builtins
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.values import Name, Positive, Seed, Text
+from orchestrator.fields.values import Before, Name, Positive, Seed, Text
 
 Values = Annotated[list[Any], Field(min_length=1)]
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
@@ -54,7 +54,7 @@ class RandomSpec(Section):
 Conditions = Annotated[
     list[Text],
     Field(min_length=1),
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    Before(lambda value: [value] if isinstance(value, str) else value),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
 Points = list[Annotated[dict[Text, Any], Field(min_length=1)]]

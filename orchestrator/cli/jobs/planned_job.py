@@ -5,16 +5,15 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, gpu_problems, load_named, profile_of
 from orchestrator.conversion.exportability import export_problems, export_warnings, exported_as
 from orchestrator.data.preparation import data_problems, survey_job
-from orchestrator.data.tasks.files import task_problems
+from orchestrator.data.tasks.checks import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.kernel_selection.layers import WORTH
@@ -51,8 +50,7 @@ WAITING = 0.1
 Strict = Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")]
 
 
-@dataclass(frozen=True)
-class PlannedJob:
+class PlannedJob(NamedTuple):
     """A job, what it will do and take, and the verdict, whose problems have their places."""
 
     plan: Plan
@@ -77,7 +75,7 @@ def judge_files(
     loaded = load_named(files, overrides or [], named)
     judged = judge_loaded(loaded, named, starting=False)
     warnings = (*judged.verdict.warnings, *export_warnings(loaded.job))
-    return replace(judged, verdict=replace(judged.verdict, warnings=_in_order(loaded, warnings)))
+    return judged._replace(verdict=judged.verdict._replace(warnings=_in_order(loaded, warnings)))
 
 
 def judge_loaded(
@@ -100,7 +98,7 @@ def judge_loaded(
         raise _placed(loaded, [*misnamed, *problems])
     taken = forecast(plan, cluster)
     if named.gpu is not None:
-        taken = replace(taken, choice=replace(taken.choice, how=GPU_OPTION))
+        taken = taken._replace(choice=taken.choice._replace(how=GPU_OPTION))
     verdict = judge(plan, taken, cluster, problems, runs_dir, saved)
     return PlannedJob(plan, taken, _placed_verdict(loaded, verdict), cluster)
 
@@ -111,7 +109,7 @@ def judge_here(loaded: LoadedJob, plan: Plan, runs_dir: Path, saved: Sequence[Co
 
 
 def _placed_verdict(loaded: LoadedJob, verdict: Verdict) -> Verdict:
-    return replace(verdict, stops=_in_order(loaded, verdict.stops), warnings=_in_order(loaded, verdict.warnings))
+    return verdict._replace(stops=_in_order(loaded, verdict.stops), warnings=_in_order(loaded, verdict.warnings))
 
 
 def profile_named(loaded: LoadedJob, named: TargetOptions) -> ClusterSpec | None:

@@ -15,9 +15,10 @@ import typer
 from orchestrator.cli.common import warn
 from orchestrator.errors import Problem, SpecError
 from orchestrator.planning.checks.checkpoint_room import CHECKPOINT_ROOM, bytes_kept, room_for_all
+from orchestrator.planning.checks.pretrained_weights import NO_WEIGHTS
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan
-from orchestrator.planning.verdict import NO_WEIGHTS, Verdict, judge
+from orchestrator.planning.verdict import Verdict, judge
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.cluster.profiles import is_file_name, profile_file, read_profile, unknown_profile
 from orchestrator.errors import Location, Problem, SpecError, UserError
@@ -23,8 +23,7 @@ GPU_OPTION = "--gpu"
 """What chose the device where the command line names one."""
 
 
-@dataclass(frozen=True)
-class TargetOptions:
+class TargetOptions(NamedTuple):
     """What the command line names, instead of the job."""
 
     cluster: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -151,7 +151,7 @@ def _task(
     profile = profile_named(loaded, named)
     choice = device_of(loaded.job, profile)
     if gpu is not None:
-        choice = replace(choice, how=GPU_OPTION)
+        choice = choice._replace(how=GPU_OPTION)
     per_node = _gpus_per_node(loaded.job, choice, profile)
     job = _on_gpus(loaded, gpus, per_node, profile)
     typed = {overridden(word) for word in overrides}

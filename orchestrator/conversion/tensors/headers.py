@@ -9,9 +9,8 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.errors import UserError, file_refusal
 
@@ -24,8 +23,7 @@ _ITEM_BYTES = {
 }
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """Where a tensor is, and what it is; `name` is its name there."""
 
     path: Path

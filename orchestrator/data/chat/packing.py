@@ -10,9 +10,8 @@ import random
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from orchestrator.data.chat.stored_images import image_counts
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, damaged, idx_path, tokens_before
@@ -32,8 +31,7 @@ def loss_mask_prefix(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".loss_mask")
 
 
-@dataclass(frozen=True)
-class UsableConversations:
+class UsableConversations(NamedTuple):
     """What a training takes of the conversations of one part of a data set."""
 
     lengths: array[int]

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from orchestrator.errors import DataError, UserError, file_refusal
 
@@ -32,8 +31,7 @@ DTYPES = {
 """dtype code -> name and bytes per token."""
 
 
-@dataclass(frozen=True)
-class IndexHeader:
+class IndexHeader(NamedTuple):
     """What an indexed data set holds. `sequences` is what megatron-core splits into train, validation and test."""
 
     prefix: Path

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 _COMPARISONS = 300_000
 """Most comparisons of sources for the counts of a blend: some 20 ms. One position in each source takes at most ten
@@ -123,8 +123,7 @@ def _parts(weights: Sequence[float]) -> list[int]:
     return [part // divisor for part in whole]
 
 
-@dataclass(frozen=True)
-class SourceIndex:
+class SourceIndex(NamedTuple):
     """The index of one source: whole epochs of its documents, cut into samples and shuffled."""
 
     epochs: int

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.data.input.json_values import read_json
 from orchestrator.errors import UserError
@@ -34,8 +33,7 @@ _NEEDS = {
 }
 
 
-@dataclass(frozen=True)
-class SpecialTokens:
+class SpecialTokens(NamedTuple):
     """Text of the tokens that begin and end a document; None where a tokenizer has none."""
 
     eos: str | None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.errors import Problem
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
@@ -20,8 +20,7 @@ from orchestrator.spec.sections.precision import DTYPE_BYTES
 _LAST, _EVERY, _EXPORTS = "checkpoint.keep_last", "checkpoint.keep_every", "checkpoint.export.keep_last"
 
 
-@dataclass(frozen=True)
-class _Writing:
+class _Writing(NamedTuple):
     """What a job writes in all, and how large each is."""
 
     saves: int

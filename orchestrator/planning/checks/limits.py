@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.errors import Problem
 from orchestrator.fields.formatting import any_of
@@ -46,8 +46,7 @@ def partition_of(job: JobSpec, cluster: ClusterSpec) -> str | None:
     return job.launch.partition or cluster.partition
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """The most that one of several partitions gives; None for what is not known of each."""
 
     where: str

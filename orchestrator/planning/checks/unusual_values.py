@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.errors import Problem
 from orchestrator.spec.job import JobSpec
@@ -11,8 +11,7 @@ from orchestrator.spec.job import JobSpec
 _PER_STEP = "Adam changes a weight by about lr in each step, and weights begin at about {std:g}"
 
 
-@dataclass(frozen=True)
-class _Range:
+class _Range(NamedTuple):
     """What is not worth a question, and what is usual, in words."""
 
     least: float

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.planning.hardware.devices import CPU, Device, device_named
@@ -15,8 +16,7 @@ ASSUMED = "H100"
 """What is planned for where nothing tells."""
 
 
-@dataclass(frozen=True)
-class DeviceChoice:
+class DeviceChoice(NamedTuple):
     """A device and how it was chosen."""
 
     device: Device
@@ -39,7 +39,7 @@ def device_of(job: JobSpec, cluster: ClusterSpec | None) -> DeviceChoice:
     choice = _chosen(job, cluster)
     is_named = cluster is not None or job.launch.gpu is not None
     layers = _layers_of(choice.device, cluster) if is_named and not choice.device.is_cpu else None
-    return replace(choice, device=replace(choice.device, layers=layers))
+    return choice._replace(device=replace(choice.device, layers=layers))
 
 
 def _chosen(job: JobSpec, cluster: ClusterSpec | None) -> DeviceChoice:

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.values import Count, Positive, Text, refuse_bool
+from orchestrator.fields.values import Count, Number, Positive, Text
 from orchestrator.spec.loading import load_document
 from orchestrator.spec.messages.document import Document
 from orchestrator.spec.sections.runtime import Layers
@@ -21,11 +21,11 @@ PROJECT_FOLDER = Path("gpus")
 _SUFFIX = ".yaml"
 GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", re.ASCII)
 
-Share = Annotated[float, Field(ge=1e-9, le=1000.0), BeforeValidator(refuse_bool)]
+Share = Annotated[float, Number(ge=1e-9, le=1000.0)]
 """Part of a datasheet figure. A CPU of many cores passes the nominal figures of one by far."""
-Latency = Annotated[float, Field(gt=0.0, le=3600.0), BeforeValidator(refuse_bool)]
+Latency = Annotated[float, Number(gt=0.0, le=3600.0)]
 """Seconds. With more, times of whole trainings would be no numbers any more."""
-Bandwidth = Annotated[float, Field(ge=1000.0, le=1e18), BeforeValidator(refuse_bool)]
+Bandwidth = Annotated[float, Number(ge=1000.0, le=1e18)]
 """B/s."""
 
 

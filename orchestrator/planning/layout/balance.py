@@ -5,7 +5,6 @@ encodes images, and with as many layers as the others these keep all of them wai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -47,8 +46,7 @@ class LayerSplit(NamedTuple):
         return job.changed(parallelism=fields)
 
 
-@dataclass(frozen=True)
-class BalancedSplit:
+class BalancedSplit(NamedTuple):
     """A split that takes less time than the even one."""
 
     split: LayerSplit

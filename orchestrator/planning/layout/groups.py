@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class GroupPlacement:
+class GroupPlacement(NamedTuple):
     """How the groups of one kind lie on the nodes."""
 
     kind: str

@@ -7,7 +7,6 @@ several model chunks per stage, its interleaved form, in the order in which mega
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -28,8 +27,7 @@ class Span(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(NamedTuple):
     """A step's passes over all stages."""
 
     spans: tuple[tuple[Span, ...], ...]

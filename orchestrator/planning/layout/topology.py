@@ -5,7 +5,6 @@ Ranks are laid out in megatron-core's default order tp-cp-ep-dp-pp, tp fastest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from orchestrator.planning.layout.groups import GroupKind, GroupPlacement, group_kinds
@@ -49,8 +48,7 @@ class LayerRange(NamedTuple):
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(NamedTuple):
     """Sizes of the groups, every rank, and the layers of every stage."""
 
     world_size: int
@@ -98,7 +96,7 @@ class Topology:
     def to_dict(self) -> dict[str, Any]:
         """Plain data: sizes, groups (without their ranks), stages and every rank."""
         return {
-            **{key: value for key, value in vars(self).items() if key not in ("ranks", "stages")},
+            **{key: value for key, value in self._asdict().items() if key not in ("ranks", "stages")},
             "groups": {name: kind.to_dict() for name, kind in self.groups.items()},
             "ranks": [rank._asdict() for rank in self.ranks],
             "stages": [

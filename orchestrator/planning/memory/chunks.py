@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.models.blocks.base import RankShape
 from orchestrator.models.layers import layers as layers_of
@@ -16,8 +16,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
 
 
-@dataclass(frozen=True)
-class Activations:
+class Activations(NamedTuple):
     """Bytes of one pass: a model chunk over one micro-batch."""
 
     saved: int

@@ -6,7 +6,7 @@ Read it as the reason why a job that needs all of the memory does not run, not a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.kernel_selection.tensor_overlap import overlaps_tensor_parallel
 from orchestrator.planning.hardware.fitted_constants import fitted_constants
@@ -26,8 +26,7 @@ for the pieces of the other ranks.
 """
 
 
-@dataclass(frozen=True)
-class NonTorchMemory:
+class NonTorchMemory(NamedTuple):
     """Bytes that the allocator does not count."""
 
     fixed: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from operator import mul
+from typing import NamedTuple
 
 from orchestrator.kernel_selection.chunked_loss import tokens_of_chunk
 from orchestrator.kernel_selection.fused_kernels import adds_in_products
@@ -33,8 +33,7 @@ _COUNTERS = 32
 """Bytes per token of indices, labels, masks and losses of a micro-batch in flight."""
 
 
-@dataclass(frozen=True)
-class StageMemory:
+class StageMemory(NamedTuple):
     """Any rank of one pipeline stage; its tensor- and data-parallel ranks hold the same."""
 
     pp: int
@@ -48,8 +47,7 @@ class StageMemory:
     """When that is: "loss", "backward", "output layer", "embedding", "optimizer" or "start"."""
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """The memory of a job, per pipeline stage."""
 
     stages: tuple[StageMemory, ...]
@@ -109,8 +107,7 @@ def _most_in_flight(stage: int, stages: int, chunks: int, micro_batches: int) ->
     return pipeline.in_flight(stage, stages, chunks, micro_batches)
 
 
-@dataclass(frozen=True)
-class _InFlight:
+class _InFlight(NamedTuple):
     """Passes of each chunk whose activations a stage holds when they are the most bytes."""
 
     ever: tuple[int, ...]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from orchestrator.kernel_selection.machine import Fit
 from orchestrator.planning.forecast import Forecast, estimated
@@ -19,8 +18,7 @@ _MAY_RUN: tuple[Fit, ...] = ("unknown", "fits", "tight")
 """The roomiest first."""
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A changed job that may run."""
 
     fields: Mapping[str, Any]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.planning.hardware.devices import Device
 from orchestrator.spec.job import JobSpec
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Ranks that communicate, as seen from one of them."""
 
     size: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 from orchestrator.models.layers import Layer, layers
 from orchestrator.planning.encoder_decoder import halves_of_stage
@@ -63,8 +64,7 @@ _TENSORS_PER_LAYER = 6
 """Weights of four linear layers and two norms; biases go with them in small kernels."""
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(NamedTuple):
     """One step at full batch size."""
 
     step_seconds: float

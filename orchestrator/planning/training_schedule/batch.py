@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.ramp import (
@@ -17,8 +18,7 @@ from orchestrator.spec.layout.ramp import (
 )
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a training has come, over all its specs: steps done, sequences and tokens consumed."""
 
     iteration: int = 0

@@ -6,15 +6,14 @@ As megatron-core's OptimizerParamScheduler computes it, with everything counted 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.layout.ramp import last_samples
 
 
-@dataclass(frozen=True)
-class LearningRateSchedule:
+class LearningRateSchedule(NamedTuple):
     """The schedule of a job, resolved into samples."""
 
     style: str

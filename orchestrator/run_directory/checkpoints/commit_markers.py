@@ -10,10 +10,9 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from orchestrator.files.stored_files import NotStoredError, count, open_stored, read_json
 from orchestrator.run_directory.rundir import RunDir, write_atomically
@@ -34,8 +33,7 @@ _MOST_MARKER_BYTES = 64 << 20
 _MOST_THREADS = 8
 
 
-@dataclass(frozen=True)
-class FileRecord:
+class FileRecord(NamedTuple):
     """One file of a checkpoint: its size and `zlib.crc32` of its content."""
 
     bytes: int
@@ -155,6 +153,8 @@ def verify(path: Path, *, contents: bool = True, part: tuple[int, int] = (0, 1))
     Reads every byte; with `contents=False` only sizes are compared. `part` (i, n) looks at every n-th file, from the
     i-th on, by size: n readers that take a part each read about the same, with a share each of the cores.
     """
+    from concurrent.futures import ThreadPoolExecutor  # takes long to import, and most commands verify nothing
+
     if not path.is_dir():
         return [f"{path} is not a folder"]
     commit = read_commit(path)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.files.stored_files import MOST_BYTES, lines_from, open_stored, parse_line, read_json_lines, size_of
 from orchestrator.run_directory.events.types import (
@@ -34,8 +33,7 @@ _MOST_KEPT_BYTES = 1 << 20
 """Of each of these: some 5,000 events, which take ten times as much in memory."""
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """A start of a run, with its end where it was written. `restarts`: its launcher starts the run again after that;
     `withdrawn`: a person kept the run from that.
     """
@@ -131,13 +129,13 @@ class EventLog(tuple[Event, ...]):
                 case Exited(cause="held") if known:
                     del launches[launch_id]
                 case Exited() if known:
-                    launches[launch_id] = replace(known, exited=event)
+                    launches[launch_id] = known._replace(exited=event)
                 case Requeued(by=by) if known:
-                    launches[launch_id] = replace(known, restarts=by == BY_LAUNCHER)
+                    launches[launch_id] = known._replace(restarts=by == BY_LAUNCHER)
                 case GaveUp() if known:
-                    launches[launch_id] = replace(known, restarts=False)
+                    launches[launch_id] = known._replace(restarts=False)
                 case Withdrawn() if known:
-                    launches[launch_id] = replace(known, restarts=False, withdrawn=True)
+                    launches[launch_id] = known._replace(restarts=False, withdrawn=True)
         return list(launches.values())[-1] if launches else None
 
     @property

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.spec.layout.batch import RampupSpec
 
 
-@dataclass(frozen=True)
-class BatchStage:
+class BatchStage(NamedTuple):
     """A stretch of steps with one global batch size. The last one is open-ended."""
 
     global_batch_size: int

@@ -8,9 +8,8 @@ the fields that have to change with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.errors import Problem
 from orchestrator.fields.refusals import Refusal, SuggestedValues
@@ -44,8 +43,7 @@ def _hinted(job: JobSections, refusal: Refusal, found: Sequence[Problem], refusa
     return Problem(refusal.message, refusal.paths, "; ".join(hints) or None, code=refusal.code)
 
 
-@dataclass(frozen=True)
-class _Search:
+class _Search(NamedTuple):
     """For a value of one field that ends a refusal."""
 
     job: JobSections

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -18,8 +17,7 @@ Kind = Literal["section", "mapping", "list", "text", "scalar"]
 M = TypeVar("M", bound=Metadata)
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """What may stand at a place: a section, a mapping of free keys, a list, text, or another scalar."""
 
     kind: Kind

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import show
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag
-from orchestrator.fields.values import Fraction, Positive, PositiveNumber, Seed, Size, Text, refuse_bool
+from orchestrator.fields.values import After, Before, Fraction, Number, Positive, PositiveNumber, Seed, Size, Text
 from orchestrator.models.registry import FAMILIES
 from orchestrator.spec.sections.chat import ChatSpec
 
@@ -22,7 +22,7 @@ def _one_as_list(value: Any) -> Any:
 _PATH = {"type": "string", "minLength": 1}
 TextPaths = Annotated[
     list[Annotated[Text, Field(min_length=1)]],
-    BeforeValidator(_one_as_list),
+    Before(_one_as_list),
     Field(min_length=1),
     WithJsonSchema({"anyOf": [_PATH, {"type": "array", "items": _PATH, "minItems": 1}]}),
 ]
@@ -89,7 +89,7 @@ def _is_number(item: Any) -> bool:
     return True
 
 
-Blend = Annotated[list[Annotated[BlendEntry, BeforeValidator(_entry)]], BeforeValidator(_pairs), Field(min_length=1)]
+Blend = Annotated[list[Annotated[BlendEntry, Before(_entry)]], Before(_pairs), Field(min_length=1)]
 """Sources and weights: a list of {path, weight} and of paths, or Megatron's flat [w1, prefix1, w2, prefix2]."""
 
 
@@ -104,7 +104,7 @@ def _check_split(value: str) -> str:
     return ",".join(part.strip() for part in parts)
 
 
-Split = Annotated[str, AfterValidator(_check_split)]
+Split = Annotated[str, After(_check_split)]
 """Relative sizes of train, validation and test: `969,30,1`."""
 
 
@@ -140,7 +140,7 @@ class TokenizerSpec(Section):
     `<extra_id_1>`, …"""
 
 
-MaskedPart = Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(refuse_bool)]
+MaskedPart = Annotated[float, Number(gt=0.0, lt=1.0)]
 """Some of the tokens, not all."""
 
 

@@ -2,14 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
-
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, MegatronFlag
-from orchestrator.fields.values import NonNegative, PositiveNumber, refuse_bool
+from orchestrator.fields.values import Before, NonNegative, Number, PositiveNumber
 
-Beta = Annotated[float, Field(ge=0.0, lt=1.0), BeforeValidator(refuse_bool)]
+Beta = Annotated[float, Number(ge=0.0, lt=1.0)]
 
 _MUON = (
     "Muon is not in this version: megatron-core's needs another package (emerging_optimizers), which this project does "
@@ -35,7 +33,7 @@ class OptimizerSpec(Section):
 
     name: Annotated[
         Literal["adam", "sgd"],
-        BeforeValidator(_explain),
+        Before(_explain),
         resume.forbidden("the optimizer's state has another meaning"),
         AlsoCalled("optimizer_type"),
         MegatronFlag("optimizer"),

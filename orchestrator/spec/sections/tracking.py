@@ -3,11 +3,11 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
-from orchestrator.fields.values import NonNegative, Positive, ReferringText, Text
+from orchestrator.fields.values import After, NonNegative, Positive, ReferringText, Text
 
 _SHORTEST_INTERVAL = 0.1
 _ADDRESS = re.compile(r"https?://[^/@\s]+(/\S*)?")
@@ -25,7 +25,7 @@ def _check_interval(seconds: float) -> float:
     return seconds
 
 
-Address = Annotated[Text, AfterValidator(_check_address)]
+Address = Annotated[Text, After(_check_address)]
 """An address of web pages, without credentials."""
 
 
@@ -54,9 +54,7 @@ class TrackingSpec(Section):
     dashboard_url: Annotated[Address | None, HashedIfChanged()] = None
     """Address of the dashboard that shows these runs: each MLflow run links to its page there.
     $ORCHESTRATOR_DASHBOARD_URL of who sends it by default."""
-    system_metrics_seconds: Annotated[
-        Annotated[NonNegative, AfterValidator(_check_interval)] | None, HashedIfChanged()
-    ] = 10.0
+    system_metrics_seconds: Annotated[Annotated[NonNegative, After(_check_interval)] | None, HashedIfChanged()] = 10.0
     """Seconds between measurements of each node's processors, memory, disk, network and GPUs, at least 0.1;
     0 or null for none."""
     tensorboard: Annotated[bool, HashedIfChanged(), AlsoCalled(tensorboard_dir="true")] = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from orchestrator.errors import Location, Problem
 from orchestrator.fields.formatting import show
@@ -12,8 +13,7 @@ from orchestrator.spec.yaml.reader import LocatedValue
 _PART = re.compile(r"[^.\[\]]+|\[\d+\]")
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """The places of a composed job."""
 
     root: LocatedValue

@@ -16,9 +16,10 @@ from support.problems import codes
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.request import PrepareRequest
+from orchestrator.data.tasks.checks import task_problems
 from orchestrator.data.tasks.dataset import NO_LABEL, HeldOutSamples, TaskSamples, TrainingSamples, open_task
 from orchestrator.data.tasks.examples import Example, cleaned
-from orchestrator.data.tasks.files import read_examples, task_problems
+from orchestrator.data.tasks.files import read_examples
 from orchestrator.data.tasks.mnli import LABELS, read_mnli
 from orchestrator.data.tasks.race import OPTIONS, read_race
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer

@@ -10,7 +10,7 @@ from support.this_machine import Libraries
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.plan import make_plan
 from orchestrator.planning.suggestions.remedies import Remedy
-from orchestrator.planning.verdict import ways_out
+from orchestrator.planning.suggestions.ways_out import ways_out
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, ListedAfter, MegatronFlag, ShortName
-from orchestrator.fields.values import Fraction, Positive, PositiveNumber, refuse_bool
+from orchestrator.fields.values import Fraction, Number, Positive, PositiveNumber
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class GroupedQueryAttentionSpec(Section):
     """Width of one head; h / num_attention_heads by default."""
     rotary_percent: Annotated[
         float,
-        Field(gt=0.0, le=1.0),
-        BeforeValidator(refuse_bool),
+        Number(gt=0.0, le=1.0),
         resume.LOGIC,
         AlsoCalled("rotary_pct partial_rotary_factor"),
         MegatronFlag(only=_ROPE),

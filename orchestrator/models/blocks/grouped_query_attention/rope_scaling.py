@@ -2,11 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
-
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled
-from orchestrator.fields.values import Positive, PositiveNumber, refuse_bool
+from orchestrator.fields.values import Number, Positive, PositiveNumber
 
 
 class RopeScaling(Section):
@@ -14,7 +12,7 @@ class RopeScaling(Section):
 
     type: Annotated[Literal["linear", "llama3", "yarn"], AlsoCalled("rope_type", use_rope_scaling="llama3")]
     """`linear` divides all frequencies; `llama3` (Llama 3.1) and `yarn` (Peng et al. 2023) only the slow ones."""
-    factor: Annotated[float, Field(ge=1.0), BeforeValidator(refuse_bool), AlsoCalled("rope_scaling_factor")]
+    factor: Annotated[float, Number(ge=1.0), AlsoCalled("rope_scaling_factor")]
     """What the slow frequencies are divided by: how much longer the sequences may get."""
     original_max_position_embeddings: Positive | None = None
     """Longest sequence of the training before the scaling; `llama3` and `yarn` need it."""
