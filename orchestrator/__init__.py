@@ -1,3 +1,72 @@
-"""Megatron orchestrator: one YAML spec in, a trained transformer out."""
+"""Train transformers from one YAML spec: jobs, their plans, and their runs.
 
-__version__ = "0.1.0"
+What `__all__` names is the public interface. Everything else may change from version to version.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from orchestrator.api.jobs import Job as Job
+    from orchestrator.api.jobs import load_job as load_job
+    from orchestrator.api.jobs import parse_job as parse_job
+    from orchestrator.api.planned_job import PlannedJob as PlannedJob
+    from orchestrator.api.runs import Run as Run
+    from orchestrator.api.runs import find_run as find_run
+    from orchestrator.api.runs import runs as runs
+    from orchestrator.errors import JobError as JobError
+    from orchestrator.errors import OrchestratorError as OrchestratorError
+    from orchestrator.errors import RunNotFound as RunNotFound
+    from orchestrator.errors import SpecError as SpecError
+    from orchestrator.errors import UserError as UserError
+    from orchestrator.inference import load as load_model
+
+# Where each name is: a module is imported when one of its names is first asked for.
+_HOMES = {
+    "Job": "orchestrator.api.jobs",
+    "JobError": "orchestrator.errors",
+    "OrchestratorError": "orchestrator.errors",
+    "PlannedJob": "orchestrator.api.planned_job",
+    "Run": "orchestrator.api.runs",
+    "RunNotFound": "orchestrator.errors",
+    "SpecError": "orchestrator.errors",
+    "UserError": "orchestrator.errors",
+    "find_run": "orchestrator.api.runs",
+    "load_job": "orchestrator.api.jobs",
+    "load_model": "orchestrator.inference",
+    "parse_job": "orchestrator.api.jobs",
+    "runs": "orchestrator.api.runs",
+}
+_NAMED_OTHERWISE = {"load_model": "load"}
+
+__all__ = [
+    "Job",
+    "JobError",
+    "OrchestratorError",
+    "PlannedJob",
+    "Run",
+    "RunNotFound",
+    "SpecError",
+    "UserError",
+    "find_run",
+    "load_job",
+    "load_model",
+    "parse_job",
+    "runs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOMES[name]), _NAMED_OTHERWISE.get(name, name))
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,11 +18,11 @@ import typer
 from typer.completion import install_callback, show_callback
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-from orchestrator import __version__
 from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import OrchestratorError, SpecError
 from orchestrator.imports import staying, without_pydantic_plugins
 from orchestrator.run_directory.rundir import write_refusal
+from orchestrator.version import __version__
 
 
 def value_name(option: TyperOption) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orchestrator
+from orchestrator import version
 
 MAX_DIFF_BYTES = 10_000_000
 MAX_MODULES = 500
@@ -36,7 +36,7 @@ def code_state(folder: Path, apart_from: Path | None = None, scratch: Path | Non
     for a copy of an index of git, in place of the system's folder for temporary files.
     """
     roots: dict[str, str] = {}
-    for used_by, place in (("working directory", folder), ("orchestrator", Path(orchestrator.__file__).parent)):
+    for used_by, place in (("working directory", folder), ("orchestrator", Path(version.__file__).parent)):
         top = git(place, "rev-parse", "--show-toplevel")
         if top:
             roots.setdefault(os.fsdecode(top).strip(), used_by)
@@ -52,7 +52,7 @@ def code_state(folder: Path, apart_from: Path | None = None, scratch: Path | Non
         records[0]["dirty"] = any(record["dirty"] for record in records)
         repositories += records
         diffs += [diff for _, diff in states if diff]
-    record = {"version": orchestrator.__version__, "repositories": repositories}
+    record = {"version": version.__version__, "repositories": repositories}
     return CodeState(record, b"\n".join(diffs))
 
 

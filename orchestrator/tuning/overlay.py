@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator import __version__
 from orchestrator.fields.formatting import as_yaml
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.layout import KEYS, Layout, settings_of
+from orchestrator.version import __version__
 
 MARK = "# Written by `orchestrator tune`"
 """How every overlay begins, so that one is known for one."""

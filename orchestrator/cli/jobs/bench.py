@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.planned_job import plan_loaded, vocabulary_size_of
 from orchestrator.bench.measurement import MeasurementRequest, bench_job, measure, new_run
 from orchestrator.bench.report import Report, report_of
 from orchestrator.bench.text import (
@@ -23,7 +24,6 @@ from orchestrator.bench.text import (
 )
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, aligned, end_with, print_json
 from orchestrator.cli.data_preparation import check_sources, prepare_first
-from orchestrator.cli.jobs.planned_job import plan_loaded, vocabulary_size_of
 from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed

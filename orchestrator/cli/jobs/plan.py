@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from orchestrator.api.planned_job import PlannedJob, judge_files
+from orchestrator.api.verdict_lines import verdict_lines
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, PlannedJob, Strict, judge_files
+from orchestrator.cli.jobs.planning_options import ClusterName, GpuName, Strict
 from orchestrator.cli.jobs.tables.plan_tables import page_tables, tables
-from orchestrator.cli.jobs.tables.verdict_lines import verdict_lines
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.planning.drawing import PageText, write_drawings, write_page
 from orchestrator.planning.forecast import planned_timeline
@@ -54,7 +55,7 @@ def command(
     judged = judge_files(jobs, overrides, cluster, gpu)
     drawn = list(_draw(judged, html, svg))
     if as_json:
-        print_json(as_document(judged))
+        print_json(judged.to_dict())
     else:
         # Names and paths may hold brackets: nothing is markup. In a file there is no terminal width to keep to.
         console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
@@ -82,13 +83,3 @@ def _draw(judged: PlannedJob, html: Path | None, svg: Path | None) -> Iterator[P
         yield html
     if svg is not None:
         yield from write_drawings(svg, plan.topology, step, in_seconds=True)
-
-
-def as_document(judged: PlannedJob) -> dict[str, object]:
-    """What `--json` prints."""
-    return {
-        **judged.plan.to_dict(),
-        **judged.forecast.to_dict(),
-        "verdict": judged.verdict.to_dict(),
-        "cluster": judged.cluster.name if judged.cluster else None,
-    }

@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.planned_job import profile_named, vocabulary_size_of
+from orchestrator.api.targets import GPU_OPTION, TargetOptions, load_named
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, end_with, print_json
-from orchestrator.cli.jobs.planned_job import ClusterName, GpuName, profile_named, vocabulary_size_of
+from orchestrator.cli.jobs.planning_options import ClusterName, GpuName
 from orchestrator.cli.jobs.preflight import tell_of_measurement
 from orchestrator.cli.jobs.tables.tune_tables import Report, layout_words, trial_line
-from orchestrator.cli.jobs.target_options import GPU_OPTION, TargetOptions, load_named
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import PRINTED, check_printed, told_aside, write_output
 from orchestrator.cli.run_start import check_installed

@@ -6,18 +6,10 @@ from typing import Any
 
 import typer
 
+from orchestrator.api.planned_job import PlannedJob, judge_files
+from orchestrator.api.verdict_lines import problem_lines
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, print_json
-from orchestrator.cli.jobs.planned_job import (
-    ClusterName,
-    GpuName,
-    PlannedJob,
-    Strict,
-    cluster_line,
-    describe,
-    forecast_rows,
-    judge_files,
-)
-from orchestrator.cli.jobs.tables.verdict_lines import problem_lines
+from orchestrator.cli.jobs.planning_options import ClusterName, GpuName, Strict
 
 
 def command(
@@ -46,12 +38,7 @@ def command(
         print_json({"ok": True, "cluster": profile.name if profile else None, **_summary(judged)})
         return
     typer.echo(f"ok: {plan.job.name}")
-    rows = [
-        *describe(plan),
-        *([("cluster", cluster_line(plan.job, profile))] if profile is not None else []),
-        *forecast_rows(judged.plan, judged.forecast),
-    ]
-    for label, text in rows:
+    for label, text in judged.rows():
         typer.echo(f"  {label:<13}{text}")
     for note in plan.notes:
         typer.echo(f"  note: {note}")

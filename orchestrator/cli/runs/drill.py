@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.planned_job import plan_loaded
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, aligned, print_json
 from orchestrator.cli.data_preparation import check_sources, prepare_first
-from orchestrator.cli.jobs.planned_job import plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, AllowWarnings, check_start, verdict_on_all
 from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import UserError

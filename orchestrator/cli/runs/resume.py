@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.planned_job import plan_loaded
 from orchestrator.cli.common import AsJson, Overrides, RunName, RunsDir
 from orchestrator.cli.data_preparation import check_sources
-from orchestrator.cli.jobs.planned_job import plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, AllowWarnings, check_start, verdict_on
 from orchestrator.cli.run_start import (
     Detach,

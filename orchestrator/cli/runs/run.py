@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from orchestrator.api.planned_job import judge_here, plan_loaded
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir
 from orchestrator.cli.data_preparation import check_sources, prepare_first
-from orchestrator.cli.jobs.planned_job import judge_here, plan_loaded
 from orchestrator.cli.jobs.preflight import HERE, AllowWarnings, check_start
 from orchestrator.cli.run_start import Detach, FromScratch, check_installed, label, start, wait_for_previous
 from orchestrator.cli.runs.starts.continuation import (

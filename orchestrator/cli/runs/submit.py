@@ -9,11 +9,13 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.plan_rows import layout_line
+from orchestrator.api.planned_job import PlannedJob, judge_loaded
+from orchestrator.api.targets import TargetOptions, load_named
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json
 from orchestrator.cli.data_preparation import check_sources
-from orchestrator.cli.jobs.planned_job import PlannedJob, Strict, judge_loaded, layout_line
+from orchestrator.cli.jobs.planning_options import Strict
 from orchestrator.cli.jobs.preflight import ON_A_CLUSTER, AllowWarnings, check_start
-from orchestrator.cli.jobs.target_options import TargetOptions, load_named
 from orchestrator.cli.run_start import FromScratch, label
 from orchestrator.cli.runs.starts.continuation import (
     AllowChanges,

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.targets import TargetOptions, known_part_problems
 from orchestrator.cli.common import AsJson, Overrides, RunsDir, aligned, print_json
 from orchestrator.cli.jobs.preflight import AllowWarnings
-from orchestrator.cli.jobs.target_options import TargetOptions, known_part_problems
 from orchestrator.cli.runs.starts.continuation import AllowChanges, New
 from orchestrator.cli.runs.sweeps.preview import show_dry_run
 from orchestrator.cli.runs.sweeps.start import (

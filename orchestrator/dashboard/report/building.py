@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator import __version__
 from orchestrator.dashboard.rendering import NOTHING, count, duration, exact, number, percent, size
 from orchestrator.dashboard.report.document import (
     Block,
@@ -29,6 +28,7 @@ from orchestrator.review.damage import readable
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.version import __version__
 
 MOST_WITH_CURVES = 12
 """Of more runs each has its tables, and only the comparison has curves: a browser must open the file."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import orchestrator
+from orchestrator import version
 from orchestrator.errors import UserError
 from orchestrator.launch.code_version import git
 from orchestrator.quantities import disk_size
@@ -169,7 +169,7 @@ def _copy(root: Path, name: str, target: Path) -> None:
 
 def _copy_package(root: Path, draft: Path) -> str | None:
     """Copy this package where it is a checkout and not in the repository; the name of the folder that it is then in."""
-    package = Path(orchestrator.__file__).resolve().parent
+    package = Path(version.__file__).resolve().parent
     installed = {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
     if installed & set(package.parents):
         return None

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator import __version__
 from orchestrator.errors import UserError
 from orchestrator.fields.values import resolve_environment
 from orchestrator.files.stored_files import open_to_append
@@ -27,6 +26,7 @@ from orchestrator.run_directory.events.types import Notified
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.sections.notifications import NotificationsSpec
 from orchestrator.tracking.redaction import Redactor
+from orchestrator.version import __version__
 
 _SECONDS_BETWEEN_ATTEMPTS = 1.0
 _ATTEMPTS = 2

@@ -17,10 +17,10 @@ import pytest
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from orchestrator import __version__
 from orchestrator.cli import main as front
 from orchestrator.cli.main import COMMANDS, build_app, main, value_name
 from orchestrator.errors import CheckpointError, Location, Problem, SpecError, UserError
+from orchestrator.version import __version__
 
 HEAVY = {"torch", "megatron", "mlflow", "transformers", "tokenizers", "pandas", "numpy", "submitit", "pyarrow"}
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from support.shipped import SHIPPED
 
-from orchestrator.cli.jobs.planned_job import judge_files
+from orchestrator.api.planned_job import judge_files
 from orchestrator.cli.jobs.tables.plan_tables import tables
 
 SEED = """\

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.jobs.planned_job import forecast_rows
+from orchestrator.api.plan_rows import forecast_rows
 from orchestrator.planning.flops import formula, model_flops
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import make_plan

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from orchestrator.cli.jobs.planned_job import PlannedJob, cluster_line, describe, forecast_rows
+from orchestrator.api.plan_rows import cluster_line, describe, forecast_rows
+from orchestrator.api.planned_job import PlannedJob
 from orchestrator.planning.drawing import Rows
 from orchestrator.planning.forecast import Forecast
 from orchestrator.planning.layout.topology import Rank

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console, ConsoleDimensions
 from rich.table import Table
 
-from orchestrator.cli.jobs.planned_job import WAITING
+from orchestrator.api.plan_rows import WAITING
 from orchestrator.fields.formatting import shorten
 from orchestrator.planning.hardware import DeviceChoice, computing_unit
 from orchestrator.planning.memory import capacity

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
+from orchestrator.api.plan_rows import making_line
 from orchestrator.cli.common import print_json, warn
-from orchestrator.cli.jobs.planned_job import making_line
 from orchestrator.cli.run_start import label
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel

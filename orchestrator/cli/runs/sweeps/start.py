@@ -7,10 +7,10 @@ from pathlib import Path
 
 import typer
 
+from orchestrator.api.targets import TargetOptions, gpu_problems, profile_of
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.data_preparation import check_data
 from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
-from orchestrator.cli.jobs.target_options import TargetOptions, gpu_problems, profile_of
 from orchestrator.cli.run_start import check_installed
 from orchestrator.cli.runs.starts.continuation import all_changes, choose
 from orchestrator.cli.runs.starts.interrupts import Interrupts

@@ -29,14 +29,18 @@ class TargetOptions(NamedTuple):
     cluster: str | None = None
     gpu: str | None = None
 
+    @property
+    def overrides(self) -> list[str]:
+        """The same as `--set` takes it."""
+        options = {"launch.cluster": self.cluster, "launch.gpu": self.gpu}
+        return [f"{key}={value}" for key, value in options.items() if value is not None]
+
 
 def load_named(files: Sequence[Path], overrides: Sequence[str], named: TargetOptions) -> LoadedJob:
     """Load a job with these names in it. Where it is wrong, SpecError says too what is wrong with the names, and what
     its cluster cannot give.
     """
-    options = {"launch.cluster": named.cluster, "launch.gpu": named.gpu}
-    words = [*overrides, *(f"{key}={value}" for key, value in options.items() if value is not None)]
-    return load_job(files, words, partial(known_part_problems, named))
+    return load_job(files, [*overrides, *named.overrides], partial(known_part_problems, named))
 
 
 def profile_of(job: JobSpec, named: TargetOptions) -> tuple[LoadedDocument[ClusterSpec] | None, list[Problem]]:

@@ -1,0 +1,119 @@
+"""Runs: how they are doing, and what they measured, printed and saved."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import MissingDependency
+from orchestrator.launch.logs import LogFollower
+from orchestrator.launch.runs import all_runs
+from orchestrator.launch.runs import find_run as find_run_folder
+from orchestrator.launch.states.run_states import RunStatus, status_of
+from orchestrator.review.charts.series import GrowingSeries
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
+from orchestrator.run_directory.events.types import Started
+from orchestrator.run_directory.rundir import RunDir, default_runs_dir
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, by its folder. Everything is read anew at each call."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Of its job."""
+        return self._folder.name
+
+    @property
+    def run_id(self) -> str:
+        """What tells it from other runs of the job."""
+        return self._folder.run_id
+
+    @property
+    def _folder(self) -> RunDir:
+        return RunDir(self.path)
+
+    def spec(self) -> JobSpec:
+        """The job that it runs, complete. Raises UserError where it cannot be read."""
+        return load_resolved(self._folder.resolved())
+
+    def status(self) -> RunStatus:
+        """Its state, why it ended, how far it is, and the latest values."""
+        return status_of(self._folder)
+
+    def metrics(self) -> DataFrame:
+        """What it measured: a row for each iteration, a column for each metric, beside `time` (in UTC), `samples` and
+        `tokens`, which were consumed until then. Steps that were done again after a crash are there once, as they
+        count. `start` numbers the starts, of which each later one is a resume; NaN where a metric was not measured.
+
+        Raises MissingDependency where pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise MissingDependency("a table of metrics needs pandas: pip install pandas") from error
+        series = GrowingSeries(self._folder.metrics_file).refresh()
+        count = bisect_left(series.iterations, series.position + 1)
+        index = pandas.Index(list(series.iterations[:count]), name="iteration", dtype="int64")
+        starts = self._starts()
+        columns = {
+            "time": pandas.to_datetime(list(series.times[:count]), unit="s", utc=True),
+            "samples": pandas.array(list(series.samples[:count]), dtype="int64"),
+            "tokens": pandas.array(list(series.tokens[:count]), dtype="int64"),
+            "start": [_start_of(iteration, starts) for iteration in index],
+        }
+        table = pandas.DataFrame(columns, index=index)
+        measured = {key: series.measured(key) for key in series.columns}
+        values = {
+            key: pandas.Series(list(column.values), index=list(column.iterations), dtype="float64").reindex(index)
+            for key, column in measured.items()
+            if column is not None
+        }
+        return pandas.concat([table, pandas.DataFrame(values, index=index)], axis=1)
+
+    def _starts(self) -> list[int]:
+        """The iteration that each start went on from."""
+        return [started.iteration or 0 for started in self._folder.events().all(Started)]
+
+    def logs(self, *, rank: int | None = None, lines: int | None = None) -> list[tuple[str, str]]:
+        """What its launcher and its ranks printed, or one rank: (log, line); of each log the last `lines` alone."""
+        follower = LogFollower(self._folder, rank, lines)
+        return list(chain.from_iterable(iter(follower.poll, [])))
+
+    def checkpoints(self) -> list[Commit]:
+        """Those that are committed, oldest first."""
+        return committed(self._folder)
+
+
+def _start_of(iteration: int, starts: list[int]) -> int:
+    """The number of the start that did an iteration last."""
+    return max((number for number, before in enumerate(starts, 1) if before < iteration), default=1)
+
+
+def find_run(which: str | os.PathLike[str], runs_dir: str | os.PathLike[str] | None = None) -> Run:
+    """The run of an id, of the beginning of one, of a job's name (the one that was chosen last), or of a folder.
+
+    Raises RunNotFound where there is none, and UserError where several are meant.
+    """
+    return Run(find_run_folder(os.fspath(which), _folder_of(runs_dir)).path)
+
+
+def runs(name: str | None = None, *, runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
+    """All runs of a folder, or those of one job, oldest first."""
+    return [Run(run.path) for run in all_runs(_folder_of(runs_dir)) if name in (None, run.name)]
+
+
+def _folder_of(runs_dir: str | os.PathLike[str] | None) -> Path:
+    return default_runs_dir() if runs_dir is None else Path(runs_dir)
