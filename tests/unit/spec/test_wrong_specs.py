@@ -23,7 +23,7 @@ import yaml
 from support.problems import codes, problems_of
 
 from orchestrator.cluster.profiles import load_profile
-from orchestrator.data.tasks.files import task_problems
+from orchestrator.data.tasks.checks import task_problems
 from orchestrator.errors import Problem, render_problem
 from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.forecast import forecast
