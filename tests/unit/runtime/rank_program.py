@@ -281,7 +281,12 @@ def compiled_before_the_shim() -> list[float]:
     import torch._dynamo
 
     graphs: list[Any] = []
-    plus_one = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    plus_one: Any = torch.compile(lambda x: x + 1, backend=backend)
     cpu_shim.install()
     return [plus_one(torch.ones(1)).item(), len(graphs)]
 
