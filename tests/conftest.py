@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +23,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from orchestrator.imports import staying
+
+if TYPE_CHECKING:
+    from support.faults import Ranks
 
 # Variables that would change what a test sees: a launcher's, a scheduler's, a tracker's, a hub's.
 FOREIGN_PREFIXES = (
@@ -152,6 +155,18 @@ def commands() -> Iterator[Commands]:
     process = Commands()
     yield process
     process.close()
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Ranks from one process for the tests of all folders: it imports torch for five seconds."""
+    # Imported here, for it would slow every run of the light tests.
+    from support.faults import Ranks
+    from support.ranks import RankStarter
+
+    starter = RankStarter(tmp_path_factory.mktemp("ranks"))
+    yield Ranks(starter)
+    starter.close()
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
-from support.fixtures import ranks
-
-__all__ = ["ranks"]
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPT, NEW_TOKENS, SEQ_LENGTH = "import os", 60, 128

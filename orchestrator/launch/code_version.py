@@ -124,6 +124,8 @@ def _without_filters(root: Path) -> list[str] | None:
     git-lfs for example, and take the repository's own away; None where these have names that no option can hold.
     """
     found = _filters(root)
+    if not found:
+        return []
     if any("=" in key for key in found):
         return None
     taken = {key: "false" if key.endswith(".required") else "" for key in found}

@@ -23,10 +23,10 @@ from browser.waiting import until
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
 from support.commands import Commands, Going
 from support.faults import Ranks
-from support.fixtures import inject, ranks
+from support.fixtures import inject
 from support.network import unchanged
 
-__all__ = ["inject", "ranks"]
+__all__ = ["inject"]
 
 HERE = Path(__file__).parent
 PATIENCE = 60.0

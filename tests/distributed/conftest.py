@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from support.commands import Commands
 from support.faults import CommandLine, Ranks
-from support.fixtures import inject, ranks, real_sentences, real_text
+from support.fixtures import inject, real_sentences, real_text
 
-__all__ = ["inject", "ranks", "real_sentences", "real_text"]
+__all__ = ["inject", "real_sentences", "real_text"]
 
 
 @pytest.fixture

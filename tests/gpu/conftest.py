@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from support.configurations import Configuration
 from support.faults import Ranks
-from support.fixtures import ranks, real_text
+from support.fixtures import real_text
 from support.measured import Measured, Meter, fits_here, gpu_count, has_layers, needs_gpus, needs_memory
 from support.ranks import RankStarter
 
-__all__ = ["ranks", "real_text"]
+__all__ = ["real_text"]
 
 
 @pytest.fixture(scope="session")

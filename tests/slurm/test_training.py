@@ -19,7 +19,7 @@ from slurm.cluster import Cluster
 from support.commands import Commands
 from support.event_log import lines_of
 from support.faults import CommandLine, Ranks, wait_for_step, wait_until
-from support.fixtures import inject, ranks, real_text
+from support.fixtures import inject, real_text
 from support.training import events, four_layer_job, layout, logs, losses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -31,7 +31,7 @@ from orchestrator.spec.loading import load_job
 from orchestrator.spec.sections.notifications import NotificationsSpec
 from orchestrator.spec.sections.tracking import TrackingSpec
 
-__all__ = ["inject", "ranks", "real_text"]
+__all__ = ["inject", "real_text"]
 
 pytestmark = [
     pytest.mark.distributed,

@@ -47,11 +47,12 @@ class Ranks:
         """
         return {"PYTHONPATH": ":".join(map(str, (FORKED, *folders))), "RANKS_FROM": self.starter.name}
 
-    def program(self, folder: Path, module: str, *arguments: str | Path, seconds: float = 200) -> str:
-        """What a Python program of `folder` prints; it has to succeed."""
+    def program(self, folder: Path, module: str, *arguments: str | Path, typed: str = "", seconds: float = 200) -> str:
+        """What a Python program of `folder` prints, with `typed` as its standard input; it has to succeed."""
         finished = subprocess.run(
             [sys.executable, "-m", module, *map(str, arguments)],
             env={**os.environ, **self.for_commands(folder)},
+            input=typed,
             capture_output=True,
             text=True,
             check=False,

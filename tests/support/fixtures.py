@@ -1,24 +1,16 @@
-"""Fixtures of tests that train: ranks that start fast, code that runs in them first, and real text."""
+"""Fixtures of tests that train: code that runs in ranks first, and real text."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from support.faults import PATIENCE, Ranks
-from support.ranks import RankStarter
-
-
-@pytest.fixture(scope="session")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"))
-    yield Ranks(starter)
-    starter.close()
+from support.faults import PATIENCE
 
 
 @pytest.fixture

@@ -9,17 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.faults import Ranks
 from support.training import tiny_job
 
 from orchestrator.spec.loading import dump_resolved
 
-PROGRAM = Path(__file__).parents[1] / "benchmarks" / "one_rank.py"
+TESTS = Path(__file__).parents[1]
 
 
-def measure(file: Path, rank: int, *changes: str) -> subprocess.CompletedProcess[str]:
+def measure(ranks: Ranks, file: Path, rank: int, *changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(PROGRAM), str(file), str(rank), *changes],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "benchmarks.one_rank", str(file), str(rank), *changes],
+        env={**os.environ, **ranks.for_commands(TESTS), "FORKED_TOO": "benchmarks.one_rank"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -27,21 +28,21 @@ def measure(file: Path, rank: int, *changes: str) -> subprocess.CompletedProcess
     )
 
 
-def test_it_says_why_a_rank_failed(tmp_path: Path) -> None:
+def test_it_says_why_a_rank_failed(ranks: Ranks, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(dump_resolved(tiny_job("alone", runtime={"device": "cpu"})))
-    found = measure(file, 0, "runtime.train_step=no_such_module:Step")
+    found = measure(ranks, file, 0, "runtime.train_step=no_such_module:Step")
     assert found.returncode != 0
     assert "there is no module no_such_module" in found.stderr
 
 
 @pytest.mark.parametrize("rank", [0, 3], ids=["first-stage", "last-stage"])
-def test_a_rank_of_four_is_measured_by_itself(rank: int, tmp_path: Path) -> None:
+def test_a_rank_of_four_is_measured_by_itself(ranks: Ranks, rank: int, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     degrees = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "sequence_parallel": True}
     job = tiny_job("alone", parallelism=degrees, launch={"gpus_per_node": 4}, runtime={"device": "cpu"})
     file.write_text(dump_resolved(job))
-    found = measure(file, rank)
+    found = measure(ranks, file, rank)
     assert found.returncode == 0, found.stderr[-2000:]
     said = json.loads(found.stdout)
     assert said["rank"] == rank

@@ -14,9 +14,7 @@ from orchestrator.run_directory.exits.causes import Exit
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.sections.tracking import TrackingSpec
 from tests.unit.sweeps.conftest import JOB
-from tests.unit.tracking.conftest import empty_store, make_run, only_run, store_in
-
-__all__ = ["empty_store", "store_in"]
+from tests.unit.tracking.conftest import make_run, only_run
 
 
 def test_the_end_is_sent_before_the_batch_script_ends(

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from support.commands import Commands, Said
-from support.fixtures import ranks
 from support.this_machine import gpus, libraries
 
-__all__ = ["gpus", "libraries", "ranks"]
+__all__ = ["gpus", "libraries"]
 
 JOB = """\
 name: small

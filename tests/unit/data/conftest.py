@@ -14,13 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 from support.faults import Ranks
-from support.fixtures import ranks
 from support.pictures import make_album
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.request import TokenizeRequest, TrainTokenizerRequest
-
-__all__ = ["ranks"]
 
 Tokenize = Callable[..., Path]
 Program = Callable[..., subprocess.CompletedProcess[str]]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,30 @@ from orchestrator.errors import JobError, UserError
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """About 10 MB of JSON lines."""
+    """About 6 MB of JSON lines: a shard more than the commits that a test waits for."""
     path = tmp_path_factory.mktemp("big") / "big.jsonl"
     content = corpus.read_bytes()
-    path.write_bytes(content * (10_000_000 // len(content)))
+    path.write_bytes(content * (6_000_000 // len(content)))
     return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, big: Path, bpe: Path) -> tuple[bytes, bytes]:
+    """What a tokenization of it makes that nothing interrupts."""
+    request = tokenization(big, bpe, tmp_path_factory.mktemp("whole") / "data", workers=1)
+    assert run("tokenize", request, as_json=False) == 0
+    return files_of(request.output_prefix)
+
+
+def tokenization(big: Path, bpe: Path, prefix: Path, **options: Any) -> TokenizeRequest:
+    return TokenizeRequest(
+        inputs=(big,),
+        output_prefix=prefix,
+        tokenizer_type="huggingface",
+        tokenizer_path=str(bpe),
+        append_eod=True,
+        **options,
+    )
 
 
 WAITS = """
@@ -87,20 +107,12 @@ class KilledError(BaseException):
 class TestInterruption:
     @pytest.fixture
     def request_(self, big: Path, bpe: Path, tmp_path: Path) -> TokenizeRequest:
-        return TokenizeRequest(
-            inputs=(big,),
-            output_prefix=tmp_path / "data",
-            tokenizer_type="huggingface",
-            tokenizer_path=str(bpe),
-            append_eod=True,
-            workers=2,
-            shard_size=1,
-        )
+        return tokenization(big, bpe, tmp_path / "data", workers=2, shard_size=1)
 
     @pytest.fixture
-    def whole(self, tokenize: Any, big: Path, bpe: Path) -> tuple[bytes, bytes]:
-        prefix = tokenize(big, name="whole", tokenizer_type="huggingface", tokenizer_path=str(bpe))
-        return files_of(prefix)
+    def alone(self, request_: TokenizeRequest) -> TokenizeRequest:
+        """Without workers, for what is the same without any."""
+        return replace(request_, workers=1)
 
     def test_killed_twice_and_continued(
         self, request_: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path, capfd: Any
@@ -139,8 +151,10 @@ class TestInterruption:
         assert programs
         assert not alive
 
-    def test_full_disk(self, request_: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path) -> None:
-        limit = (3_000_000, 3_000_000)
+    def test_full_disk(
+        self, request_: TokenizeRequest, alone: TokenizeRequest, whole: tuple[bytes, bytes], tmp_path: Path
+    ) -> None:
+        limit = (1_500_000, 1_500_000)
         process = start(request_, 100, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 1
@@ -148,7 +162,7 @@ class TestInterruption:
         assert "Traceback" not in message
         assert "data.partial: File too large. Finished shards are kept: make room and run the same command" in message
         assert not bin_path(tmp_path / "data").exists()
-        assert run("tokenize", request_, as_json=False) == 0
+        assert run("tokenize", alone, as_json=False) == 0
         assert files_of(tmp_path / "data") == whole
 
     def test_interrupted_by_a_person(self, request_: TokenizeRequest, tmp_path: Path) -> None:
@@ -185,13 +199,13 @@ class TestInterruption:
         assert b"a worker process died (exit code -9" in errors
         assert b"Traceback" not in errors
 
-    def test_second_writer_is_refused(self, request_: TokenizeRequest, tmp_path: Path) -> None:
-        process = start(request_)
+    def test_second_writer_is_refused(self, alone: TokenizeRequest, tmp_path: Path) -> None:
+        process = start(alone)
         try:
             wait_for_commits(tmp_path)
             process.send_signal(signal.SIGSTOP)
             with pytest.raises(UserError, match="another process is writing"):
-                run("tokenize", request_, as_json=False)
+                run("tokenize", alone, as_json=False)
         finally:
             process.kill()
             process.communicate()
@@ -224,12 +238,12 @@ class TestInterruption:
         assert files_of(tokenize(corpus)) == expected
         assert not (tmp_path / "data.partial").exists()
 
-    def test_committed_files_that_are_gone(self, request_: TokenizeRequest, tmp_path: Path) -> None:
-        process = start(request_)
+    def test_committed_files_that_are_gone(self, alone: TokenizeRequest, tmp_path: Path) -> None:
+        process = start(alone)
         wait_for_commits(tmp_path)
         process.kill()
         process.communicate()
         os.truncate(tmp_path / "data.partial" / "0.bin", 10)
         with pytest.raises(JobError, match="shorter than was committed; run again with --overwrite"):
-            run("tokenize", request_, as_json=False)
+            run("tokenize", alone, as_json=False)
         shutil.rmtree(tmp_path / "data.partial")

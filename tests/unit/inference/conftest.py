@@ -1,4 +1,4 @@
-"""What the tests of generation share: ranks that start fast, and the command line."""
+"""What the tests of generation share: the command line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 from support.commands import Commands
 from support.faults import CommandLine, Ranks
-from support.fixtures import ranks
-
-__all__ = ["ranks"]
 
 
 @pytest.fixture

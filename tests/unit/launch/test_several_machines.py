@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +15,7 @@ from support.stopping import stopped_once_launched
 
 from orchestrator.errors import UserError
 from orchestrator.launch.local.launcher import Severity, Watcher, launch
-from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
 from orchestrator.launch.runs import all_runs
-from orchestrator.launch.scripts.render import render
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from tests.unit.launch.conftest import start_nothing
@@ -88,28 +85,12 @@ def test_several_machines_without_addresses(make_job: MakeJob, make_run: Run) ->
 
 
 @pytest.mark.usefixtures("real_torchrun")
-def test_numbers_of_machines_order_the_ranks(make_job: MakeJob, make_run: Run, fake_runtime: str) -> None:
-    """Whichever comes first: rank 0 holds the lease and is on the machine of the launcher, NODE_RANK 0."""
-    job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
-    run = make_run(job)
-    run.logs.mkdir()
-    run.launch_script.write_text(
-        render(job, run_dir=run.path, python=sys.executable, from_scratch=False, module=fake_runtime)
-    )
-    of_all = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), LAUNCH_VARIABLE: "two-nodes"}
-    machines = [
-        subprocess.Popen(["bash", str(run.launch_script)], env={**of_all, "NODE_RANK": number}) for number in ("1", "0")
-    ]
-    assert [machine.wait(120) for machine in machines] == [0, 0]
-    for rank in (0, 1):
-        assert run.rank_log(rank).read_text() == f"rank {rank} of 2 in launch two-nodes on machine {rank}\n"
-
-
-@pytest.mark.usefixtures("real_torchrun")
 def test_the_others_are_started_as_the_first_says(
     make_job: MakeJob, make_run: Run, fake_runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two "machines" are two launch scripts here; the second is started as the first says."""
+    """Two "machines" are two launch scripts here; the second is started as the first says. The numbers of machines
+    order the ranks: rank 0 holds the lease and is on the machine of the launcher, NODE_RANK 0.
+    """
     job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
     run = make_run(job)
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NODE_RANK": "0"}.items():
@@ -126,4 +107,6 @@ def test_the_others_are_started_as_the_first_says(
     end = launch(run, job, module=fake_runtime, watcher=StartTheOther())
     assert [other.wait(120) for other in others] == [0]
     assert end.cause == "completed"
-    assert "rank 1 of 2" in run.rank_log(1).read_text()
+    (launch_id,) = (event["launch_id"] for event in lines_of(run) if event["event"] == "launched")
+    for rank in (0, 1):
+        assert run.rank_log(rank).read_text() == f"rank {rank} of 2 in launch {launch_id} on machine {rank}\n"

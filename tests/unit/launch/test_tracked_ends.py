@@ -18,9 +18,7 @@ from orchestrator.review.summary import summarize
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.mlflow.cursor import Cursor, write_cursor
-from tests.unit.tracking.conftest import empty_store, only_run, store_in, stored_runs, wait_for
-
-__all__ = ["empty_store", "store_in"]
+from tests.unit.tracking.conftest import only_run, stored_runs, wait_for
 
 ENDLESS_STEP = {"FAKE_STEP_SECONDS": "600"}
 

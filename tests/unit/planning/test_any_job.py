@@ -130,7 +130,7 @@ def numbers(value: Any) -> Iterator[float]:
         yield value
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(job=jobs(), cluster=st.sampled_from([None, CLUSTER]))
 def test_any_job_has_a_forecast_and_a_verdict(job: JobSpec, cluster: ClusterSpec | None) -> None:
     plan = make_plan(job)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import Ranks
 
 from orchestrator.planning.flops import model_flops
 from orchestrator.planning.parameters import parameters, stage_expert_parameters
@@ -53,18 +52,11 @@ def job_of(make_job: Any, name: str) -> JobSpec:
 
 
 @pytest.fixture(scope="module")
-def built(make_job: Any) -> dict[str, list[list[int]]]:
+def built(make_job: Any, ranks: Ranks) -> dict[str, list[list[int]]]:
     """[tp, pp, parameters] of every rank of every case, from one process that builds them all without memory."""
     jobs = [job_of(make_job, name).model_dump(mode="json") for name in CASES]
-    result = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("expert_counts.py"))],
-        input=json.dumps(jobs),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return dict(zip(CASES, json.loads(result.stdout), strict=True))
+    said = ranks.program(Path(__file__).parent, "expert_counts_program", typed=json.dumps(jobs))
+    return dict(zip(CASES, json.loads(said), strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)

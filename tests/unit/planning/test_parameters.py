@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.faults import Ranks
 
 from orchestrator.planning.parameters import parameters
 from orchestrator.planning.vocabulary import padded_vocab_size
@@ -69,7 +68,7 @@ def _job(make_job: Any, name: str) -> tuple[Any, int]:
 
 
 @pytest.fixture(scope="module")
-def megatron_counts(make_job: Any) -> dict[str, list[list[int]]]:
+def megatron_counts(make_job: Any, ranks: Ranks) -> dict[str, list[list[int]]]:
     """The (tp, pp, count) triples of every case, from one process that builds them all."""
     cases = []
     for name, (_, tp, pp, vp) in CASES.items():
@@ -85,15 +84,8 @@ def megatron_counts(make_job: Any) -> dict[str, list[list[int]]]:
                 "vp": vp,
             }
         )
-    result = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("megatron_counts.py"))],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return dict(zip(CASES, json.loads(result.stdout), strict=True))
+    said = ranks.program(Path(__file__).parent, "megatron_counts_program", typed=json.dumps(cases))
+    return dict(zip(CASES, json.loads(said), strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 from support.faults import Ranks
-from support.fixtures import inject, ranks
+from support.fixtures import inject
 from support.this_machine import Libraries, libraries
 
 from orchestrator.runtime.triton_kernels.loading import kernels
 
-__all__ = ["inject", "libraries", "ranks"]
+__all__ = ["inject", "libraries"]
 
 HERE = Path(__file__).parent
 RunRanks = Callable[[str, int], list[Any]]

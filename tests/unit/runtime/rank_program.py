@@ -263,7 +263,37 @@ class Told(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def made_on_meta() -> dict[str, list[str]]:
+    """Where tensors are made with the shim: in the context of another device, and where CUDA is asked for or meant."""
+    cpu_shim.install()
+    with torch.device("meta"):
+        made = [torch.zeros(2), torch.tensor([1.0])]
+    others = [torch.zeros(2, device="cuda"), getattr(torch, cpu_shim.FACTORIES[0])(1)]
+    return {"in the context": kinds(made), "else": kinds(others)}
+
+
+def kinds(tensors: list[torch.Tensor]) -> list[str]:
+    return sorted({each.device.type for each in tensors})
+
+
+def compiled_before_the_shim() -> list[float]:
+    """What a function gives that was to be compiled before the shim came, and how many graphs were made of it."""
+    import torch._dynamo
+
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    plus_one: Any = torch.compile(lambda x: x + 1, backend=backend)
+    cpu_shim.install()
+    return [plus_one(torch.ones(1)).item(), len(graphs)]
+
+
 FUNCTIONS = {
+    "compiled-before-the-shim": compiled_before_the_shim,
+    "made-on-meta": made_on_meta,
     "connected-stages": lambda: connected({"num_layers": 2}, {"pp": 2, "dp": 2}),
     "connected-by-tokens": lambda: connected({}, {"pp": 2, "vp": 2}, data={"eod_mask_loss": True}),
     "connected-experts": lambda: connected(EXPERTS, {"dp": 4, "expert_model_parallel_size": 2}),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,9 @@ from support.training import layout, logs, make_run, tiny_job
 
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.processes import cpu_shim
+from tests.unit.runtime.conftest import RunRanks
 
+TESTS = Path(__file__).parents[2]
 PATCHES = {
     *(f"torch.{name}" for name in cpu_shim.FACTORIES),
     "torch.cuda.current_device",
@@ -34,37 +34,16 @@ BETWEEN_STAGES = {"torch.Tensor.cuda"}
 
 
 @pytest.mark.slow("tiny jobs are trained once without each patch, in one process")
-def test_each_patch_is_needed() -> None:
-    here = Path(__file__)
-    finished = subprocess.run(
-        [sys.executable, str(here.with_name("shim_program.py"))],
-        env={"PATH": "", "PYTHONPATH": str(here.parents[2]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    assert finished.returncode == 0, finished.stderr
-    broken: dict[str, str | None] = json.loads(finished.stdout)
+def test_each_patch_is_needed(ranks: Ranks) -> None:
+    broken: dict[str, str | None] = json.loads(ranks.program(TESTS, "unit.runtime.shim_program"))
     assert set(broken) - FROM_0_19 - BETWEEN_STAGES == PATCHES
     wanted = PATCHES if megatron_compat.VERSION < (0, 19) else PATCHES | FROM_0_19
     assert [patch for patch in wanted if broken[patch] is None] == [], "no longer needed: remove them"
 
 
-ON_META = f"""
-import torch
-from orchestrator.runtime.processes import cpu_shim
-cpu_shim.install()
-with torch.device("meta"):
-    made = torch.zeros(2), torch.tensor([1.0])
-assert {{each.device.type for each in made}} == {{"meta"}}, made
-assert {{torch.zeros(2, device="cuda").device.type, torch.{cpu_shim.FACTORIES[0]}(1).device.type}} == {{"cpu"}}
-"""
-
-
-def test_others_in_the_process_still_say_where_tensors_are_made() -> None:
+def test_others_in_the_process_still_say_where_tensors_are_made(run_ranks: RunRanks) -> None:
     """transformers, which loads weights into tensors that it made on `meta`, found them made, and left them empty."""
-    subprocess.run([sys.executable, "-c", ON_META], check=True)
+    assert run_ranks("made-on-meta", 1) == [{"in the context": ["meta"], "else": ["cpu"]}]
 
 
 WITHOUT_CUDA_OF_TENSORS = """
@@ -112,20 +91,6 @@ def test_experts_split_over_ranks_gather_unequal_parts(
     assert "ProcessGroupGloo::allgather: invalid tensor size" in logs(run)
 
 
-COMPILED = """
-import torch
-import torch._dynamo
-from orchestrator.runtime.processes import cpu_shim
-graphs = []
-plus_one = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
-cpu_shim.install()
-print(plus_one(torch.ones(1)).item(), len(graphs))
-"""
-
-
-def test_nothing_is_compiled_though_the_compiler_was_imported_before() -> None:
+def test_nothing_is_compiled_though_the_compiler_was_imported_before(run_ranks: RunRanks) -> None:
     """Which it is on a machine with a GPU, for a job that is not to use it."""
-    finished = subprocess.run(
-        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True, timeout=120, env={"PATH": ""}
-    )
-    assert finished.stdout.split() == ["2.0", "0"]
+    assert run_ranks("compiled-before-the-shim", 1) == [[2.0, 0]]

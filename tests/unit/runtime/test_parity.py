@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.faults import Ranks
 
 pytestmark = pytest.mark.slow("builds each family twice and takes it through some passes")
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 FAMILIES = (
     *("gpt2", "llama2", "llama3.1", "linear", "yarn", "mistral", "qwen2.5", "qwen2.5 with windows", "qwen3"),
     *("gemma", "nemotron", "mpt"),
@@ -21,17 +19,8 @@ Differences = dict[str, dict[str, float]]
 
 
 @pytest.fixture(scope="module")
-def differences() -> Differences:
-    finished = subprocess.run(
-        [sys.executable, str(HERE / "parity_program.py")],
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
-    assert finished.returncode == 0, finished.stderr
-    found: Differences = json.loads(finished.stdout)
+def differences(ranks: Ranks) -> Differences:
+    found: Differences = json.loads(ranks.program(TESTS, "unit.runtime.parity_program", seconds=250))
     assert found.keys() == {*FAMILIES, "capped", "capacity", "rope scaling"}
     return found
 

@@ -88,7 +88,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
     while not condition():
         if time.monotonic() > deadline:
             pytest.fail("waited in vain")
-        time.sleep(0.05)
+        time.sleep(0.2)  # what is asked for is often a whole command
 
 
 @pytest.fixture

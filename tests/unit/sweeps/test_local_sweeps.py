@@ -50,6 +50,11 @@ def launches(folder: Path) -> dict[str, int]:
     return {run.run_id: sum(event["event"] == "launched" for event in lines_of(run)) for run in runs}
 
 
+def trained(folder: Path) -> list[RunDir]:
+    """The runs that have done a step."""
+    return [run for run in all_runs(folder / "runs") if run.metrics_file.exists()]
+
+
 def told(folder: Path) -> list[dict[str, Any]]:
     """What the command of the job's notifications was told, in order."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob("told/*.json"))]
@@ -143,9 +148,8 @@ def test_a_cancelled_sweep_saves_and_goes_on_when_it_is_run_again(
     sweep = write("grid: {lr: [1e-3, 2e-3]}")
     code, out, err = orchestrator("sweep", "run", sweep, "--local", "--detach")
     assert (code, err) == (0, "")
-    until(lambda: "running" in states(orchestrator).values())
-    running = next(run for run in all_runs(folder / "runs") if len(lines_of(run)) > 1)
-    until(running.metrics_file.exists)
+    until(lambda: trained(folder))
+    [running] = trained(folder)
     assert sorted(states(orchestrator).values()) == ["pending", "running"]
     code, out, err = orchestrator("sweep", "run", sweep, "--local")
     assert "nothing to start" in out, "what is under way is left alone"
@@ -189,14 +193,14 @@ def test_ctrl_c_lets_the_cells_save_and_stop(
             [sys.executable, "-c", PROGRAM, *words], stdout=output, stderr=subprocess.PIPE, text=True
         )
     until(lambda: "lr=1e-3: running" in said.read_text())
-    until(lambda: any(run.metrics_file.exists() for run in all_runs(folder / "runs")))
+    until(lambda: trained(folder))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     out = said.read_text()
     assert process.returncode == 1
     assert err == "\nthe cells save and stop; Ctrl-C again leaves them to it\n"
     assert "sweep tiny: 2 cells: 2 cancelled" in out
-    [stopped] = [run for run in all_runs(folder / "runs") if run.metrics_file.exists()]
+    [stopped] = trained(folder)
     assert [event["cause"] for event in lines_of(stopped) if event["event"] == "exited"] == ["stopped"]
     assert stopped.checkpoint_dirs()
 
@@ -256,7 +260,7 @@ def test_a_driver_that_is_killed_leaves_its_cells_missing_and_they_are_retried(
 ) -> None:
     sweep = write("grid: {lr: [1e-3, 2e-3]}")
     assert orchestrator("sweep", "run", sweep, "--local", "--detach")[0] == 0
-    until(lambda: "running" in states(orchestrator).values())
+    until(lambda: trained(folder))
     driver = next(iter(find_sweep("tiny", folder / "runs").submissions().values())).driver
     assert driver is not None
     os.kill(driver.pid, signal.SIGKILL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ H100 = device_named("H100")
 
 MODELS = st.fixed_dictionaries(
     {
-        "num_layers": st.sampled_from([4, 6, 8]),
         "hidden_size": st.sampled_from([1024, 2048, 4096]),
         "num_attention_heads": st.sampled_from([8, 16, 32]),
         "seq_length": st.sampled_from([1024, 2048, 4096]),
@@ -41,12 +40,17 @@ MODELS = st.fixed_dictionaries(
 
 
 @st.composite
-def tasks(draw: st.DrawFn) -> tuple[Space, PlanEstimates]:
-    """A job with a layout of its own on up to 8 GPUs, which may be too small for it."""
+def tasks(
+    draw: st.DrawFn,
+    layers: Sequence[int] = (4, 6, 8),
+    batches: Sequence[int] = (8, 12, 32),
+    gpus: Sequence[int] = (1, 2, 4, 8),
+) -> tuple[Space, PlanEstimates]:
+    """A job with a layout of its own on so many GPUs, which may be too small for it."""
     tp, pp, dp = (draw(st.sampled_from([1, 2])) for _ in range(3))
     document: dict[str, Any] = {
         "name": "job",
-        "model": draw(MODELS),
+        "model": {**draw(MODELS), "num_layers": draw(st.sampled_from(layers))},
         "parallelism": {
             "tensor_model_parallel_size": tp,
             "pipeline_model_parallel_size": pp,
@@ -55,7 +59,7 @@ def tasks(draw: st.DrawFn) -> tuple[Space, PlanEstimates]:
         },
         "batch": {
             "micro_batch_size": draw(st.sampled_from([1, 2])),
-            "global_batch_size": draw(st.sampled_from([8, 12, 32])),
+            "global_batch_size": draw(st.sampled_from(batches)),
         },
         "data": {"random_tokens": True},
         "optimizer": {"lr": 1e-3},
@@ -66,15 +70,14 @@ def tasks(draw: st.DrawFn) -> tuple[Space, PlanEstimates]:
         job = JobSpec.model_validate(document)
     except SpecError:
         assume(False)
-    gpus = draw(st.sampled_from([1, 2, 4, 8]))
     gib = draw(st.sampled_from([4, 8, 16, 80]))
     device = replace(H100, memory_bytes=gib * GIB)
     estimates = PlanEstimates(device, draw(st.sampled_from(["torch", "transformer_engine"])), job.model.vocab_size or 0)
-    return Space(on_machines(job, 1, gpus)), estimates
+    return Space(on_machines(job, 1, draw(st.sampled_from(gpus)))), estimates
 
 
-@settings(max_examples=8)  # each of them tries up to 6,800 layouts
-@given(task=tasks())
+@settings(max_examples=6)  # each of them tries up to 4,400 layouts
+@given(task=tasks(layers=(4, 6), batches=(8, 12), gpus=(1, 2, 4)))
 def test_the_search_finds_the_best_of_all_layouts(task: tuple[Space, PlanEstimates]) -> None:
     space, estimates = task
     found, best = search(space, estimates), _fastest_of_all(space, estimates)
@@ -93,6 +96,10 @@ def _fastest_of_all(space: Space, estimates: PlanEstimates) -> float | None:
     return min((estimates.time(job).step_seconds for job in fitting), default=None)
 
 
+SWITCHES = frozenset({"overlap_grad_reduce", "use_distributed_optimizer"})
+"""Of neither recomputation nor activations: without them there is a quarter of the layouts."""
+
+
 @pytest.mark.parametrize(
     ("gpus", "layers", "model"),
     [
@@ -107,7 +114,7 @@ def test_more_recomputation_and_whole_activations_can_be_faster(
 ) -> None:
     """On 8 GiB, by 4 %, 19 % and 10 % than what has the least recomputation and sequence parallelism."""
     batch = {"global_batch_size": 32 if gpus == 8 else 12}
-    wanted = space(gpus=gpus, model=model, batch=batch)
+    wanted = space(gpus=gpus, kept=SWITCHES, model=model, batch=batch)
     estimates = PlanEstimates(replace(H100, memory_bytes=8 * GIB), layers, wanted.job.model.vocab_size or 0)
     assert search(wanted, estimates).fitting[0].step_seconds == _fastest_of_all(wanted, estimates)
 

@@ -36,6 +36,9 @@ from orchestrator.runtime.steps.gpt import NextToken
 CUDA = Device("cuda", torch.device("cpu"), "nccl", "stand-in")
 """Has the settings of a GPU, and tensors on the CPU."""
 
+PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default)
+"""Of matrices. Only their sizes matter here, and a CPU computes those of 16 bits slowly."""
+
 
 class Allocations(TorchDispatchMode):
     """Counts the bytes of all storages that are alive."""
@@ -48,7 +51,10 @@ class Allocations(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
+        if function in PRODUCTS:
+            result = args[0].new_zeros(*args[0].shape[:-1], args[1].size(-1))
+        else:
+            result = function(*args, **(kwargs or {}))
         if not self._paused:
             self.count(result)
         return result

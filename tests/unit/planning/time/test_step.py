@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.limits import set_limits
 from support.pace import at_the_promised_pace
@@ -21,6 +21,9 @@ from orchestrator.planning.time.kernels.accesses import OVERLAPPING, TORCH, TRAN
 from orchestrator.planning.time.passes import layer_pass, output_pass
 from orchestrator.planning.time.setting import setting_of
 from orchestrator.planning.time.step import estimate_with
+
+FEW = settings(max_examples=40)
+"""Of what asks for up to nine estimates an example."""
 
 
 @given(layout=LAYOUTS, layers=st.sampled_from(["torch", "transformer_engine"]), name=st.sampled_from(shipped_names()))
@@ -45,6 +48,7 @@ def _check_mfu(found: StepTime, made: Any, on: Device) -> None:
         assert 0.0 < found.mfu < 0.8  # causal attention does half of what is counted, and no more than that is won
 
 
+@FEW
 @given(layout=LAYOUTS)
 def test_more_work_takes_longer(make_job: Any, layout: dict[str, Any]) -> None:
     large = estimate_time(job(make_job, **LARGE, **layout), 51200, "transformer_engine", device())
@@ -54,6 +58,7 @@ def test_more_work_takes_longer(make_job: Any, layout: dict[str, Any]) -> None:
         assert seconds(job(make_job, **{**LARGE, **layout, key: value})) > large.step_seconds, key
 
 
+@FEW
 @given(layout=LAYOUTS, hidden=st.sampled_from([256, 2048]), seq=st.sampled_from([64, 2048]))
 def test_more_work_is_never_faster_and_more_kernels_always_take_longer(
     make_job: Any, layout: dict[str, Any], hidden: int, seq: int
@@ -67,6 +72,7 @@ def test_more_work_is_never_faster_and_more_kernels_always_take_longer(
         assert seconds(job(make_job, **{**sizes, key: value})) >= base * (1 - 1e-9), key
 
 
+@FEW
 @given(layout=LAYOUTS)
 def test_full_recomputation_costs_about_a_third_of_the_passes(make_job: Any, layout: dict[str, Any]) -> None:
     """Of the GPU's and of the host's."""

@@ -1,0 +1,39 @@
+"""A store of MLflow's, for the tests of all folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without runs, made once: its dozens of tables take seconds. Made in an environment that asks for nothing,
+    in which MLflow would report to its makers by default.
+    """
+    folder = tmp_path_factory.mktemp("store")
+    program = """if True:
+        import pathlib, sys
+        import orchestrator.tracking.program
+        from orchestrator.tracking.mlflow.store import connect
+        from mlflow.telemetry import get_telemetry_client
+        from mlflow.telemetry.utils import is_telemetry_disabled
+        connect(pathlib.Path(sys.argv[1]), None)
+        print(is_telemetry_disabled(), get_telemetry_client())
+    """
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    command = [sys.executable, "-c", program, str(folder)]
+    made = subprocess.run(command, env=environment, check=True, timeout=240, capture_output=True, text=True)
+    assert (made.stdout, made.stderr) == ("True None\n", "")
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def store_in(tmp_path: Path, empty_store: Path) -> Path:
+    """The store of the runs folder `tmp_path`, made already."""
+    return Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))
