@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,16 @@ import pytest
 from support.faults import PATIENCE, Ranks
 from support.ranks import RankStarter
 
+STARTER = pytest.StashKey[RankStarter]()
+
 
 @pytest.fixture(scope="session")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    starter = RankStarter(tmp_path_factory.mktemp("ranks"))
-    yield Ranks(starter)
-    starter.close()
+def ranks(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    """All of a session are forked from one process: pytest makes this fixture once for each module that imports it."""
+    if STARTER not in pytestconfig.stash:
+        starter = pytestconfig.stash[STARTER] = RankStarter(tmp_path_factory.mktemp("ranks"))
+        pytestconfig.add_cleanup(starter.close)
+    return Ranks(pytestconfig.stash[STARTER])
 
 
 @pytest.fixture
