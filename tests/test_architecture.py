@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -53,26 +53,9 @@ def tracked_files() -> list[Path]:
     return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
-def run_and_list_modules(*arguments: str, cwd: Path) -> set[str]:
-    """Top-level modules that are loaded after the command `orchestrator ARGUMENTS` has run in a fresh process."""
-    program = (
-        "import json, sys\n"
-        "from orchestrator.cli.main import main\n"
-        "code = main(sys.argv[1:]) if sys.argv[1:] else 0\n"
-        "print('\\n' + json.dumps([code, sorted({name.partition('.')[0] for name in sys.modules})]))\n"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
-    )
-    assert finished.returncode == 0, finished.stderr
-    code, modules = json.loads(finished.stdout.splitlines()[-1])
-    assert code == 0, finished.stdout + finished.stderr
-    return set(modules)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
+LIGHT = {
+    " ".join(arguments) or "import": arguments
+    for arguments in (
         (),
         ("--help",),
         ("validate", "{job}"),
@@ -84,13 +67,39 @@ def run_and_list_modules(*arguments: str, cwd: Path) -> set[str]:
         ("schema",),
         ("list", "--runs-dir", "{runs}"),
         ("cluster", "list"),
-    ],
-    ids=lambda arguments: " ".join(arguments) or "import",
-)
-def test_light_commands_load_nothing_heavy(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    job = SHIPPED["gpt-1.7b"]
-    words = [word.format(job=job, runs=tmp_path) for word in arguments]
-    assert run_and_list_modules(*words, cwd=tmp_path) & HEAVY == set()
+    )
+}
+"""Commands, by what is typed."""
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+from orchestrator.cli.main import main
+found = []
+for words in json.loads(sys.argv[1]):
+    before = set() if not words else set(sys.modules)
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = main(words) if words else 0
+    found.append([code, sorted({name.partition(".")[0] for name in set(sys.modules) - before})])
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, list[str]]]:
+    """Of each command the exit code, and the modules that it is the first to load: all in one process."""
+    folder = tmp_path_factory.mktemp("light")
+    places = {"job": SHIPPED["gpt-1.7b"], "runs": folder}
+    words = [[word.format(**places) for word in arguments] for arguments in LIGHT.values()]
+    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, json.dumps(words)]
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    return dict(zip(LIGHT, json.loads(finished.stdout), strict=True))
+
+
+@pytest.mark.parametrize("command", LIGHT)
+def test_light_commands_load_nothing_heavy(command: str, loaded: dict[str, tuple[int, list[str]]]) -> None:
+    code, modules = loaded[command]
+    assert code == 0
+    assert set(modules) & HEAVY == set()
 
 
 def test_no_file_grows_too_long() -> None:
@@ -126,16 +135,20 @@ def _imported(path: Path) -> set[str]:
 def test_folders_of_a_room_import_each_other_one_way() -> None:
     """What stands directly in a room is on no side: it may import the room's folders, and they it."""
     package = ROOT / "orchestrator"
-    imported = {path: _imported(path) for path in package.rglob("*.py")}
-    for room in {path.parent.parent for path in imported if path.name == "__init__.py"} - {ROOT}:
+    imported: dict[Path, set[str]] = defaultdict(set)  # by all that is below a folder
+    for path in package.rglob("*.py"):
+        names = _imported(path)
+        for folder in path.relative_to(ROOT).parents:
+            imported[ROOT / folder] |= names
+    folders = [path.parent for path in package.rglob("__init__.py")]
+    for room in {folder.parent for folder in folders} - {ROOT}:
         start = ".".join(room.relative_to(ROOT).parts)
         needs: dict[str, set[str]] = {}
-        for folder in {path.parent for path in imported if path.name == "__init__.py" and path.parent.parent == room}:
-            names = {name for path in imported if folder in path.parents for name in imported[path]}
-            inside = {
-                name.removeprefix(f"{start}.").partition(".")[0] for name in names if name.startswith(f"{start}.")
-            }
-            needs[folder.name] = {name for name in inside - {folder.name} if (room / name).is_dir()}
+        for folder in folders:
+            if folder.parent == room:
+                names = {name for name in imported[folder] if name.startswith(f"{start}.")}
+                inside = {name.removeprefix(f"{start}.").partition(".")[0] for name in names}
+                needs[folder.name] = {name for name in inside - {folder.name} if (room / name).is_dir()}
         TopologicalSorter(needs).prepare()  # a circle is a CycleError, which names its folders
 
 

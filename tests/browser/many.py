@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
-from browser.reviewed import Reviewed
 from support.event_log import lines_of
 
 from orchestrator.run_directory.rundir import RunDir
@@ -15,15 +15,16 @@ from orchestrator.run_directory.rundir import RunDir
 _HOUR = 3600.0
 
 
-def many_runs(reviewed: Reviewed, runs_dir: Path, count: int, *, long: int, steps: int) -> list[RunDir]:
-    """`count` runs in a folder, with specs and names of their own; the first `long` have measured so many steps.
+def many_runs(runs: Sequence[RunDir], runs_dir: Path, count: int, *, long: int, steps: int) -> list[RunDir]:
+    """`count` copies of these runs in a folder, with specs and names of their own; the first `long` are copies of the
+    first run and have measured so many steps.
 
     Files that say the same are one file with several names: the runs with many measurements share theirs.
     """
-    templates = [_Template(run) for run in (reviewed.completed, reviewed.diverged, reviewed.changed)]
+    templates = [_Template(run) for run in runs]
     runs_dir.mkdir()
     metrics = runs_dir.parent / "long.jsonl"
-    _write_long(reviewed.completed, metrics, steps)
+    _write_long(runs[0], metrics, steps)
     made = []
     for number in range(count):
         template = templates[0] if number < long else templates[number % len(templates)]

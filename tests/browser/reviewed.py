@@ -229,13 +229,6 @@ def reviewed_in(folder: Path, ranks: Ranks) -> Reviewed:
     return Reviewed(folder, ranks)
 
 
-def few_in(folder: Path, ranks: Ranks) -> Reviewed:
-    """A few of the runs, without a sweep, in a folder that this makes."""
-    (folder / "runs").mkdir(parents=True)
-    _all_of([partial(maker, folder, ranks) for maker in (_completed, _diverged, _changed)])
-    return Reviewed(folder, ranks)
-
-
 def _make(folder: Path, ranks: Ranks) -> None:
     (folder / "runs").mkdir()
     makers = (_completed, _resumed, _diverged, _broken, _changed)
@@ -316,7 +309,7 @@ def _changed(folder: Path, ranks: Ranks) -> None:
 
 def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
     """Plan the sweep as `sweep run` does; what trains each of its cells."""
-    schedule = {"train_iters": 20, "lr_warmup_iters": 2}
+    schedule = {"train_iters": 10, "lr_warmup_iters": 2}
     base = four_layer_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1}, **SMALL)
     (folder / "cell.yaml").write_text(dump_resolved(base))
     (folder / "rates.yaml").write_text(f"base: cell.yaml\n{SWEEP_OF_TWELVE}")

@@ -13,7 +13,7 @@ from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import FAILED_CELL, Reviewed
 from playwright.sync_api import expect
 from support.faults import wait_until
-from support.training import events, four_layer_job
+from support.training import events, tiny_job
 
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.run_directory.rundir import RunDir
@@ -127,7 +127,7 @@ def test_a_token_where_others_reach_the_server(dashboards: Dashboards, reviewed:
 
 def test_cancel_then_resume(visitor: Visitor, acting: Dashboard, own: Reviewed) -> None:
     """A run is asked to stop on its page and does; then it is resumed from the table, by the real launcher."""
-    with own.live(four_layer_job("acted", schedule={"train_iters": 80}), seconds=0.3) as run:
+    with own.live(tiny_job("acted", schedule={"train_iters": 12}), seconds=0.3) as run:
         page = visitor(acting.page(f"/runs/{run.name}/{run.run_id}"))
         page.get_by_role("link", name="Cancel").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("Cancel this run?")

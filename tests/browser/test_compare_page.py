@@ -10,7 +10,7 @@ import pytest
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import FAILED_CELL, Reviewed
 from playwright.sync_api import Page, expect
-from support.training import four_layer_job
+from support.training import tiny_job
 
 from orchestrator.run_directory.rundir import RunDir
 
@@ -53,7 +53,7 @@ def test_two_cells_and_only_what_differs(shown: Dashboard, visitor: Visitor, rev
     assert row.inner_text().split() == ["optimizer.lr", "0.0003", "0.003"]
     assert "num_layers" not in differs.inner_text()
     measures = page.get_by_label("What came of it", exact=True)
-    expect(measures.get_by_role("row", name=re.compile("loss at step 20"))).to_contain_text("★")
+    expect(measures.get_by_role("row", name=re.compile("loss at step 10"))).to_contain_text("★")
     assert measures.get_by_role("row", name=re.compile("^tokens seen")).inner_text().count("★") == 0
     visitor.photograph("compare")
     page.emulate_media(color_scheme="dark")
@@ -94,7 +94,7 @@ def test_it_follows_a_run_that_trains(
     dashboards: Dashboards, visitor: Visitor, reviewed: Reviewed, tmp_path: Path
 ) -> None:
     mine = reviewed.copied(tmp_path)
-    with mine.live(four_layer_job("going", schedule={"train_iters": 9000}), seconds=0.1) as run:
+    with mine.live(tiny_job("going", schedule={"train_iters": 9000}), seconds=0.1) as run:
         page = visitor(dashboards.start(mine.runs_dir).address + address(run, mine.changed))
         steps = page.get_by_role("row", name=re.compile("^going")).get_by_role("cell").nth(2)
         link = page.get_by_role("link", name=f"Remove {key(run)}")

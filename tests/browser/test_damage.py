@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -48,10 +48,12 @@ def damaged(reviewed: Reviewed, tmp_path_factory: pytest.TempPathFactory) -> Rev
 
 
 def _damages(template: RunDir) -> Iterator[Damage]:
-    """What is done to a copy of a run: each of its files removed, torn, emptied or filled with something else."""
+    """What is done to a copy of a run: each of its files removed, torn, emptied or filled with something else; of
+    files that differ in a number alone, such as those of its checkpoints, the last.
+    """
     names = sorted(str(path.relative_to(template.path)) for path in template.path.rglob("*") if path.is_file())
-    names = [name for name in names if not name.endswith(".distcp")]
-    for name in names:
+    kinds = {re.sub(r"\d+", "0", name): name for name in names if not name.endswith(".distcp")}
+    for name in kinds.values():
         yield _removed(name)
     contents = [
         b"",
@@ -63,9 +65,11 @@ def _damages(template: RunDir) -> Iterator[Damage]:
         b'{"values": 3, "time": []}\n',
         b"[" * 99_999,
     ]
-    for name in ("resolved.json", "events.jsonl", "metrics.jsonl", "lease/000001.json", "job.yaml", "code.json"):
-        for content in contents:
+    on_pages_of_their_own = ("lease/000001.json", "job.yaml", "code.json")
+    for content in contents:
+        for name in ("resolved.json", "events.jsonl", "metrics.jsonl"):
             yield _filled(name, content)
+        yield _filled_each(on_pages_of_their_own, content)
     for name in ("events.jsonl", "metrics.jsonl"):
         yield _filled(name, (template.path / name).read_bytes()[:-9])
         for moment in (0, -5, time.time() + 9e8, 1e300, 10**30, math.nan, math.inf, "yesterday", None, True):
@@ -83,6 +87,10 @@ def _removed(name: str) -> Damage:
 
 def _filled(name: str, content: bytes) -> Damage:
     return lambda run: (run.path / name).write_bytes(content)
+
+
+def _filled_each(names: Sequence[str], content: bytes) -> Damage:
+    return lambda run: [_filled(name, content)(run) for name in names]
 
 
 def _changed(name: str, key: str, value: object) -> Damage:

@@ -10,7 +10,7 @@ from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import Reviewed
 from browser.waiting import until
 from playwright.sync_api import Page, ViewportSize, expect
-from support.training import four_layer_job
+from support.training import tiny_job
 
 from orchestrator.dashboard.rendering import NOTHING
 
@@ -128,7 +128,7 @@ def test_a_live_run_moves_on_and_leaves_the_reader_alone(
 ) -> None:
     own = reviewed.copied(tmp_path)
     dashboard = dashboards.start(own.runs_dir)
-    with own.live(four_layer_job("live", schedule={"train_iters": 9000})) as run:
+    with own.live(tiny_job("live", schedule={"train_iters": 9000})) as run:
         page = opened(visitor, dashboard)
         row = page.locator("tr", has_text=f"live/{run.run_id}")
         expect(row).to_contain_text("running")

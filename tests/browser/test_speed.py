@@ -7,34 +7,39 @@ import time
 from pathlib import Path
 
 import pytest
+from baseline.packing import kept, unpack
 from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.many import many_runs
-from browser.reviewed import few_in
 from playwright.sync_api import Page, expect
-from support.faults import Ranks
 from support.pace import slowness
 
+from orchestrator.launch.runs import all_runs
 from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow("2,000 runs are made and read")]
 
 RUNS, LONG, STEPS = 2000, 50, 100_000
+TEMPLATES = ("dp", "interrupted", "gpt")
+"""Kept runs (baseline/runs) that the 2,000 are copies of."""
 PAINT_OF_THE_RUNS, PAINT_OF_A_RUN, PAINT_OF_A_COMPARISON = 1.0, 1.5, 3.0
 """Seconds, at the promised pace."""
 CURVES = 8.0
 """Seconds, at that pace, from opening the page of a run of 100,000 steps, which the server reads first."""
 MEGABYTES = 400
-VISITED = 10
-"""One more than the server keeps the measurements of."""
+VISITED = 3
 COMPARED = 12
+"""More than the server keeps the measurements of."""
 A_LONG_LOG = 4
 """Seconds to read one, at that pace."""
 
 
 @pytest.fixture(scope="module")
-def many(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> list[RunDir]:
+def many(tmp_path_factory: pytest.TempPathFactory) -> list[RunDir]:
     folder = tmp_path_factory.mktemp("many")
-    return many_runs(few_in(folder / "few", ranks), folder / "runs", RUNS, long=LONG, steps=STEPS)
+    for name in TEMPLATES:
+        unpack(kept(name), folder / "few")
+    runs = {run.name: run for run in all_runs(folder / "few" / "runs")}
+    return many_runs([runs[name] for name in TEMPLATES], folder / "runs", RUNS, long=LONG, steps=STEPS)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from browser.conftest import Dashboard, Dashboards, Visitor
 from browser.reviewed import FAILED_CELL, SWEEP, Reviewed
 from playwright.sync_api import expect
 from support.event_log import append_to_ledger
-from support.training import four_layer_job
+from support.training import tiny_job
 
 from orchestrator.sweeps.states import cell_statuses, ranked
 
@@ -74,7 +74,7 @@ def test_it_follows_a_cell_that_trains(
 ) -> None:
     mine = reviewed.copied(tmp_path)
     plan = asdict(mine.sweep.planned())
-    with mine.live(four_layer_job("going", schedule={"train_iters": 9000}), seconds=0.1) as run:
+    with mine.live(tiny_job("going", schedule={"train_iters": 9000}), seconds=0.1) as run:
         values = {"optimizer.lr": "2e-3", "batch.global_batch_size": "8"}
         added = {"id": "0" * 64, "name": "lr=2e-3,gbs=8", "values": values, "run": f"going/{run.run_id}"}
         append_to_ledger(mine.sweep, "planned", **{**plan, "generation": 2, "cells": [*plan["cells"], added]})

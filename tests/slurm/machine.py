@@ -37,14 +37,15 @@ def search_path() -> str:
 def wait_until(
     condition: Callable[[], object], what: str | Callable[[], str], timeout: float = PATIENCE, pause: float = 0.1
 ) -> None:
-    """Return as soon as the condition holds, looked at after each `pause`; AssertionError when it does not within
-    `timeout` seconds.
+    """Return when the condition holds, looked at after each `pause`, and less often the longer it takes: most looks
+    start a program. AssertionError when it does not within `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - begun
+        if waited > timeout:
             raise AssertionError(f"not within {timeout:g} s: {what() if callable(what) else what}")
-        time.sleep(pause)
+        time.sleep(max(pause, min(waited / 20, 1.0)))
 
 
 def run(

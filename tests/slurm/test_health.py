@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands
-from support.faults import PATIENCE, CommandLine
+from support.faults import PATIENCE, CommandLine, Ranks
+from support.fixtures import ranks
 from support.training import events, four_layer_job, layout, logs
 
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.run_directory.rundir import RunDir
+
+__all__ = ["ranks"]
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600), pytest.mark.slow("two real jobs of two nodes")]
 
@@ -50,11 +53,12 @@ def report(run: RunDir) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
-def test_good_nodes_and_bad_ones(cluster: Cluster, commands: Commands, tmp_path: Path) -> None:
+def test_good_nodes_and_bad_ones(cluster: Cluster, commands: Commands, ranks: Ranks, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     repository.mkdir()
     subprocess.run(["git", "init", "-q", str(repository)], check=True)
-    good = submitted(commands, repository, snapshot=True)
+    # The check is the real one, and imports torch on each node; the training that it lets through is forked.
+    good = submitted(commands, repository, snapshot=True, env=ranks.for_commands())
     bad = submitted(commands, tmp_path / "bad", env={"TMPDIR": "/proc"})
 
     status = ended(good)

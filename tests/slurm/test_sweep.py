@@ -27,7 +27,6 @@ FAKE_RUNTIMES = f"{FAKES / 'sweeps'}:{FAKES / 'launch'}"
 JOB = """\
 name: tiny
 model: {num_layers: 2, hidden_size: 16, num_attention_heads: 2, seq_length: 8, vocab_size: 256}
-parallelism: {tensor_model_parallel_size: 2}
 batch: {micro_batch_size: 1, global_batch_size: 2}
 data: {random_tokens: true}
 optimizer: {lr: 1e-3}
@@ -48,7 +47,7 @@ options:
     --comment=it's "$HOME" `id` #1; ü
 """
 COMMENT = 'it\'s "$HOME" `id` #1; ü'
-SIX = "base: job.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3], runtime.seed: [1, 2]}\n"
+FOUR = "base: job.yaml\ngrid: {lr: [1e-3, 2e-3], runtime.seed: [1, 2]}\n"
 
 
 class Sweeps:
@@ -82,15 +81,13 @@ class Sweeps:
     def wait(self, condition: Callable[[dict[str, str]], bool], what: str) -> None:
         wait_until(lambda: condition(self.states()), lambda: f"{what}: {self.cells()}", timeout=600, pause=3)
 
-    def wait_until_training(self, count: int) -> list[RunDir]:
-        """The runs that train, of which there are to be so many."""
+    def wait_until_training(self, count: int) -> None:
         runs = self.runs().values()
 
-        def training() -> list[RunDir]:
-            return [run for run in runs if run.metrics_file.exists() and not events(run, "exited")]
+        def training() -> int:
+            return sum(run.metrics_file.exists() and not events(run, "exited") for run in runs)
 
-        wait_until(lambda: len(training()) >= count, f"{count} cells train", timeout=300)
-        return training()
+        wait_until(lambda: training() >= count, f"{count} cells train", timeout=300)
 
 
 @pytest.fixture
@@ -127,17 +124,18 @@ def arrays_of(cluster: Cluster) -> set[str]:
 def test_retry_touches_exactly_the_cells_that_failed(
     cluster: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = {"lr=2e-3,runtime.seed=2", "lr=3e-3,runtime.seed=1"}
-    monkeypatch.setenv("FAKE_BAD_CELLS", "0.002/2,0.003/1")
-    (sweeps.folder / "sweep.yaml").write_text(SIX)
+    bad = {"lr=1e-3,runtime.seed=2", "lr=2e-3,runtime.seed=1"}
+    monkeypatch.setenv("FAKE_BAD_CELLS", "0.001/2,0.002/1")
+    (sweeps.folder / "sweep.yaml").write_text(FOUR)
     known = arrays_of(cluster)
-    code, out, err = sweeps("run", "sweep.yaml", "--max-parallel", "3")
+    code, out, err = sweeps("run", "sweep.yaml", "--max-parallel", "2")
     assert (code, err) == (0, "")
-    submitted = re.search(r"submitted 6 cells as array (\d+) on test, at most 3 at once", out)
+    submitted = re.search(r"submitted 4 cells as array (\d+) on test, at most 2 at once", out)
     assert submitted is not None, out
     assert arrays_of(cluster) - known == {submitted.group(1)}, "one array"
 
-    preempted = sweeps.wait_until_training(3)[0]
+    sweeps.wait_until_training(2)
+    preempted = sweeps.runs()["lr=1e-3,runtime.seed=1"]
     [launched] = events(preempted, "launched")
     cluster.submit(
         "sleep 1", f"--nodelist={launched['nodes'][0]}", "--exclusive", "--partition=main", folder=sweeps.folder
@@ -146,7 +144,7 @@ def test_retry_touches_exactly_the_cells_that_failed(
     sweeps.go_on()
 
     sweeps.wait(lambda states: not {"pending", "running"} & set(states.values()), "every cell has ended")
-    assert most_at_once(sweeps.runs().values()) == 3
+    assert most_at_once(sweeps.runs().values()) == 2
     states = sweeps.states()
     assert {name for name, state in states.items() if state == "failed"} == bad
     assert {state for name, state in states.items() if name not in bad} == {"completed"}
@@ -168,7 +166,7 @@ def test_retry_touches_exactly_the_cells_that_failed(
     assert "nothing to start" in out
     code, out, err = sweeps("results", "tiny", "--json")
     losses = [cell["values"]["train/loss"] for cell in json.loads(out)]
-    assert len(losses) == 6
+    assert len(losses) == 4
     assert losses == sorted(losses)
 
 
@@ -247,7 +245,9 @@ def test_a_scheduler_that_refuses_or_is_away_loses_nothing_and_cells_may_have_se
 ) -> None:
     sweeps.go_on()
     # Two nodes would be checked before the start, with the real torch: see test_health.py.
-    (sweeps.folder / "job.yaml").write_text(f"{JOB}launch: {{health_check: false}}\n")
+    (sweeps.folder / "job.yaml").write_text(
+        f"{JOB}launch: {{health_check: false}}\nparallelism: {{tensor_model_parallel_size: 2}}\n"
+    )
     (sweeps.folder / "sweep.yaml").write_text("base: job.yaml\ngrid: {lr: [1e-3, 2e-3]}\n")
     (tmp_path / "clusters" / "test.yaml").write_text(PROFILE.replace("low", "nowhere"))
     code, _, err = sweeps("run", "sweep.yaml")

@@ -39,19 +39,20 @@ pytestmark = [
     pytest.mark.slow("SLURM needs half a minute to see a lost node, and ten seconds to start a job again"),
 ]
 
-STEPS = 20
+STEPS = 10
 QUICKSTART = Path(__file__).parents[2] / "jobs" / "quickstart.yaml"
-QUICKSTART_STEPS = 20
 PATIENCE = 400.0
 LAYOUTS = {"tp2": layout(tp=2), "pp2": layout(pp=2), "dp2": layout(dp=2)}
-HOLD_AT = 12
+HOLD_AT = 6
 HOLD = f"""
 import time
 import orchestrator.runtime.loop as loop
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 step = loop.train_step
 def held_step(session):
     while (
         session.state.iteration >= {HOLD_AT}
+        and committed(session.launch.run)
         and not os.path.exists(os.environ["GO_ON"])
         and not session.launch.stop.is_set()
         and not session.launch.run.stop_file.exists()
@@ -61,8 +62,8 @@ def held_step(session):
 if "SLURM_RESTART_COUNT" not in os.environ:
     loop.train_step = held_step
 """
-"""A job's first start goes no further than that, with a checkpoint committed, unless it is told to stop or to go on: it
-is there for whatever happens to it, however slow that or the machine is.
+"""A job's first start goes no further than that, once a checkpoint is committed, unless it is told to stop or to go on:
+it is there for whatever happens to it, however slow that or the machine is.
 """
 
 
@@ -77,7 +78,7 @@ def make_job(real_text: list[str]) -> Callable[..., JobSpec]:
             data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},
             batch={"micro_batch_size": 4},
             schedule={"train_iters": STEPS},
-            checkpoint={"save_interval": 5, "keep_last": 2},
+            checkpoint={"save_interval": 4, "keep_last": 2},
             parallelism=LAYOUTS[name],
             launch={"nodes": 2, "cluster": "test", "requeue_delay": 2, "health_check": False, **launch},
         )
@@ -87,15 +88,15 @@ def make_job(real_text: list[str]) -> Callable[..., JobSpec]:
 
 @pytest.fixture(scope="module")
 def make_quickstart(real_text: list[str]) -> Callable[..., JobSpec]:
-    """make_quickstart(layout, **launch): the shipped quickstart, with dropout and other text, for twenty steps."""
+    """make_quickstart(layout, **launch): the shipped quickstart, with dropout and other text, for ten steps."""
 
     def make(name: str, **launch: Any) -> JobSpec:
         job = load_job([QUICKSTART], ["model.hidden_dropout=0.1", "model.attention_dropout=0.1"]).job
         sections = job.model_dump(exclude_unset=True)
         sections["name"] = f"quickstart-{name}"
         sections["data"] = {"blend": [{"path": path} for path in real_text], "split": "90,10,0"}
-        sections["schedule"] |= {"train_iters": QUICKSTART_STEPS, "lr_warmup_iters": 10}
-        sections["checkpoint"] = {"save_interval": 5, "keep_last": 2}
+        sections["schedule"] |= {"train_iters": STEPS, "lr_warmup_iters": 5}
+        sections["checkpoint"] = {"save_interval": 4, "keep_last": 2}
         sections["batch"] = {"micro_batch_size": 1, "global_batch_size": 2}
         sections["parallelism"] = LAYOUTS[name]
         sections["tracking"] = {"mlflow": False}
@@ -212,7 +213,7 @@ def test_a_time_limit(
         assert set(each.causes()) == {"time_limit", "completed"}
         assert status.launches >= 2
         assert losses(each.run) == expected[name]
-        assert len(expected[name]) == QUICKSTART_STEPS
+        assert len(expected[name]) == STEPS
         resumed = [event["iteration"] for event in events(each.run, "resumed")]
         assert resumed == sorted(resumed)
         assert len(resumed) == status.launches - 1

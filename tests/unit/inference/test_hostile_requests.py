@@ -21,7 +21,6 @@ from support.serving import (
     GREEDY,
     TOKEN,
     Server,
-    generate_with_mistake,
     served_job,
     start,
     with_mistakes,
@@ -280,13 +279,3 @@ def test_more_connections_than_descriptors_shut_nobody_out(alone: Server) -> Non
         assert alone.ask("/v1/completions", GREEDY)[0] == 200
         time.sleep(1)
     assert len(list(Path(f"/proc/{alone.process.pid}/fd").iterdir())) < 100
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_generate_tells_the_mistake_and_not_that_another_rank_was_lost(
-    rank: int, run: RunDir, ranks: Ranks, tmp_path: Path
-) -> None:
-    finished = generate_with_mistake(run, rank, tmp_path, ranks.for_commands(tmp_path))
-    assert finished.returncode == 1
-    assert "OverflowError: a mistake of ours" in finished.stderr
-    assert "gloo" not in finished.stderr

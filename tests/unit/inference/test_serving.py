@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.faults import PATIENCE, CommandLine, Ranks
-from support.serving import Server, start, write_tokenizer
+from support.serving import Server, generate_with_mistake, start, write_tokenizer
 from support.training import layout, make_run, tiny_job
 
 from orchestrator.launch.processes.launch_processes import processes_of
@@ -222,3 +222,13 @@ def test_other_hosts_need_a_token(orchestrator: CommandLine) -> None:
     assert "can be reached from other machines: give a token" in said.err
     said = orchestrator("serve", "none", "--token", "short")
     assert (said.code, "at least 16 characters" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_generate_tells_the_mistake_and_not_that_another_rank_was_lost(
+    rank: int, server: Server, ranks: Ranks, tmp_path: Path
+) -> None:
+    finished = generate_with_mistake(server.run, rank, tmp_path, ranks.for_commands(tmp_path))
+    assert finished.returncode == 1
+    assert "OverflowError: a mistake of ours" in finished.stderr
+    assert "gloo" not in finished.stderr

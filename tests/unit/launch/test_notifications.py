@@ -188,7 +188,6 @@ def test_a_launcher_that_is_killed_is_told_of(
     until(lambda: ranks_of(body["run"]["launch_id"]) == {})  # the last of them may still be on its way out
 
 
-@pytest.mark.alone
 def test_a_command_and_a_webhook_that_hang_harm_no_run(
     make_job: MakeJob, make_run: Run, fake_runtime: str, make_hook: Callable[..., Hook], until: Until
 ) -> None:
