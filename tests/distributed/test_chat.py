@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from support.chats import MEASURED, conversations
-from support.faults import Ranks
+from support.faults import UNSAVED, Ranks
 from support.training import events, layout, losses, make_run, tiny_job, values
 
 from orchestrator.run_directory.rundir import RunDir
 
 MODEL = {"hidden_size": 64, "seq_length": 96, "vocab_size": 272, "num_layers": 4, "position_embedding_type": "rope"}
-STEPS = 6
+STEPS = 4
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def source(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    job = tiny_job("source", model=MODEL, schedule={"train_iters": 3})
+    job = tiny_job("source", model=MODEL, schedule={"train_iters": 1, "lr_warmup_iters": 0})
     return ranks.must_train(make_run(tmp_path_factory.mktemp("runs"), job), job)
 
 
@@ -74,8 +74,8 @@ def test_a_conversation_has_the_same_loss_alone_and_among_others(
 
 
 def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str, source: RunDir) -> None:
-    job = chat_job("alone", chats, source, steps=4)
-    alone = ranks.must_train(make_run(tmp_path, job), job)
+    job = chat_job("alone", chats, source, steps=3)
+    alone = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
     recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     for name, sections in {
         "tp2-sp": {"parallelism": layout(tp=2, sequence_parallel=True)},
@@ -85,8 +85,8 @@ def test_every_layout_learns_the_same(ranks: Ranks, tmp_path: Path, chats: str, 
         },
         "tp2-pp2-vp2": {"parallelism": layout(tp=2, pp=2, vp=2), "runtime": recompute},
     }.items():
-        spread_job = chat_job(name, chats, source, steps=4, **sections)
-        spread = ranks.must_train(make_run(tmp_path, spread_job), spread_job)
+        spread_job = chat_job(name, chats, source, steps=3, **sections)
+        spread = ranks.must_train(make_run(tmp_path, spread_job), spread_job, inject=UNSAVED)
         for key in ("train/loss", "train/grad_norm", "validation/loss"):
             assert values(spread, key) == pytest.approx(values(alone, key), rel=5e-5), (name, key)
 
@@ -106,7 +106,7 @@ def test_answers_are_learnt_and_then_others_with_adapters(
     others = conversations(tmp_path, {"a": "ABA", "b": "BAB"})
     model = {"lora": {"rank": 8, "alpha": 16.0}}
     job = chat_job("adapted", others, tuned, **sections, model=model)
-    adapted = ranks.must_train(make_run(tmp_path, job), job)
+    adapted = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
     start, end = values(adapted, "validation/loss").values()
     assert start > 1.0
     assert end < start / 2

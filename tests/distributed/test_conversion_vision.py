@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +39,10 @@ print(json.dumps(answer))
 """
 
 
-def read_by_transformers(folder: Path, *text: str) -> dict[str, Any]:
+def read_by_transformers(ranks: Ranks, folder: Path, *text: str) -> dict[str, Any]:
     """What transformers makes of an export, and with `text` of an image of 16 pixels as well."""
-    command = [sys.executable, "-c", READS, str(folder), *text]
-    read = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert read.returncode == 0, read.stderr
-    answer: dict[str, Any] = json.loads(read.stdout)
+    (folder.parent / "reading_program.py").write_text(READS)
+    answer: dict[str, Any] = json.loads(ranks.program(folder.parent, "reading_program", folder, *text))
     return answer
 
 
@@ -87,7 +83,7 @@ def test_imported_trained_and_exported(ranks: Ranks, orchestrator: CommandLine) 
     out, again, untrained = (home / name / "model.safetensors" for name in ("out", "again", "untrained"))
     assert out.read_bytes() == again.read_bytes() != untrained.read_bytes()
     assert json.loads((home / "out" / "config.json").read_text())["image_token_index"] == 100
-    read = read_by_transformers(home / "out", "b<image>a")
+    read = read_by_transformers(ranks, home / "out", "b<image>a")
     assert (read["wrong"], read["ids"], read["finite"]) == ([], [1, *[100] * 4, 0], True)
     assert read["pixels"] < 1e-3
 
@@ -106,7 +102,7 @@ def trained(ranks: Ranks, tmp_path: Path) -> RunDir:
     return ranks.must_train(make_run(tmp_path / "runs", job), job)
 
 
-def test_without_a_token_for_images(orchestrator: CommandLine, trained: RunDir) -> None:
+def test_without_a_token_for_images(ranks: Ranks, orchestrator: CommandLine, trained: RunDir) -> None:
     """The tokenizer stays behind, and the last id stands for images; for Megatron-LM there is no way at all."""
     refused = orchestrator("checkpoint", "export", trained.path, "out", "--to", "hf")
     assert (refused.code, refused.out) == (2, "")
@@ -120,7 +116,7 @@ def test_without_a_token_for_images(orchestrator: CommandLine, trained: RunDir) 
         assert path.read_bytes() == (out / path.name).read_bytes(), path.name
     assert not (out / "tokenizer.json").exists()
     assert json.loads((out / "config.json").read_text())["image_token_index"] == 260
-    assert read_by_transformers(out) == {"wrong": []}
+    assert read_by_transformers(ranks, out) == {"wrong": []}
     refused = orchestrator("checkpoint", "export", trained.path, "for-megatron", "--to", "megatron-lm")
     assert (refused.code, refused.out) == (2, "")
     assert "has images (model.vision)" in refused.err

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faults import Ranks, wait_until
+from support.faults import UNSAVED, Ranks, wait_until
 from support.held import let_go
 from support.training import events, largest_difference, layout, logs, losses, make_run, tiny_job, values
 
@@ -48,7 +48,7 @@ def text_sections(real_text: list[str], **sections: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def evaluated(ranks: Ranks, real_text: list[str], tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     job = tiny_job("evaluated", **text_sections(real_text, evaluation=EVALUATION))
-    return ranks.must_train(make_run(tmp_path_factory.mktemp("evaluated"), job), job)
+    return ranks.must_train(make_run(tmp_path_factory.mktemp("evaluated"), job), job, inject=UNSAVED)
 
 
 def test_at_the_start_at_intervals_and_at_the_end(evaluated: RunDir) -> None:
@@ -91,7 +91,7 @@ def test_same_numbers_at_other_layouts(ranks: Ranks, real_text: list[str], tmp_p
         sections = text_sections(real_text, evaluation=EVALUATION, parallelism=parallelism)
         sections["model"] = {"vocab_size": None}
         job = tiny_job(name, **sections)
-        run = ranks.must_train(make_run(tmp_path, job), job)
+        run = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
         curves.append(
             {
                 (key, i): loss
@@ -133,7 +133,7 @@ def test_stop_during_evaluation(at_start: bool, ranks: Ranks, tmp_path: Path) ->
     first_steps = [(0, True), (1, False), (2, False), (3, False)] if at_start else [(1, False), (2, False), (3, False)]
     assert order == [*first_steps, (3, True), (4, False), (5, False), (6, False), (6, True)]
     undisturbed = tiny_job("undisturbed", evaluation={**endless, "eval_iters": 1}, **sections)
-    whole = ranks.must_train(make_run(tmp_path, undisturbed), undisturbed)
+    whole = ranks.must_train(make_run(tmp_path, undisturbed), undisturbed, inject=UNSAVED)
     assert values(run, "validation/loss") == values(whole, "validation/loss")
     assert losses(run) == losses(whole)
 

@@ -38,7 +38,7 @@ MODEL: dict[str, Any] = {
     "moe_aux_loss_coeff": 0.05,
     "moe_z_loss_coeff": 0.01,
 }
-STEPS = 4
+STEPS = 2
 ALONE = {"moe_router_pre_softmax": True}
 """The weight of an expert that is chosen alone is learned."""
 EP2 = {"expert_model_parallel_size": 2}
@@ -61,7 +61,7 @@ def experts_job(
         name,
         model={**MODEL, **(model or {})},
         parallelism=layout(**degrees),
-        schedule={"train_iters": steps, "lr_decay_style": "constant", "lr_warmup_iters": 1},
+        schedule={"train_iters": steps, "lr_decay_style": "constant", "lr_warmup_iters": 0},
         runtime=runtime or {},
         batch={"micro_batch_size": micro_batch_size, "global_batch_size": 8},
     )

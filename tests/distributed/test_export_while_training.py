@@ -33,7 +33,7 @@ STAND_IN = """
 import json, os, resource, sys, time
 from pathlib import Path
 from orchestrator.conversion.hugging_face import hf_export
-from orchestrator.conversion.__main__ import main
+from orchestrator.conversion import __main__ as program
 home = Path(__file__).parent
 to_config = hf_export.to_config
 def held(*arguments):
@@ -45,8 +45,11 @@ def held(*arguments):
 hf_export.to_config = held
 if (home / "full").exists():
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-sys.exit(main())
+if "RANKS_FROM" in os.environ:
+    program.live_beside = lambda parent, draft: None
+sys.exit(program.main())
 """
+"""One that is forked has no training for its parent, and would end at once."""
 INJECT = """
 import os, time
 import orchestrator.runtime.checkpointing.exports as exports
@@ -79,6 +82,11 @@ def stand_in(tmp_path: Path) -> Iterator[Path]:
     (folder / "hold").unlink(missing_ok=True)
 
 
+def forked(ranks: Ranks, stand_in: Path) -> dict[str, Any]:
+    """Options of a training whose exporter is that program, in a process that need not import torch."""
+    return {"inject": stand_in / "inject.py", "env": {**ranks.for_commands(stand_in), "FORKED_TOO": "stand_in"}}
+
+
 def exports(run: RunDir) -> list[int]:
     return [number for number, _ in run.export_dirs("hf")]
 
@@ -87,10 +95,12 @@ def hidden(run: RunDir) -> list[str]:
     return [path.name for path in run.exports("hf").glob(".*")]
 
 
-def test_each_checkpoint_of_the_interval_is_exported(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
+def test_each_checkpoint_of_the_interval_is_exported(
+    ranks: Ranks, orchestrator: CommandLine, stand_in: Path, tmp_path: Path
+) -> None:
     """To the byte what `checkpoint export` writes of it; the losses are those of a run that exports nothing."""
     job = exporting_job("exports", keep_last=1)
-    run = ranks.must_train(make_run(tmp_path / "runs", job), job)
+    run = ranks.must_train(make_run(tmp_path / "runs", job), job, **forked(ranks, stand_in))
     assert [event["iteration"] for event in events(run, "exported")] == [2, 4], logs(run)
     assert exports(run) == [4]
     assert hidden(run) == []
@@ -135,6 +145,8 @@ def test_an_export_ends_with_its_training_and_the_next_start_makes_it(
     wait_until(lambda: Process(here.host, here.boot, exporter["pid"]).is_dead, "the exporter to end")
     assert exporter["nice"] == os.nice(0) + 10
     assert (exports(run), hidden(run)) == ([], [])
+    options = forked(ranks, stand_in)
+    options["env"]["STEP_SECONDS"] = env["STEP_SECONDS"]
     again = ranks.start(run, job, **options)
     wait_until(lambda: len(held(stand_in)) > 1 or again.poll() is not None, f"another export:\n{logs(run)}")
     assert len(hidden(run)) == 1
@@ -146,7 +158,7 @@ def test_an_export_ends_with_its_training_and_the_next_start_makes_it(
     run.stop_file.unlink()
     [stopped] = events(run, "stop_requested")
     shorter = exporting_job("killed", steps=stopped["iteration"] + 1)
-    ranks.must_train(make_run(tmp_path / "runs", shorter), shorter)
+    ranks.must_train(make_run(tmp_path / "runs", shorter), shorter, **forked(ranks, stand_in))
     assert exports(run)[0] == 2
     assert exports(run)[-1] >= stopped["iteration"] - 1
     assert len(committed(run)) == 1, "once they are exported, keep_last holds again"
@@ -159,7 +171,7 @@ def test_a_stop_during_the_last_export_leaves_it_to_the_next_start(
     job = exporting_job("last", steps=2)
     run = make_run(tmp_path / "runs", job)
     (stand_in / "hold").touch()
-    options: dict[str, Any] = {"inject": stand_in / "inject.py", "env": {"PYTHONPATH": str(stand_in)}}
+    options = forked(ranks, stand_in)
     started = ranks.start(run, job, **options)
     wait_until(lambda: held(stand_in) or started.poll() is not None, f"an export:\n{logs(run)}")
     started.signal(signal.SIGTERM)
@@ -183,8 +195,7 @@ def test_a_failed_export_leaves_the_training_alone(ranks: Ranks, stand_in: Path,
     job = exporting_job("full", steps=2)
     run = make_run(tmp_path / "runs", job)
     (stand_in / "full").touch()
-    options: dict[str, Any] = {"inject": stand_in / "inject.py", "env": {"PYTHONPATH": str(stand_in)}}
-    assert ranks.start(run, job, **options).wait() == 0, logs(run)
+    assert ranks.start(run, job, **forked(ranks, stand_in)).wait() == 0, logs(run)
     [failed] = events(run, "export_failed")
     assert failed["iteration"] == 2
     assert "no room" in failed["message"], failed

@@ -96,34 +96,34 @@ def test_a_damaged_checkpoint_takes_no_whole_ones_place(ranks: Ranks, tmp_path: 
         return tiny_job(
             "places",
             schedule={"train_iters": iteration},
-            checkpoint={"save_interval": 5, "keep_last": 2},
+            checkpoint={"save_interval": 2, "keep_last": 2},
             parallelism=TWO,
         )
 
     def kept(run: RunDir) -> list[int]:
         return [commit.iteration for commit in committed(run)]
 
-    run = ranks.must_train(make_run(tmp_path, until(13)), until(13))
-    assert kept(run) == [10, 13]
-    flip_a_byte(run.checkpoint(13))
-    ranks.must_train(make_run(tmp_path, until(15)), until(15))
-    assert [event["iteration"] for event in events(run, "resumed")] == [10]
-    assert kept(run) == [10, 13, 15]
-    ranks.must_train(make_run(tmp_path, until(18)), until(18))
-    assert kept(run) == [15, 18]
+    run = ranks.must_train(make_run(tmp_path, until(3)), until(3))
+    assert kept(run) == [2, 3]
+    flip_a_byte(run.checkpoint(3))
+    ranks.must_train(make_run(tmp_path, until(4)), until(4))
+    assert [event["iteration"] for event in events(run, "resumed")] == [2]
+    assert kept(run) == [2, 3, 4]
+    ranks.must_train(make_run(tmp_path, until(5)), until(5))
+    assert kept(run) == [4, 5]
 
 
 def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, inject: Inject, tmp_path: Path) -> None:
     """A run that loses everything says so; it begins again only when told to. Then its spec is changed."""
-    job = tiny_job("unsaved", batch=TWO_MICRO_BATCHES, schedule={"train_iters": 40})
+    job = tiny_job("unsaved", batch=TWO_MICRO_BATCHES, schedule={"train_iters": 16})
     run = make_run(tmp_path, job)
     hold = inject(HOLD)
-    started = ranks.start(run, job, inject=hold, env=hold_at(10))
+    started = ranks.start(run, job, inject=hold, env=hold_at(5))
     wait_for_step(run, 3, saved=False)
     started.signal(signal.SIGKILL)
     assert started.wait() == 1
     reached = max(losses(run))
-    assert reached < 40
+    assert reached < 16
 
     said = orchestrator("resume", run.path)
     assert said.code == 2
@@ -131,7 +131,7 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, i
     assert max(losses(run)) == reached
 
     alone = orchestrator.env
-    orchestrator.env = {**ranks.for_commands(hold.parent), **hold_at(20)}
+    orchestrator.env = {**ranks.for_commands(hold.parent), **hold_at(8)}
     with orchestrator.started("resume", run.path, "--from-scratch") as launcher:
         wait_until(lambda: len(events(run, "started")) == 2, "the second start")
         wait_until(lambda: reached + 1 in losses(run), "steps")
@@ -154,9 +154,9 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, i
     said = orchestrator("resume", run.path, *changes, "--allow-changes")
     assert said.code == 0, said.err + logs(run)
     assert "parallelism.tensor_model_parallel_size: 1 -> 2" in said.out
-    assert max(losses(run)) == 40
+    assert max(losses(run)) == 16
     last_rates = list(values(run, "train/lr").values())
-    assert max(last_rates[-20:]) > 1e-3 * 0.01
+    assert max(last_rates[-8:]) > 1e-3 * 0.01
     assert len(run.resolved_generations()) == 2
     said = orchestrator("resume", run.path, "--set", "checkpoint.keep_last=7")
     assert said.code == 0
@@ -313,7 +313,7 @@ def test_hung_rank(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> N
         "resume", run.run_id, "--set", "schedule.train_iters=100000", "--allow-changes"
     ) as launcher:
         wait_until(lambda: len(events(run, "resumed")) == 1, f"the resume:\n{logs(run)}")
-        wait_until(lambda: 20 in losses(run), "step 20")
+        wait_until(lambda: 8 in losses(run), "step 8")
         launch_id = wait_until(lambda: run.events().last_launch, "the launch").launch_id
         os.kill(ranks_of(launch_id)[0], signal.SIGSTOP)
         launcher.communicate(timeout=PATIENCE)
@@ -340,10 +340,11 @@ Checkpointer._start_writing = start_writing
 
 def test_a_slow_save_is_no_hang(ranks: Ranks, inject: Inject, tmp_path: Path) -> None:
     """Neither for the rank that writes nor for the one that waits for it."""
-    job = tiny_job("slow", parallelism=TWO, runtime={"hang_timeout": HANG_TIMEOUT})
+    schedule = {"train_iters": 2, "lr_warmup_iters": 0}
+    job = tiny_job("slow", parallelism=TWO, schedule=schedule, runtime={"hang_timeout": HANG_TIMEOUT})
     run = ranks.must_train(make_run(tmp_path, job), job, inject=inject(SLOW_LAST_WRITE))
     [saved] = events(run, "checkpoint_saved")
-    assert saved["iteration"] == 8
+    assert saved["iteration"] == 2
     assert saved["seconds"] > 12 > HANG_TIMEOUT
 
 
@@ -391,7 +392,7 @@ real = loop.train_step
 def is_to_be_killed(run):
     return len(os.listdir(run.path.parent)) == 2 and run.events().first(Resumed) is None
 def train_step(session):
-    while session.state.iteration == 20 and is_to_be_killed(session.launch.run):
+    while session.state.iteration == 8 and is_to_be_killed(session.launch.run):
         time.sleep(0.02)
     return real(session)
 loop.train_step = train_step
@@ -406,24 +407,24 @@ def test_drill(orchestrator: CommandLine, ranks: Ranks, inject: Inject) -> None:
         model={"hidden_dropout": 0.1},
         batch=TWO_MICRO_BATCHES,
         schedule={"train_iters": 1000},
-        evaluation={"eval_interval": 6, "eval_iters": 2},
+        evaluation={"eval_interval": 3, "eval_iters": 2},
     )
     path = orchestrator.write(job)
     orchestrator.env = ranks.for_commands(inject(WAITS_FOR_ITS_KILLER).parent)
-    said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8")
+    said = orchestrator("drill", path, "--iters", "12", "--kill-at", "4")
     assert said.code == 0, said.out + said.err
-    assert "passed: 30 steps bitwise equal after kill -9 and resume" in said.out
-    assert "killed after step 8" in said.out
+    assert "passed: 12 steps bitwise equal after kill -9 and resume" in said.out
+    assert "killed after step 4" in said.out
 
     forgetful = (
         "\nfrom orchestrator.runtime.checkpointing import checkpointer as it\nit.set_rng_state = lambda state: None"
     )
     inject(WAITS_FOR_ITS_KILLER + forgetful)
-    said = orchestrator("drill", path, "--iters", "30", "--kill-at", "8", "--json")
+    said = orchestrator("drill", path, "--iters", "12", "--kill-at", "4", "--json")
     assert said.code == 1, said.out + said.err
     result = json.loads(said.out)
     assert result["equal"] is False
     assert {step["iteration"] for step in result["steps"] if not step["equal"]} == set(
-        range(result["resumed_from"] + 1, 31)
+        range(result["resumed_from"] + 1, 13)
     )
     assert Path(result["folder"]).is_dir()

@@ -19,7 +19,7 @@ from orchestrator.spec.job import JobSpec
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("trains on real ranks")]
 
-STEPS = 6
+STEPS = 4
 ON_THE_CPU = """
 import contextlib
 from orchestrator.runtime import startup
@@ -50,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
     "recomputed": {"runtime": RECOMPUTED},
     "bert": {"model": BERT},
     "t5": {"model": T5},
-    "growing": {"batch": {**OF_THREE, "rampup_batch_size": [2, 2, 12]}},
+    "growing": {"batch": {**OF_THREE, "rampup_batch_size": [2, 2, 8]}},
     "replicas": {"parallelism": layout(dp=2), "batch": {**OF_THREE, "global_batch_size": 12}},
     "replicas-whole": {
         "parallelism": layout(dp=2, use_distributed_optimizer=False),

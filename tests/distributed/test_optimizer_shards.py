@@ -25,7 +25,7 @@ Inject = Callable[[str], Path]
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a training goes on at each of several layouts")]
 
-LEG = 3
+LEG = 2
 """Steps until the next layout goes on."""
 MODEL: dict[str, Any] = {
     "num_layers": 2,

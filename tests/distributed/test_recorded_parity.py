@@ -9,7 +9,7 @@ import pytest
 from parity.kinds import KINDS, write_data
 from parity.records import curves, steps_of
 from support.commands import Commands
-from support.faults import Ranks
+from support.faults import UNSAVED, Ranks
 from support.training import largest_difference, make_run, values
 
 from orchestrator.migration.from_megatron import migrate_script
@@ -42,7 +42,7 @@ def test_losses_are_those_of_megatron_lm(kind: str, folder: Path, ranks: Ranks, 
     written.write_text(job_text(migrate_script(script, "pretrain.sh")))
     changes = ["tracking.mlflow=false", "data.cache_dir=null"]
     job = load_job([written], changes).job
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
     theirs = steps_of(kind)
     assert len(theirs) >= 14
     for key, curve in curves(theirs).items():

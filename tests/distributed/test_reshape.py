@@ -22,7 +22,7 @@ from orchestrator.spec.loading import dump_resolved, load_resolved
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a training goes on at each of several layouts")]
 
-HALF, WHOLE = 4, 8
+HALF, WHOLE = 2, 4
 LAYOUTS: dict[str, dict[str, Any]] = {
     "dp4": layout(dp=4),
     "tp4": layout(tp=4, sequence_parallel=True),

@@ -32,8 +32,8 @@ pytestmark = [
     pytest.mark.slow("starts of real ranks under torchrun take 5 to 10 s each"),
 ]
 
-STEPS = 20
-SAVE_INTERVAL = 4
+STEPS = 10
+SAVE_INTERVAL = 2
 DROPOUT = {"num_layers": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
 SHORT: dict[str, Any] = {
     "batch": {"micro_batch_size": 4},
@@ -51,7 +51,7 @@ def step_to_end_at() -> int:
     return random_step(2 * SAVE_INTERVAL + 1, STEPS - 2 * SAVE_INTERVAL)
 
 
-MANY_STEPS = 70
+MANY_STEPS = 50
 """Enough for six ends of one run, each after a checkpoint of its own and none near the last step."""
 
 
@@ -85,6 +85,7 @@ def text_job(real_text: list[str]) -> JobSpec:
         data={"random_tokens": False, "blend": [{"path": path} for path in real_text], "split": "90,10,0"},
         parallelism=layout(tp=2),
         batch={"micro_batch_size": 8},
+        optimizer={"lr": 5e-3},
         schedule={"train_iters": MANY_STEPS},
     )
 
@@ -197,12 +198,13 @@ def one_rank_curve(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> di
 MOVES: dict[str, tuple[signal.Signals, bool, dict[str, Any], dict[str, Any]]] = {
     # the signal, whether every rank gets it, the layout it ends, the one that goes on
     "kill-one-rank": (signal.SIGKILL, False, layout(dp=2), layout(tp=2, sequence_parallel=True)),
-    "kill-all": (signal.SIGKILL, True, layout(tp=2, pp=2), layout(dp=2)),
+    "kill-all": (signal.SIGKILL, True, layout(tp=2), layout(dp=2)),
     "terminate": (signal.SIGTERM, False, layout(pp=2), layout(tp=2)),
     "interrupt": (signal.SIGINT, True, layout(tp=2, sequence_parallel=True), layout(pp=2)),
     "usr1": (signal.SIGUSR1, False, layout(), layout(pp=2)),
-    "terminate-to-one": (signal.SIGTERM, True, layout(tp=2, dp=2), layout()),
+    "terminate-to-one": (signal.SIGTERM, True, layout(dp=2), layout()),
 }
+"""Layouts of four ranks are in test_reshape.py."""
 
 
 @pytest.mark.parametrize("end", MOVES)
@@ -242,12 +244,12 @@ def end_ranks(ranks: Ranks, run: RunDir, job: JobSpec, inject: Inject, number: s
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ramp-up": {
-        "batch": {"micro_batch_size": 2, "global_batch_size": 16, "rampup_batch_size": [4, 4, 120]},
+        "batch": {"micro_batch_size": 2, "global_batch_size": 16, "rampup_batch_size": [4, 4, 60]},
         "parallelism": layout(dp=2),
     },
     "synchronous-save": {"checkpoint": {**SHORT["checkpoint"], "async_save": False}, "parallelism": layout(pp=2)},
     "saves-that-overlap": {
-        "checkpoint": {"save_interval": 2},
+        "checkpoint": {"save_interval": 1},
         "parallelism": layout(tp=2),
         "batch": {"micro_batch_size": 8},
     },

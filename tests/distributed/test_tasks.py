@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.evaluating import evaluate, moved
 from support.examples import write_mnli, write_race
-from support.faults import CommandLine, Ranks
+from support.faults import UNSAVED, CommandLine, Ranks
 from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 
 from orchestrator.planning.parameters import parameters
@@ -76,7 +76,7 @@ def test_layouts(
     """Those of MNLI; RACE's are in test_matrix.py. Accuracies are equal to the last digit: they are counted, over every
     example that is held out and no other."""
     job = task_job(name, files["mnli"], parallelism=LAYOUTS[name])
-    run, alone = ranks.must_train(make_run(tmp_path, job), job), reference["mnli"]
+    run, alone = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED), reference["mnli"]
     for key in ("train/loss", "validation/loss", "validation/dev_2.tsv/loss", "validation/dev_3.tsv/loss"):
         assert largest_difference(values(alone, key), values(run, key)) < 1e-5, key
     for key in ("train/accuracy", "validation/accuracy"):
@@ -135,12 +135,12 @@ def test_it_learns_from_a_masked_language_model(
     """Under TP2 from weights of one process: the trunk is theirs, the head is fresh; and what is learned is read again,
     head and all, under PP2."""
     masked = {"data": {"blend": [{"path": real_sentences}], "random_tokens": False, "split": "100,0,0"}}
-    source = tiny_job("source", model=MODEL, schedule={"train_iters": 4}, **masked)
+    source = tiny_job("source", model=MODEL, schedule={"train_iters": 1, "lr_warmup_iters": 0}, **masked)
     ranks.must_train(make_run(tmp_path, source), source)
     learning = {
         "schedule": {"train_iters": 40, "lr_warmup_iters": 4},
         "optimizer": {"lr": 5e-3},
-        "batch": {"micro_batch_size": 4, "global_batch_size": 16},
+        "batch": {"micro_batch_size": 16, "global_batch_size": 16},
         "evaluation": {"eval_interval": 40, "eval_iters": 10, "eval_at_start": True},
         "checkpoint": {"pretrained": "source"},
     }
@@ -154,17 +154,17 @@ def test_it_learns_from_a_masked_language_model(
     assert accuracy[40] > 0.9
     assert values(run, "train/accuracy")[40] > 0.9
 
+    short = {**learning, "schedule": {"train_iters": 1, "lr_warmup_iters": 0}}
     again = task_job(
-        "again", files["mnli"], **{**learning, "checkpoint": {"pretrained": "tuned"}}, parallelism=layout(pp=2)
+        "again", files["mnli"], **{**short, "checkpoint": {"pretrained": "tuned"}}, parallelism=layout(pp=2)
     )
-    moved = ranks.must_train(make_run(tmp_path, again), again)
+    moved = ranks.must_train(make_run(tmp_path, again), again, inject=UNSAVED)
     assert values(moved, "validation/loss")[0] == pytest.approx(values(run, "validation/loss")[40], rel=1e-5)
     assert "fresh" not in events(moved, "pretrained")[0]
 
-    scratch = task_job(
-        "scratch", files["mnli"], **{**learning, "checkpoint": {}, "schedule": {"train_iters": 1, "lr_warmup_iters": 0}}
-    )
-    [before, _] = values(ranks.must_train(make_run(tmp_path, scratch), scratch), "validation/loss").values()
+    scratch = task_job("scratch", files["mnli"], **{**short, "checkpoint": {}})
+    from_nothing = ranks.must_train(make_run(tmp_path, scratch), scratch, inject=UNSAVED)
+    [before, _] = values(from_nothing, "validation/loss").values()
     assert abs(before - values(run, "validation/loss")[0]) > 1e-3, "the trunk is not as it is initialised"
 
     race = task_job("race", files["race"], checkpoint={"pretrained": "tuned"})
@@ -187,7 +187,7 @@ def test_it_learns_to_choose(ranks: Ranks, files: dict[str, dict[str, Any]], tmp
         optimizer={"lr": 5e-3},
         evaluation={"eval_interval": 40, "eval_iters": 10, "eval_at_start": True},
     )
-    accuracy = values(ranks.must_train(make_run(tmp_path, job), job), "validation/accuracy")
+    accuracy = values(ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED), "validation/accuracy")
     assert accuracy[0] < 0.6
     assert accuracy[40] > 0.9
 
@@ -197,7 +197,7 @@ def test_random_tokens_stand_in_for_the_files(ranks: Ranks, tmp_path: Path) -> N
     task = {"name": "race", "train": "nowhere"}
     sections = {"data": {"random_tokens": True, "num_workers": 2}, "parallelism": layout(pp=2)}
     job = task_job("random", task, **sections, schedule={"train_iters": 2, "lr_warmup_iters": 1})
-    run = ranks.must_train(make_run(tmp_path, job), job)
+    run = ranks.must_train(make_run(tmp_path, job), job, inject=UNSAVED)
     assert list(losses(run)) == [1, 2]
 
 
@@ -208,7 +208,7 @@ def test_resumption_is_bitwise(ranks: Ranks, files: dict[str, dict[str, Any]], t
         files["race"],
         model={"hidden_dropout": 0.1, "attention_dropout": 0.1},
         parallelism=layout(tp=2),
-        batch={"micro_batch_size": 4, "global_batch_size": 40},
+        batch={"micro_batch_size": 20, "global_batch_size": 40},
         data={"random_tokens": False, "num_workers": 2},
     )
     whole = ranks.losses_of(job, tmp_path / "whole")

@@ -31,6 +31,9 @@ QUICK_TORCHRUN = Path(__file__).parent / "quick_torchrun"
 FORKED = Path(__file__).parent / "forked"
 """First on PYTHONPATH it has programs forked that would import torch: `Ranks.for_commands`."""
 
+UNSAVED = Path(__file__).with_name("unsaved.py")
+"""For `inject`: no checkpoint at the end, where nobody looks at it."""
+
 PATIENCE = 200.0
 """Seconds that something may take on a machine that is busy with other things."""
 
@@ -83,14 +86,15 @@ class Ranks:
         [resumed] = events(run, "resumed")
         return int(resumed["iteration"])
 
-    def undisturbed(self, job: JobSpec, folder: Path) -> RunDir:
+    def undisturbed(self, job: JobSpec, folder: Path, **options: object) -> RunDir:
         """A training that is never interrupted and saves at its end alone."""
         checkpoint = job.checkpoint.model_copy(update={"save_interval": None, "save_seconds": None})
         unsaved = job.model_copy(update={"checkpoint": checkpoint})
-        return self.must_train(make_run(folder, unsaved), unsaved)
+        return self.must_train(make_run(folder, unsaved), unsaved, **options)
 
     def losses_of(self, job: JobSpec, folder: Path) -> dict[int, float]:
-        return losses(self.undisturbed(job, folder))
+        """Of a training that is never interrupted, and saves nothing."""
+        return losses(self.undisturbed(job, folder, inject=UNSAVED))
 
 
 class CommandLine:

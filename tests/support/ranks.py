@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import importlib
+import functools
+import importlib.metadata
 import json
 import os
 import random
@@ -168,6 +169,7 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> None:
         import torch._inductor.compile_fx
     for module in modules:
         importlib.import_module(module)
+    look_up_once()
 
     afresh = uses_cuda()
     if afresh:
@@ -196,6 +198,16 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> None:
         with open(reader) as pipe:
             ranks = json.loads(pipe.read())
         print(json.dumps({"supervisor": supervisor, "ranks": ranks}), flush=True)
+
+
+def look_up_once() -> None:
+    """What each rank would find out at its start, and is the same for all: versions of packages, the spec's fields."""
+    from orchestrator.kernel_selection.libraries import versions_of
+    from orchestrator.spec.schema.shape import sections
+
+    importlib.metadata.version = functools.cache(importlib.metadata.version)
+    versions_of(["torch", "megatron-core", "triton", "numpy", "tokenizers", "mlflow"])
+    sections()
 
 
 def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:
