@@ -70,19 +70,10 @@ REFUSED = {
     ("t5", "tp2-pp2-interleaved-sp"): "virtual",
 }
 """Cells that no job may have, and a word of the reason that a person is given."""
-_OF_BERT = ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp")
-ONLY = {
-    "post-ln": _OF_BERT,
-    "race": _OF_BERT,
-    "vision": tuple(name for name in LAYOUTS if name not in ("plain-optimizer", "dp2-no-overlap")),
-}
-"""Where a family differs from another (the first two from BERT, the last from GPT) in the places of its norms, its head
-or its encoder alone, and other layouts would show nothing new.
-"""
+ONLY = {"post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp")}
+"""Where a family differs from another in the places of its norms alone, and other layouts would show nothing new."""
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
-ONLY_BF16 = {"post-ln": ("dp2",), "race": ("dp2",)}
-"""Where even fewer show it, beside another family with the same layers."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +106,7 @@ CELLS = tuple(
     Cell(family, name, dtype)
     for family in FAMILIES
     for dtype in TOLERANCE
-    for name in (LAYOUTS if dtype == "fp32" else ONLY_BF16.get(family, BF16_LAYOUTS))
+    for name in (LAYOUTS if dtype == "fp32" else BF16_LAYOUTS)
     if (family, name) not in REFUSED and name in ONLY.get(family, LAYOUTS)
 )
 
