@@ -12,7 +12,7 @@ import pytest
 BENCHMARK = Path(__file__).parent / "benchmarks" / "bench_cpu.py"
 
 
-ATTEMPTS = [(15, 0.93), (40, 0.9), (40, 0.9), (40, 0.9)]
+ATTEMPTS = [(15, 0.93), *5 * [(40, 0.9)]]
 """Steps of each, and the ratio that is enough: a few steps have to show more than what is promised."""
 
 

@@ -14,13 +14,10 @@ import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands
 from support.faults import PATIENCE, CommandLine, Ranks
-from support.fixtures import ranks
 from support.training import events, four_layer_job, layout, logs
 
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.run_directory.rundir import RunDir
-
-__all__ = ["ranks"]
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600), pytest.mark.slow("two real jobs of two nodes")]
 

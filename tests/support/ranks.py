@@ -164,12 +164,17 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> None:
 
     import orchestrator.runtime.__main__ as program  # noqa: F401
     import orchestrator.runtime.layers.torch_layers  # noqa: F401 - a rank imports it once it has read its job
+    from orchestrator.kernel_selection.libraries import versions_of
+    from orchestrator.spec.schema.shape import sections
 
     if torch.cuda.is_available():
         import torch._inductor.compile_fx
     for module in modules:
         importlib.import_module(module)
-    look_up_once()
+    # What each rank would find out at its start, and is the same for all.
+    importlib.metadata.version = functools.cache(importlib.metadata.version)
+    versions_of(["torch", "megatron-core", "triton", "numpy", "tokenizers", "mlflow"])
+    sections()
 
     afresh = uses_cuda()
     if afresh:
@@ -198,16 +203,6 @@ def serve(listening: socket.socket, modules: Sequence[str]) -> None:
         with open(reader) as pipe:
             ranks = json.loads(pipe.read())
         print(json.dumps({"supervisor": supervisor, "ranks": ranks}), flush=True)
-
-
-def look_up_once() -> None:
-    """What each rank would find out at its start, and is the same for all: versions of packages, the spec's fields."""
-    from orchestrator.kernel_selection.libraries import versions_of
-    from orchestrator.spec.schema.shape import sections
-
-    importlib.metadata.version = functools.cache(importlib.metadata.version)
-    versions_of(["torch", "megatron-core", "triton", "numpy", "tokenizers", "mlflow"])
-    sections()
 
 
 def supervise(request: dict[str, Any], reply: int, afresh: bool) -> None:

@@ -138,7 +138,7 @@ def test_the_package_in_the_repository_itself(run: RunDir, tmp_path: Path, monke
     (root / "orchestrator").mkdir(parents=True)
     (root / "orchestrator" / "__init__.py").write_text("")
     git(root, "init", "-q")
-    monkeypatch.setattr("orchestrator.__file__", str(root / "orchestrator" / "__init__.py"))
+    monkeypatch.setattr("orchestrator.version.__file__", str(root / "orchestrator" / "version.py"))
     taken = take_snapshot(run, root)
     assert taken.python_path == str(taken.working_directory)
     assert not (run.path / "code" / "1" / "package").exists()
