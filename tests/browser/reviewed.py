@@ -309,8 +309,8 @@ def _changed(folder: Path, ranks: Ranks) -> None:
 
 def _planned_cells(folder: Path, ranks: Ranks) -> Iterator[Callable[[], None]]:
     """Plan the sweep as `sweep run` does; what trains each of its cells."""
-    schedule = {"train_iters": 10, "lr_warmup_iters": 2}
-    base = four_layer_job("cell", schedule=schedule, evaluation={"eval_interval": 5, "eval_iters": 1}, **SMALL)
+    schedule = {"train_iters": 20, "lr_warmup_iters": 2}
+    base = four_layer_job("cell", schedule=schedule, evaluation={"eval_interval": 10, "eval_iters": 1}, **SMALL)
     (folder / "cell.yaml").write_text(dump_resolved(base))
     (folder / "rates.yaml").write_text(f"base: cell.yaml\n{SWEEP_OF_TWELVE}")
     program = folder / "out-of-memory.py"
