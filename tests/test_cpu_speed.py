@@ -12,21 +12,15 @@ import pytest
 BENCHMARK = Path(__file__).parent / "benchmarks" / "bench_cpu.py"
 
 
-ATTEMPTS = [(15, 0.93), *5 * [(40, 0.9)]]
-"""Steps of each, and the ratio that is enough: a few steps have to show more than what is promised."""
-
-
 @pytest.mark.alone
 @pytest.mark.slow("two trainings in turns, to hold a promised speed")
 @pytest.mark.timeout(300)
 def test_nine_tenths_of_a_plain_loop_at_least() -> None:
     """By the medians of steps in turns. That the losses are the same, the benchmark sees to."""
     ratios: list[float] = []
-    for steps, enough in ATTEMPTS:
-        command = [sys.executable, "-W", "ignore", str(BENCHMARK), "--steps", str(steps), "--json"]
+    while not ratios or (max(ratios) < 0.9 and len(ratios) < 3):
+        command = [sys.executable, "-W", "ignore", str(BENCHMARK), "--steps", "40", "--json"]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         ratios.append(json.loads(done.stdout.splitlines()[-1])["ratio"])
-        if ratios[-1] >= enough:
-            return
-    pytest.fail(f"less than nine tenths: {ratios}")
+    assert max(ratios) >= 0.9, ratios

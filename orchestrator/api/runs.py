@@ -54,9 +54,9 @@ class Run:
         return status_of(self._folder)
 
     def metrics(self) -> DataFrame:
-        """What it measured: a row for each iteration, a column for each metric, beside `time` (in UTC), `samples` and
-        `tokens`, which were consumed until then. Steps that were done again after a crash are there once, as they
-        count. `start` numbers the starts, of which each later one is a resume; NaN where a metric was not measured.
+        """What it measured: a row for each iteration, a column for each metric, NaN where it was not measured. Beside
+        these are `time` (in UTC), `samples` and `tokens` consumed until then, and `start`, the number of the start that
+        did the step: from 2 on, a resume. A step that was done again after a crash has one row, with what counts.
 
         Raises MissingDependency where pandas is not installed.
         """

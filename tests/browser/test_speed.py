@@ -26,9 +26,9 @@ PAINT_OF_THE_RUNS, PAINT_OF_A_RUN, PAINT_OF_A_COMPARISON = 1.0, 1.5, 3.0
 CURVES = 8.0
 """Seconds, at that pace, from opening the page of a run of 100,000 steps, which the server reads first."""
 MEGABYTES = 400
-VISITED = 3
+VISITED = 10
+"""One more than the server keeps the measurements of."""
 COMPARED = 12
-"""More than the server keeps the measurements of."""
 A_LONG_LOG = 4
 """Seconds to read one, at that pace."""
 

@@ -6,4 +6,4 @@ from __future__ import annotations
 
 from orchestrator.runtime.callbacks.saving import CheckpointSaving
 
-CheckpointSaving.on_end = lambda saving, session: None  # type: ignore[method-assign]
+CheckpointSaving.on_end = lambda saving, session: None
