@@ -14,7 +14,7 @@ import typer.main
 from support.matrix import LAYOUTS, REFUSED
 
 from orchestrator.cli.main import COMMANDS, build_app
-from orchestrator.cluster.profiles import PROFILE
+from orchestrator.cluster_profiles import PROFILE
 from orchestrator.conversion.exportability import export_warnings
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_document_text, load_job

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.cluster.profiles import is_file_name, profile_file, read_profile, unknown_profile
+from orchestrator.cluster_profiles import is_file_name, profile_file, read_profile, unknown_profile
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.fields.refusals import Unavailable
 from orchestrator.planning.checks.limits import what_is_refused

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.cluster.nodelist import expand_nodelist
 from orchestrator.errors import UserError
+from orchestrator.fields.nodelist import expand_nodelist
 
 _FIRST_PORT, _PORTS = 15000, 17000  # below the range that Linux hands out by itself
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from orchestrator.cluster.nodelist import compact_nodelist
+from orchestrator.fields.nodelist import compact_nodelist
 from orchestrator.files.stored_files import DAMAGE
 from orchestrator.launch.kernel_choices import choices_line
 from orchestrator.quantities import disk_size, time_span

@@ -24,9 +24,9 @@ from typing import Any
 from submitit import JobEnvironment, LocalExecutor, SlurmExecutor
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError
 
-from orchestrator.cluster.commands import Answer, unreachable
-from orchestrator.cluster.refusals import refusal
 from orchestrator.errors import JobError, OrchestratorError
+from orchestrator.executors.slurm.commands import Answer, unreachable
+from orchestrator.executors.slurm.refusals import refusal
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.process import Process
 from orchestrator.run_directory.events.ledger import CellsSubmitted

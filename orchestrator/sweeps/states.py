@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Literal
 
-from orchestrator.cluster.slurm import job_states
+from orchestrator.executors.slurm.client import job_states
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses, unreadable
 from orchestrator.launch.states.state_words import State as RunState
 from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan

@@ -10,9 +10,7 @@ import typer
 
 from orchestrator.cli.common import AsJson, aligned, print_json
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cluster.discovery import DiscoveredCluster, Partition, discover
-from orchestrator.cluster.profile_text import default_partition, profile_text
-from orchestrator.cluster.profiles import (
+from orchestrator.cluster_profiles import (
     PROFILE,
     PROFILE_NAME,
     find_profile,
@@ -22,6 +20,8 @@ from orchestrator.cluster.profiles import (
     user_folder,
 )
 from orchestrator.errors import SpecError, UserError, file_refusal
+from orchestrator.executors.slurm.discovery import DiscoveredCluster, Partition, discover
+from orchestrator.executors.slurm.profile_text import default_partition, profile_text
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.quantities import spec_duration
 from orchestrator.run_directory.rundir import write_atomically

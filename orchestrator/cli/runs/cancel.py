@@ -9,8 +9,8 @@ import typer
 
 from orchestrator.cli.common import AsJson, RunName, RunsDir, print_json
 from orchestrator.cli.run_start import label, reached
-from orchestrator.cluster import slurm
 from orchestrator.errors import JobError
+from orchestrator.executors.slurm import client as slurm
 from orchestrator.launch.cluster.submission import SlurmRun
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import end_processes

@@ -42,7 +42,7 @@ from orchestrator.cli.runs.sweeps.tables import (
     what_matters,
     why_no_cell,
 )
-from orchestrator.cluster.profiles import load_profile, profile_file
+from orchestrator.cluster_profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import withdraw_generations
 from orchestrator.planning.checks.preflight_checks import runs_dir_of

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from os.path import abspath
 from pathlib import Path
 
-from orchestrator.cluster.slurm import JobState, Warn, job_states, submit
 from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 from orchestrator.data.indexed_dataset.manifest import manifest_path
 from orchestrator.data.preparation import Source, survey_job
+from orchestrator.executors.slurm.client import JobState, Warn, job_states, submit
 from orchestrator.files.stored_files import NotStoredError
 from orchestrator.launch.scripts.render import render_template
 from orchestrator.launch.scripts.sbatch import (

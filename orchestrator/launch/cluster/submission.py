@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cluster.slurm import Warn, submit
+from orchestrator.executors.slurm.client import Warn, submit
 from orchestrator.launch.cluster.preparation import DataJob, data_job
 from orchestrator.launch.cluster.snapshot import take_snapshot
 from orchestrator.launch.scripts.render import RUNTIME_MODULE

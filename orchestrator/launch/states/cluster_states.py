@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.cluster.slurm import JobState, job_states
 from orchestrator.errors import OrchestratorError
+from orchestrator.executors.slurm.client import JobState, job_states
 from orchestrator.launch.cluster.preparation import failed_preparation, waiting_for
 from orchestrator.launch.cluster.submission import SlurmRun
 from orchestrator.launch.states.state_words import (

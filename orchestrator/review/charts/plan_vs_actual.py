@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.cluster.profiles import load_profile, profile_file
+from orchestrator.cluster_profiles import load_profile, profile_file
 from orchestrator.errors import UserError
 from orchestrator.kernel_selection.auto_values import as_started
 from orchestrator.planning.forecast import Forecast, forecast, planned_timeline

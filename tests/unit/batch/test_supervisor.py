@@ -24,7 +24,7 @@ from support.training import events, make_run, tiny_job
 from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.batch.supervisor import Commands, supervise
 from orchestrator.cli.main import main
-from orchestrator.cluster import requeueing
+from orchestrator.executors.slurm import requeueing
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.run_directory.rundir import RunDir
@@ -256,7 +256,9 @@ def test_a_controller_that_is_away_is_asked_again(
         now += seconds
 
     # Its own clock: how long a question takes is nobody's business here.
-    own_clock(monkeypatch, "orchestrator.cluster.requeueing", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    own_clock(
+        monkeypatch, "orchestrator.executors.slurm.requeueing", SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+    )
     set_limits(monkeypatch, to_insist_on_a_requeue=2 * requeueing.SECONDS_BETWEEN_ATTEMPTS)
     slurm.says("scontrol", err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
     start(run, "exit 1", on_failure={"bug": "requeue"})

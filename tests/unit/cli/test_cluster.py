@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.fake_slurm import FakeSlurm
 
-from orchestrator.cluster.profiles import load_profile
+from orchestrator.cluster_profiles import load_profile
 
 CONFIG = "AccountingStorageType = accounting_storage/none\nClusterName = alps/2\nSLURM_VERSION = 22.05.8\n"
 SINFO = "cpu*|up|12|128|257000|12:00:00|1-infinite|(null)\ngpu|up|16|96|1031000|infinite|1-infinite|gpu:h200:8\n"

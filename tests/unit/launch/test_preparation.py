@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from support.event_log import append_event, lines_of
 from support.fake_slurm import FakeSlurm
 
-from orchestrator.cluster.slurm import JobState
 from orchestrator.data.preparation import Source
 from orchestrator.errors import UserError
+from orchestrator.executors.slurm.client import JobState
 from orchestrator.launch.cluster.preparation import (
     DataJob,
     data_job,

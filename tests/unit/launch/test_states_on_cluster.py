@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event
 
-from orchestrator.cluster.slurm import JobState
+from orchestrator.executors.slurm.client import JobState
 from orchestrator.launch.states import run_states
 from orchestrator.launch.states.cluster_states import SchedulerReport
 from orchestrator.run_directory.rundir import RunDir

@@ -22,7 +22,7 @@ from unittest import mock
 import yaml
 from support.problems import codes, problems_of
 
-from orchestrator.cluster.profiles import load_profile
+from orchestrator.cluster_profiles import load_profile
 from orchestrator.data.tasks.checks import task_problems
 from orchestrator.errors import Problem, render_problem
 from orchestrator.planning.checks.limits import what_is_refused
@@ -39,7 +39,7 @@ from orchestrator.spec.rules.parallelism.tensor_overlap import OVERLAP
 from orchestrator.spec.sections.task import TaskSpec
 from orchestrator.spec.yaml.reader import read_text
 from orchestrator.sweeps.loading import load_sweep
-from tests.unit.cluster import test_profiles
+from tests.unit import test_cluster_profiles as test_profiles
 from tests.unit.planning import test_adapters, test_hyperparameters, test_limits, test_plan
 from tests.unit.planning.conftest import build_job
 from tests.unit.spec import (

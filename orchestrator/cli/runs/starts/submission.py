@@ -10,10 +10,10 @@ import typer
 from orchestrator.api.plan_rows import making_line
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.run_start import label
-from orchestrator.cluster.profiles import known_profiles, load_profile
-from orchestrator.cluster.slurm import cancel
+from orchestrator.cluster_profiles import known_profiles, load_profile
 from orchestrator.data.preparation import Source
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, UserError
+from orchestrator.executors.slurm.client import cancel
 from orchestrator.launch.cluster.preparation import data_options, submit_preparation, to_be_made
 from orchestrator.launch.cluster.submission import place_of, submit_run
 from orchestrator.launch.runs import find_run

@@ -15,11 +15,11 @@ from orchestrator.cli.run_start import check_installed
 from orchestrator.cli.runs.starts.continuation import all_changes, choose
 from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
-from orchestrator.cluster.profiles import known_profiles, load_profile
-from orchestrator.cluster.slurm import cancel as cancel_jobs
-from orchestrator.cluster.slurm import check_answers
+from orchestrator.cluster_profiles import known_profiles, load_profile
 from orchestrator.conversion.exportability import export_problems
 from orchestrator.errors import Problem, SpecError, UserError
+from orchestrator.executors.slurm.client import cancel as cancel_jobs
+from orchestrator.executors.slurm.client import check_answers
 from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop

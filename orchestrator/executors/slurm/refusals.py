@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.cluster.commands import Answer, words_of
 from orchestrator.errors import UserError
+from orchestrator.executors.slurm.commands import Answer, words_of
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+(--[a-z-]+(?:[= ].*)?)")
 _NODES = ("nodes", "ntasks-per-node", "gres", "gpus-per-node", "cpus-per-task", "mem", "constraint", "exclude")

@@ -6,9 +6,9 @@ import signal
 import time
 from collections.abc import Sequence
 
-from orchestrator.cluster.commands import failure, run
-from orchestrator.cluster.slurm import job_states
 from orchestrator.errors import OrchestratorError, SchedulerError
+from orchestrator.executors.slurm.client import job_states
+from orchestrator.executors.slurm.commands import failure, run
 
 _ATTEMPTS = 3
 SECONDS_TO_INSIST = 600.0

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cluster.discovery import DiscoveredCluster, Partition, discover, partitions_in, seconds_of
-from orchestrator.cluster.profile_text import default_partition, profile_text
-from orchestrator.cluster.profiles import PROFILE
+from orchestrator.cluster_profiles import PROFILE
 from orchestrator.errors import SchedulerError, UserError
+from orchestrator.executors.slurm.discovery import DiscoveredCluster, Partition, discover, partitions_in, seconds_of
+from orchestrator.executors.slurm.profile_text import default_partition, profile_text
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.loading import load_document_text
 

@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from orchestrator.cluster.commands import failure, run
 from orchestrator.errors import SchedulerError, UserError
+from orchestrator.executors.slurm.commands import failure, run
 
 _SINFO_FIELDS = "%P|%a|%D|%c|%m|%l|%s|%G"
 _CONFIG = re.compile(r"^(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.cluster.discovery import DiscoveredCluster, Partition
+from orchestrator.executors.slurm.discovery import DiscoveredCluster, Partition
 from orchestrator.fields.docstrings import docstrings
 from orchestrator.fields.formatting import as_yaml
 from orchestrator.quantities import spec_duration

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cluster.commands import SUBMIT_SECONDS, Answer, failure, run, unreachable, words_of
-from orchestrator.cluster.nodelist import expand_nodelist
-from orchestrator.cluster.refusals import refusal
 from orchestrator.errors import PerhapsSubmitted, SchedulerError, UserError
+from orchestrator.executors.slurm.commands import SUBMIT_SECONDS, Answer, failure, run, unreachable, words_of
+from orchestrator.executors.slurm.refusals import refusal
+from orchestrator.fields.nodelist import expand_nodelist
 
 OVER = frozenset(
     (

@@ -10,10 +10,10 @@ import pytest
 from support.limits import set_limits
 from support.refusals import before
 
-from orchestrator.cluster import commands
-from orchestrator.cluster.requeueing import requeue
-from orchestrator.cluster.slurm import JobState, cancel, job_states, submit
 from orchestrator.errors import SchedulerError, UserError
+from orchestrator.executors.slurm import commands
+from orchestrator.executors.slurm.client import JobState, cancel, job_states, submit
+from orchestrator.executors.slurm.requeueing import requeue
 
 SQUEUE = """\
 4|CANCELLED|0|15|1795191064|1795191064|1795191066|n1|None|

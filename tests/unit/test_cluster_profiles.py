@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.problems import codes, problems_of
 
-from orchestrator.cluster.profiles import PROFILE, known_profiles, load_profile, user_folder
+from orchestrator.cluster_profiles import PROFILE, known_profiles, load_profile, user_folder
 from orchestrator.errors import UserError
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.loading import load_document_text

@@ -8,8 +8,8 @@ import pytest
 from support.fake_slurm import FakeSlurm
 from support.limits import set_limits
 
-from orchestrator.cluster import requeueing
 from orchestrator.errors import SchedulerError
+from orchestrator.executors.slurm import requeueing
 
 ENDS = "Job has already finished for job 5"
 

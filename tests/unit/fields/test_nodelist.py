@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cluster.nodelist import compact_nodelist, expand_nodelist
+from orchestrator.fields.nodelist import compact_nodelist, expand_nodelist
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""What a cluster has, and how to ask it."""

@@ -1,0 +1,1 @@
+"""What runs are started with: a scheduler, or programs of this machine."""
