@@ -10,6 +10,8 @@ Nothing is imported here but what Python itself has loaded when it starts: this 
 import os
 import sys
 
+RUNTIME_MODULE = "orchestrator.runtime"
+"""The training program."""
 CODE_PATH_VARIABLE = "ORCHESTRATOR_CODE_PATH"
 """The relative entries of PYTHONPATH, which `leave_working_directory` takes out: for the user's own code alone."""
 _SEARCHED = ("PYTHONPATH", "PATH", "LD_LIBRARY_PATH")

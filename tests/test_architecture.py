@@ -218,7 +218,7 @@ READS_RUNS = (
 OPENS_OTHERS = {
     "cli/runs/report.py": (1, "a note that a person names"),
     "dashboard/assets.py": (1, "files of this package"),
-    "launch/cluster/snapshot.py": (1, "the code of the folder that a person works in"),
+    "launch/snapshot.py": (1, "the code of the folder that a person works in"),
     "launch/code_version.py": (1, "git's index of the folder that a person works in"),
     "launch/machine.py": (1, "what the driver says in /proc"),
     "launch/notifications/channels.py": (1, "the null device"),

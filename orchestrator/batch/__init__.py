@@ -1,1 +1,1 @@
-"""Inside a SLURM job: one incarnation of a run, supervised from its start to the decision what comes next."""
+"""The programs that batch scripts name, those too that wait in a queue since an earlier version wrote them."""

@@ -19,7 +19,6 @@ from orchestrator.errors import JobError, MissingDependency
 from orchestrator.kernel_selection.libraries import require_libraries
 from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.local.restarts import launch_with_restarts
-from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import begins_anew, check_startable
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
@@ -28,7 +27,7 @@ from orchestrator.run_directory.exits.causes import Exit, cause_of
 from orchestrator.run_directory.exits.classification import LogMarks
 from orchestrator.run_directory.lease import read_holder
 from orchestrator.run_directory.rundir import RunDir, in_command
-from orchestrator.safe_path import module_command
+from orchestrator.safe_path import RUNTIME_MODULE, module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.follower import LOG_NAME

@@ -87,6 +87,11 @@ def survey_job(job: JobSpec) -> list[Source]:
     return survey(job.data, sentences=job.model.reads_sentences, vision=job.model.vision)
 
 
+def to_be_made(job: JobSpec) -> list[Source]:
+    """The data sets of a job that are made from text before it can start."""
+    return [source for source in survey_job(job) if source.is_to_be_made]
+
+
 def data_problems(data: DataSpec, sources: list[Source], *, needed: bool) -> list[Problem]:
     """What is wrong with the data sets that `survey` found: those that are here and unfit. Where the job is to start
     here (`needed`), also those that are missing and cannot be made, and a tokenizer that cannot be read.

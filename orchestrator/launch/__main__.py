@@ -8,8 +8,8 @@ from pathlib import Path
 
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.local.restarts import launch_with_restarts
-from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.loading import load_resolved
 
 

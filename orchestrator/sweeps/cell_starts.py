@@ -8,10 +8,10 @@ from orchestrator.launch.continuation import has_steps_left
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.plans import CellRun
 from orchestrator.sweeps.states import STARTED_BY_RUN, CellStatus
-from orchestrator.sweeps.submission import Start
+from orchestrator.sweeps.submission import CellStart
 
 
-def starts_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus]) -> list[Start]:
+def starts_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus]) -> list[CellStart]:
     """The cells that `sweep run` starts: those that wait for it, and those that are done and were made longer."""
     cells = {each.id: each for each in matched}
     starts = []
@@ -23,6 +23,6 @@ def starts_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus]) -> lis
     return starts
 
 
-def start_of(status: CellStatus, job: JobSpec) -> Start:
+def start_of(status: CellStatus, job: JobSpec) -> CellStart:
     """A cell as what is started."""
-    return Start(status.entry.id, status.entry.name, job, status.status.run)
+    return CellStart(status.entry.id, status.entry.name, job, status.status.run)

@@ -1,5 +1,5 @@
-"""Cells in submitit's hands: arrays on a SLURM cluster, or some at a time on this machine. The only module that imports
-submitit; light code starts it as a program (`python -m orchestrator.sweeps`).
+"""Cells in submitit's hands: what a job of a cell does, and some cells at a time on this machine. Light code starts it
+as a program (`python -m orchestrator.sweeps`).
 
 A cell is carried on by submitit's own protocol: SLURM's notice reaches the task, which passes it on; the training saves
 and ends; then submitit calls `checkpoint`, stores what it returns, and puts the task back into the queue. What the
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +21,14 @@ from shlex import quote
 from types import FrameType
 from typing import Any
 
-from submitit import JobEnvironment, LocalExecutor, SlurmExecutor
-from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError
+from submitit import JobEnvironment, LocalExecutor
+from submitit.core.utils import DelayedSubmission
 
-from orchestrator.errors import JobError, OrchestratorError
-from orchestrator.executors.slurm.commands import Answer, unreachable
-from orchestrator.executors.slurm.refusals import refusal
+from orchestrator.errors import JobError
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.process import Process
 from orchestrator.run_directory.events.ledger import CellsSubmitted
-from orchestrator.run_directory.events.types import Launched, Submitted
+from orchestrator.run_directory.events.types import Launched
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ending import tell_of_sweep
@@ -165,59 +163,6 @@ def _passing_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-class _Executor(SlurmExecutor):
-    """submitit's, usable for a dry run on a machine without SLURM."""
-
-    @classmethod
-    def affinity(cls) -> int:
-        return 2
-
-    def script(self, tasks: int) -> str:
-        """The batch script that submitting so many tasks writes."""
-        parameters = self.parameters
-        try:
-            if tasks > 1:
-                self.parameters = {**parameters, "map_count": tasks}
-            return str(self._make_submission_file_text(self._submitit_command_str, "dry-run"))
-        finally:
-            self.parameters = parameters
-
-
-def submit_arrays(request: Request, say: Callable[[dict[str, object]], None]) -> None:
-    """Submit one array for each kind of cell; says the script of each, and the job id once it has one.
-
-    Raises UserError when SLURM refuses what is asked for, SchedulerError when it cannot be asked. What was submitted
-    before is written down by then.
-    """
-    sweep = SweepDir(Path(request.sweep_dir))
-    for array in request.arrays:
-        # The task becomes the batch shell itself, so that `--signal=B:` reaches it and nobody else.
-        executor = _Executor(
-            sweep.submitit, max_num_timeout=request.max_requeues + 1, python=f"exec {request.python} -P"
-        )
-        parallel = request.max_parallel or len(array.tasks)
-        executor.update_parameters(**array.parameters, use_srun=False, wckey=None, array_parallelism=parallel)
-        if request.dry_run:
-            say({"script": executor.script(len(array.tasks)), "tasks": len(array.tasks)})
-            continue
-        sweep.submitit.mkdir(parents=True, exist_ok=True)
-        try:
-            jobs = executor.submit_array([CellTask(request.sweep_dir, task) for task in array.tasks])
-        except (FailedJobError, FailedSubmissionError) as error:
-            raise _scheduler_error(error, sweep) from error
-        ids = {task.cell: str(job.job_id) for task, job in zip(array.tasks, jobs, strict=True)}
-        for task in array.tasks:  # first: what its run knows of is not submitted again
-            RunDir(Path(task.run_dir)).append(Submitted(job_id=ids[task.cell], cluster=request.cluster))
-        sweep.append(CellsSubmitted(how="slurm", cluster=request.cluster, max_parallel=request.max_parallel, jobs=ids))
-        say({"job_id": next(iter(ids.values())).partition("_")[0], "tasks": len(ids)})
-
-
-def _scheduler_error(error: Exception, sweep: SweepDir) -> OrchestratorError:
-    answer = Answer("sbatch", 1, "", str(error))
-    script = max(sweep.submitit.glob(".submission_file_*.sh"), key=lambda path: path.stat().st_mtime, default=Path())
-    return unreachable(answer) or refusal(answer, script, [])
 
 
 def run_here(request: Request) -> None:

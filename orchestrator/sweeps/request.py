@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 REQUEUE_CODE = 75
 """Exit code of a supervisor that leaves it to whoever started it to put the job back into the queue."""
@@ -38,7 +38,6 @@ class Request:
     """Cells to start. `gpus`: the GPUs of this machine that local cells share."""
 
     sweep_dir: str
-    how: Literal["slurm", "local"]
     arrays: list[Array]
     max_parallel: int | None = None
     cluster: str | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Literal
 
-from orchestrator.executors.slurm.client import job_states
+from orchestrator.launch.executor import executor
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses, unreadable
 from orchestrator.launch.states.state_words import State as RunState
 from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan
@@ -93,9 +93,12 @@ def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[
 
 def check_scheduler(cells: Iterable[CellStatus]) -> None:
     """Raises SchedulerError when a scheduler that may still have cells does not answer."""
-    ids = [cell.status.job.job_id for cell in cells if cell.status.job is not None and not cell.status.job.is_over]
-    if ids:
-        job_states(ids)
+    ids: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.status.job is not None and not cell.status.job.is_over:
+            ids.setdefault(cell.status.job.executor, []).append(cell.status.job.job_id)
+    for name, job_ids in ids.items():
+        executor(name).states(job_ids, lambda message: None)
 
 
 def cell_state(run: RunState, launched: float | None, submission: Submission | None) -> State:

@@ -1,42 +1,36 @@
-"""Cells handed to a cluster or started here, and the program that does it (`python -m orchestrator.sweeps`)."""
+"""Cells handed to an executor, or to a program that runs them on this machine (`python -m orchestrator.sweeps`)."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from orchestrator import errors
 from orchestrator.errors import JobError, UserError
 from orchestrator.files.stored_files import open_stored, open_to_append
-from orchestrator.launch.cluster.submission import place_of
-from orchestrator.launch.scripts.render import RUNTIME_MODULE, render_template, shell_quote
-from orchestrator.launch.scripts.sbatch import Place, render_sbatch, sbatch_options
+from orchestrator.launch.executor import Start, executor_of
+from orchestrator.launch.snapshot import place_of
 from orchestrator.launch.start_checks import saved_nothing
+from orchestrator.run_directory.events.ledger import CellsSubmitted
 from orchestrator.run_directory.rundir import RunDir, write_atomically
-from orchestrator.safe_path import module_command
+from orchestrator.safe_path import RUNTIME_MODULE, module_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.request import Array, Request, Task
 
-_OF_THE_ARRAY = ("job-name", "output", "error", "open-mode", "signal", "dependency", "array", "time")
-"""Options that submitit writes itself."""
 _SECONDS_TO_START = 60.0
 _MOST_SAID = 1 << 20
 _GPU_DEVICE = re.compile(r"nvidia(\d+)")
 
 
 @dataclass(frozen=True)
-class Start:
+class CellStart:
     """A cell to start: its run directory exists unless this is a dry run."""
 
     id: str
@@ -45,93 +39,56 @@ class Start:
     run: RunDir
 
 
-def cluster_request(
+@runtime_checkable
+class SubmitsCells(Protocol):
+    """An executor that takes many cells at once."""
+
+    def submit_cells(
+        self,
+        sweep: SweepDir,
+        starts: Sequence[CellStart],
+        cluster: ClusterSpec | None,
+        *,
+        max_parallel: int | None,
+        dry_run: bool = False,
+        module: str = RUNTIME_MODULE,
+    ) -> list[dict[str, Any]]:
+        """Submit cells whose run directories exist, and write that into their event logs and the sweep's ledger.
+
+        Returns for each array its `job_id` and its number of `tasks`; for a dry run its `script`, and writes nothing.
+        """
+
+
+def submit_cells(
     sweep: SweepDir,
-    starts: Sequence[Start],
-    cluster: ClusterSpec,
+    starts: Sequence[CellStart],
+    cluster: ClusterSpec | None,
     *,
     max_parallel: int | None,
     dry_run: bool = False,
     module: str = RUNTIME_MODULE,
-) -> Request:
-    """The cells as arrays on a cluster: one for all that ask SLURM for the same. Writes each cell's batch script into
-    its run directory, unless this is a dry run.
-
-    Raises UserError for what no batch script can carry.
-    """
-    arrays: dict[str, Array] = {}
-    made = len(sweep.submissions_made())
-    places: dict[bool, Place] = {}  # one copy of the code serves all the cells that want one
-    for start in starts:
-        if start.job.launch.snapshot not in places:
-            places[start.job.launch.snapshot] = place_of(start.run, start.job, copy=not dry_run)
-        place = replace(places[start.job.launch.snapshot], run=start.run)
-        scratch = not dry_run and saved_nothing(start.run, start.run.events())
-        script = render_sbatch(start.job, cluster, place, from_scratch=scratch, module=module)
-        if not dry_run:
-            start.run.logs.mkdir(exist_ok=True)
-            write_atomically(start.run.batch_script, script)
-            start.run.stop_file.unlink(missing_ok=True)
-        parameters = array_parameters(sweep, start.job, cluster, place)
-        array = arrays.setdefault(json.dumps(parameters, sort_keys=True), Array(parameters, []))
-        command = ["bash", str(start.run.batch_script)]
-        cancels = sweep.cancels(start.id)
-        array.tasks.append(Task(start.id, start.name, str(start.run.path), command, 0, cancels, made))
-    return Request(
-        sweep_dir=str(sweep.path),
-        how="slurm",
-        arrays=list(arrays.values()),
-        max_parallel=max_parallel,
-        cluster=cluster.name,
-        python=shell_quote(cluster.python or sys.executable),
-        max_requeues=max((start.job.launch.max_requeues for start in starts), default=0),
-        dry_run=dry_run,
-    )
-
-
-def array_parameters(sweep: SweepDir, job: JobSpec, cluster: ClusterSpec, place: Place) -> dict[str, Any]:
-    """What a cell asks SLURM for, as parameters of submitit's SlurmExecutor: the options that `submit` would write."""
-    if "%" in str(sweep.path):
-        raise UserError(f"{sweep.path}: submitit cannot work in a folder with a % in its name")
-    asked = dict(_option(option) for option in sbatch_options(job, cluster, place.run))
-    time = _time_limit(job, cluster)
-    setup = {
-        "modules": list(cluster.modules),
-        "virtual_env": cluster.virtual_env,
-        "setup": list(cluster.setup),
-        "signal": "USR1",
-        "python_path": place.python_path,
-        "working_directory": str(place.working_directory),
-    }
-    return {
-        "job_name": f"sweep/{sweep.name}",
-        "time": math.ceil(time / 60),
-        "signal_delay_s": job.launch.stop_margin,
-        "setup": render_template(None, "sweep-setup.sh.j2", setup).splitlines(),
-        "additional_parameters": {
-            **{name: value for name, value in asked.items() if name not in _OF_THE_ARRAY},
-            "signal": asked["signal"],
-        },
-    }
-
-
-def _option(text: str) -> tuple[str, str | bool]:
-    """`--gres=gpu:4` as (gres, gpu:4), `--requeue` as (requeue, True)."""
-    name, given, value = text.removeprefix("--").partition("=")
-    return name, value if given else True
-
-
-def _time_limit(job: JobSpec, cluster: ClusterSpec) -> int:
-    """Seconds. Raises UserError where nobody says: submitit tells a time-out from a preemption by it."""
-    partition = cluster.partitions.get(job.launch.partition or cluster.partition or "")
-    time = job.launch.time or cluster.time or (partition.time_limit if partition is not None else None)
-    if time is None:
-        raise UserError("the cells of a sweep need a time limit: write launch.time, or `time` in the cluster's profile")
-    return time
+) -> list[dict[str, Any]]:
+    """Submit cells to their executor, at once where it can do that, else one by one; see `SubmitsCells`."""
+    chosen = executor_of(starts[0].job)
+    if isinstance(chosen, SubmitsCells):
+        return chosen.submit_cells(sweep, starts, cluster, max_parallel=max_parallel, dry_run=dry_run, module=module)
+    if max_parallel is not None:
+        raise UserError(f"the executor {chosen.name} starts all cells of a sweep: leave out how many are at once")
+    answers: list[dict[str, Any]] = []
+    for each in starts:
+        start = Start(each.job, place_of(each.run, each.job, copy=not dry_run), cluster, module=module)
+        if dry_run:
+            answers.append({"script": chosen.render(start).run, "tasks": 1})
+            continue
+        start = replace(start, from_scratch=saved_nothing(each.run, each.run.events()))
+        job_id = chosen.submit(start, lambda message: None).job_id
+        sweep.append(CellsSubmitted(how=chosen.name, cluster=start.where, max_parallel=None, jobs={each.id: job_id}))
+        answers.append({"job_id": job_id, "tasks": 1})
+    return answers
 
 
 def local_request(
-    sweep: SweepDir, starts: Sequence[Start], *, max_parallel: int | None, module: str = RUNTIME_MODULE
+    sweep: SweepDir, starts: Sequence[CellStart], *, max_parallel: int | None, module: str = RUNTIME_MODULE
 ) -> Request:
     """The cells for this machine, `max_parallel` at a time (one by default)."""
     gpus = visible_gpus()
@@ -144,7 +101,6 @@ def local_request(
         tasks.append(task)
     return Request(
         sweep_dir=str(sweep.path),
-        how="local",
         arrays=[Array({}, tasks)],
         max_parallel=max_parallel or 1,
         max_requeues=max((start.job.launch.max_requeues for start in starts), default=0),
@@ -159,26 +115,6 @@ def visible_gpus() -> list[str]:
         return [name.strip() for name in named.split(",") if name.strip()]
     numbers = (match.group(1) for path in Path("/dev").glob("nvidia*") if (match := _GPU_DEVICE.fullmatch(path.name)))
     return sorted(numbers, key=int)
-
-
-def submit(request: Request) -> list[dict[str, Any]]:
-    """Hand arrays to SLURM; what the program answered. Raises what it could not do."""
-    done = subprocess.run(
-        module_command("orchestrator.sweeps"),
-        input=request.to_json(),
-        capture_output=True,
-        text=True,
-        env=_environment(),
-        check=False,
-    )
-    answers = list(_answers(done.stdout))
-    for answer in answers:
-        if "error" in answer:
-            kind = getattr(errors, str(answer["error"]), JobError)
-            raise kind(str(answer["message"]))
-    if done.returncode != 0:
-        raise JobError(f"the cells could not be submitted: {done.stderr.strip()[-2000:] or 'no reason was given'}")
-    return answers
 
 
 def start_driver(sweep: SweepDir, request: Request) -> None:
@@ -209,15 +145,3 @@ def start_driver(sweep: SweepDir, request: Request) -> None:
                 said = output.read(_MOST_SAID).decode(errors="replace").strip()
             raise JobError(f"the cells could not be started: {said[-2000:] or 'no reason was given'}")
         time.sleep(0.05)
-
-
-def _answers(text: str) -> Iterable[dict[str, Any]]:
-    for line in text.splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
-
-
-def _environment() -> dict[str, str]:
-    """Without what a job tells about itself, which sbatch would hand on to other jobs."""
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SERVER")
-    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in kept}

@@ -14,11 +14,11 @@ from orchestrator.launch.local.launcher import Watcher, launch
 from orchestrator.launch.machine import machine_for, versions
 from orchestrator.launch.processes.stop_request import request_stop, stop_at_once
 from orchestrator.launch.runs import create_run, remove_new_run
-from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.short_job import short_job, short_name
 from orchestrator.run_directory.events.types import Started
 from orchestrator.run_directory.exits.causes import Exit, cause_of
 from orchestrator.run_directory.rundir import RunDir, append_line, read_lines
+from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
 from orchestrator.tracking.measurements.metrics import MetricTail

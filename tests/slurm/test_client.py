@@ -17,10 +17,11 @@ from slurm.machine import wait_until
 
 from orchestrator.cluster_profiles import load_profile
 from orchestrator.errors import SchedulerError, UserError
-from orchestrator.executors.slurm.client import JobState, cancel, job_states, submit
+from orchestrator.executors.slurm.client import cancel, job_states, submit
 from orchestrator.executors.slurm.discovery import discover
 from orchestrator.executors.slurm.requeueing import requeue
 from orchestrator.fields.nodelist import compact_nodelist, expand_nodelist
+from orchestrator.launch.executor import JobState
 from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.spec.loading import load_text
 

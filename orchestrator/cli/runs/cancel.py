@@ -10,13 +10,13 @@ import typer
 from orchestrator.cli.common import AsJson, RunName, RunsDir, print_json
 from orchestrator.cli.run_start import label, reached
 from orchestrator.errors import JobError
-from orchestrator.executors.slurm import client as slurm
-from orchestrator.launch.cluster.submission import SlurmRun
+from orchestrator.launch.executor import executor
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import end_processes
 from orchestrator.launch.processes.stop_request import ended_by_force, request_stop
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.states.run_states import RunStatus, status_of
+from orchestrator.launch.states.submitted_job import SubmittedJob
 from orchestrator.run_directory.events.types import Exited, Withdrawn
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir
 from orchestrator.spec.loading import load_resolved
@@ -65,9 +65,9 @@ def command(
         typer.echo(f"run {label(run)} was asked to stop")
 
 
-def _withdraw(run: RunDir, job: SlurmRun) -> RunStatus:
+def _withdraw(run: RunDir, job: SubmittedJob) -> RunStatus:
     """Take the run's job out of the queue."""
-    slurm.cancel(job.unsettled)
+    executor(job.executor).cancel(job.unsettled)
     run.append(Withdrawn(job_id=job.job_id, by="orchestrator cancel"))
     tell_of_withdrawn([run])
     return status_of(run)
@@ -80,7 +80,7 @@ def _wait(run: RunDir, now: bool, by: str) -> RunStatus:
             if status.job is None:
                 _end_without_the_launcher(run, status, by)
                 return status_of(run)
-            slurm.cancel([status.job.job_id])
+            executor(status.job.executor).cancel([status.job.job_id])
         time.sleep(0.2 if status.job is None else SECONDS_BETWEEN_QUESTIONS)
     return status
 

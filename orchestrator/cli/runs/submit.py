@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -26,27 +25,21 @@ from orchestrator.cli.runs.starts.continuation import (
     take_changes,
 )
 from orchestrator.cli.runs.starts.submission import (
-    ID_OF_THE_DATA_JOB,
-    describe_preparation,
-    describe_request,
+    described,
     jobs_before,
     only_cluster,
     submit_and_tell,
 )
 from orchestrator.cli.runs.sweep import SweepOptions, start_sweep
-from orchestrator.data.preparation import Source
 from orchestrator.errors import UserError
-from orchestrator.launch.cluster.preparation import render_preparation
-from orchestrator.launch.cluster.submission import place_of
 from orchestrator.launch.continuation import Continuation
+from orchestrator.launch.executor import Start, executor_of
 from orchestrator.launch.runs import next_run_dir, taken_back
-from orchestrator.launch.scripts.sbatch import render_sbatch
+from orchestrator.launch.snapshot import place_of
 from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.run_directory.checkpoints.commit_markers import committed
-from orchestrator.run_directory.rundir import RunDir
-from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.loading import LoadedJob
 
 Cluster = Annotated[
@@ -114,7 +107,8 @@ def command(
     if dry_run:
         check_start(judged.verdict, ON_A_CLUSTER, allowed=True)
         run = next_run_dir(loaded.job, folder) if found is None else found.run
-        _show(run, judged, missing, before, from_scratch=from_scratch, as_json=as_json)
+        place = place_of(run, judged.plan.job, copy=False)
+        _show(judged, Start(judged.plan.job, place, judged.cluster, from_scratch, before, missing), as_json=as_json)
         return
     is_new = found is None
     if found is None:
@@ -140,45 +134,29 @@ def _submit(
     as_json: bool,
 ) -> None:
     """Submit the job of a run, behind the jobs `before`. `written`: its spec as a person wrote it."""
-    run, cluster = found.run, _cluster(judged)
+    run = found.run
     with taken_back(run, is_new, by_ctrl_c=False):
         take_changes(found, written, from_scratch=from_scratch, as_json=as_json)
         if not as_json:
             typer.echo(f"{'new' if is_new else 'continuing'} run {label(run)}: {layout_line(judged.plan)}")
-        submit_and_tell(run, found.job, cluster, from_scratch=from_scratch, after=before, as_json=as_json)
+        submit_and_tell(run, found.job, judged.cluster, from_scratch=from_scratch, after=before, as_json=as_json)
 
 
 def _loaded(jobs: list[Path], overrides: list[str], cluster: str | None) -> tuple[LoadedJob, TargetOptions]:
     """A job, and the cluster that it is for: without a name the only one there is."""
     named = TargetOptions(cluster)
     loaded = load_named(jobs, overrides, named)
-    return loaded, named if loaded.job.launch.cluster is not None else TargetOptions(only_cluster())
+    if loaded.job.launch.cluster is not None or not executor_of(loaded.job).has_clusters:
+        return loaded, named
+    return loaded, TargetOptions(only_cluster())
 
 
-def _show(
-    run: RunDir,
-    judged: PlannedJob,
-    missing: Sequence[Source],
-    before: tuple[str, ...],
-    *,
-    from_scratch: bool,
-    as_json: bool,
-) -> None:
-    """Print what would be submitted, behind the jobs `before`. `missing`: data sets that another job would make."""
-    job, cluster = judged.plan.job, _cluster(judged)
-    place = place_of(run, job, copy=False)
-    data_script = render_preparation(job, cluster, place, missing) if missing else None
-    before = (*before, *([ID_OF_THE_DATA_JOB] if missing else []))
-    script = render_sbatch(job, cluster, place, from_scratch=from_scratch, after=before)
+def _show(judged: PlannedJob, start: Start, *, as_json: bool) -> None:
+    """Print what would be submitted."""
+    chosen = executor_of(start.job)
+    scripts = chosen.render(start)
     if as_json:
-        print_json({"run_dir": str(run.path), "script": script, "data_script": data_script})
+        print_json({"run_dir": str(start.run.path), "script": scripts.run, "data_script": scripts.data})
         return
-    typer.echo(script, nl=False)
-    if missing:
-        typer.echo(describe_preparation(run, job, cluster, missing), err=True)
-    typer.echo(f"{layout_line(judged.plan)}\n{describe_request(run, job, cluster, before)}", err=True)
-
-
-def _cluster(judged: PlannedJob) -> ClusterSpec:
-    assert judged.cluster is not None, "without a name it is the only one there is"
-    return judged.cluster
+    typer.echo(scripts.run, nl=False)
+    typer.echo(f"{layout_line(judged.plan)}\n{described(chosen, start)}", err=True)

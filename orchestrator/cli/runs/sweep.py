@@ -180,7 +180,7 @@ def start_sweep(
                 taken = take_changes_of(matched, found, as_json=as_json)
                 if not as_json:
                     typer.echo(describe_cells(loaded))
-                begin(sweep, starts, profile, parallel, interrupts, as_json=as_json)
+                begin(sweep, starts, profile, parallel, interrupts, local=asked.local, as_json=as_json)
             except UserError:  # refused for certain; of other errors, some cells may be in the queue
                 if len(sweep.submissions_made()) == before:
                     withdraw_plan(sweep, planned, new)
@@ -225,7 +225,7 @@ def retry_(
                 check_cells([start.job for start in starts], local=here)
                 check_room(starts, profile, sweep.runs_dir, allowed=allow_warnings)
             parallel = max_parallel or (last.max_parallel if last is not None else None)
-            begin(sweep, starts, profile, parallel, interrupts, as_json=as_json)
+            begin(sweep, starts, profile, parallel, interrupts, local=here, as_json=as_json)
         conclude(sweep, starts, interrupts, wait=here and not detach, as_json=as_json)
 
 

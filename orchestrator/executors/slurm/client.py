@@ -7,24 +7,36 @@ time zone is guessed. Job names are never asked for: they can hold anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.errors import PerhapsSubmitted, SchedulerError, UserError
 from orchestrator.executors.slurm.commands import SUBMIT_SECONDS, Answer, failure, run, unreachable, words_of
 from orchestrator.executors.slurm.refusals import refusal
 from orchestrator.fields.nodelist import expand_nodelist
+from orchestrator.launch.executor import JobState, Warn
 
-OVER = frozenset(
-    (
-        *("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
-        *("DEADLINE", "BOOT_FAIL", "REVOKED"),
-    )
-)
+_CAUSES = {
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "node_fail",
+    "BOOT_FAIL": "node_fail",
+    "OUT_OF_MEMORY": "host_out_of_memory",
+    "CANCELLED": "cancelled",
+}
+"""Why SLURM ended a job that is in this state."""
+_OVER = frozenset(("COMPLETED", "FAILED", "REVOKED", *_CAUSES))
 """States of a job that will not go on by itself."""
 _WAITING = frozenset(("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
 _STARTING = "CONFIGURING"
+_DEPENDENCY = "DependencyNeverSatisfied"
+_NEVER = ("PartitionTimeLimit", "PartitionNodeLimit", _DEPENDENCY, "BadConstraints")
+"""Reasons that no waiting removes."""
+_WAITED = {
+    _DEPENDENCY: "the run that it waited for did not complete",
+    "Dependency": "while it waited for another run",  # which sacct says of both, that end and a person's scancel
+}
 
 _JOB_ID = re.compile(r"(\d+)(?:_\d+)?", re.ASCII)
 _SUBMITTED = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
@@ -39,39 +51,6 @@ _SQUEUE_FIELDS = (
     "Reason",  # last: it may hold anything
 )
 _SACCT_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "NodeList", "Reason")
-
-Warn = Callable[[str], object]
-
-
-@dataclass(frozen=True)
-class JobState:
-    """What the scheduler says about a job. Times are epoch seconds."""
-
-    job_id: str
-    """`123`, or `123_4` for a task of an array."""
-    state: str
-    """SLURM's long name: PENDING, RUNNING, COMPLETED, TIMEOUT, …"""
-    reason: str | None
-    """Why it waits, or why it ended so."""
-    nodes: tuple[str, ...]
-    exit_code: int | None
-    """Of a job that is over, as a shell says it: 128 + N after signal N."""
-    restarts: int
-    """How often it was put back into the queue."""
-    submitted: float | None
-    """When it came into the queue; for a job that was put back, the last time."""
-    started: float | None
-    ended: float | None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it will not go on by itself."""
-        return self.state in OVER
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it has not begun, or waits to begin again."""
-        return self.state in _WAITING or self.state == _STARTING
 
 
 def submit(script: Path, arguments: Sequence[str] = (), warn: Warn = lambda message: None) -> str:
@@ -192,17 +171,24 @@ def _job_state(
     """Of the columns that squeue and sacct share. What lies in the future is an estimate, and left out."""
     names = tuple(_names(nodes))
     submitted, started, ended = (float(time) if time.isdecimal() else None for time in times)
-    is_over = state in OVER
+    known_reason = None if reason in ("", "None", "(null)") else reason
+    is_over = state in _OVER
+    says = f"SLURM says {state}"
     return JobState(
         job_id=job_id,
+        phase="over" if is_over else "waiting" if state in _WAITING or state == _STARTING else "running",
         state=state,
-        reason=None if reason in ("", "None", "(null)") else reason,
+        reason=known_reason,
         nodes=names,
         exit_code=exit_code if is_over else None,
         restarts=restarts,
         submitted=submitted,
         started=started if names and state not in _WAITING else None,
         ended=ended if is_over else None,
+        never_starts=known_reason in _NEVER,
+        cause=_CAUSES.get(state),
+        succeeded=state == "COMPLETED",
+        says=f"{_WAITED[reason]}: {says}" if reason in _WAITED else says,
     )
 
 

@@ -19,13 +19,13 @@ from orchestrator.launch.local.launcher import Watcher, launch
 from orchestrator.launch.processes.launch_processes import ranks_of
 from orchestrator.launch.processes.stop_request import caught_signals, request_stop, sigterm_as_ctrl_c
 from orchestrator.launch.runs import create_run
-from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.checkpoints.pretrained import find_weights
 from orchestrator.run_directory.events.types import Resumed, Started
 from orchestrator.run_directory.exits.causes import Exit, cause_of
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_text
 from orchestrator.tracking.measurements.metrics import MetricTail, read_series

@@ -25,7 +25,7 @@ from orchestrator.launch.processes.stop_request import (
     request_stop,
     stop_at_once,
 )
-from orchestrator.launch.scripts.render import RUNTIME_MODULE, render
+from orchestrator.launch.scripts.render import render
 from orchestrator.launch.start_checks import check_startable
 from orchestrator.process import Process
 from orchestrator.quantities import timestamp
@@ -33,7 +33,7 @@ from orchestrator.run_directory.events.types import Event, Exited, Launched
 from orchestrator.run_directory.exits.causes import Exit, exit_records
 from orchestrator.run_directory.exits.classification import LogMarks, classify
 from orchestrator.run_directory.rundir import RunDir, write_atomically
-from orchestrator.safe_path import module_command
+from orchestrator.safe_path import RUNTIME_MODULE, module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end
 

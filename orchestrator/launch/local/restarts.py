@@ -12,7 +12,6 @@ from orchestrator.launch.local.launcher import Display, Watcher, launch
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import StopSignals, asked_to_stay, caught_signals, request_stop
 from orchestrator.launch.requeue_policy import Decision, decide, unless_withdrawn
-from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.launch.states.state_words import withdrawn_end
 from orchestrator.quantities import spec_duration
@@ -20,6 +19,7 @@ from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
 from orchestrator.run_directory.exits.causes import Exit, cause_of
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
 
 _POLL_SECONDS = 0.1

@@ -16,9 +16,9 @@ from orchestrator.errors import UserError
 from orchestrator.fields.values import environment_references
 from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
 from orchestrator.resources import resource_root
+from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
 
-RUNTIME_MODULE = "orchestrator.runtime"
 SHIPPED_TEMPLATE = "torchrun.sh.j2"
 _PLAIN_IN_DIRECTIVES = "=-_.,:/@+%[]"
 

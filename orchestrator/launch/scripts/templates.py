@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from orchestrator.errors import Problem, UserError
+from orchestrator.launch.executor import Place, Start, executor_of
 from orchestrator.launch.scripts.render import render
-from orchestrator.launch.scripts.sbatch import Place, render_sbatch
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -28,7 +28,7 @@ def template_problems(job: JobSpec, cluster: ClusterSpec | None) -> list[Problem
     if job.launch.slurm_template is None:
         path, mend = "launch.cluster", f"mend `template` in the profile {cluster.name}"
     try:
-        render_sbatch(job, cluster, Place(run, Path.cwd(), sys.executable))
+        executor_of(job).render(Start(job, Place(run, Path.cwd(), sys.executable), cluster))
     except UserError as error:
         problems.append(Problem(str(error), (path,), mend, code="template"))
     return problems

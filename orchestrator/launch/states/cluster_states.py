@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.executors.slurm.client import JobState, job_states
-from orchestrator.launch.cluster.preparation import failed_preparation, waiting_for
-from orchestrator.launch.cluster.submission import SlurmRun
+from orchestrator.launch.executor import JobState, executor
 from orchestrator.launch.states.state_words import (
     SECONDS_TO_TAKE_THE_LEASE,
     State,
@@ -18,50 +17,44 @@ from orchestrator.launch.states.state_words import (
     working_state,
     written_end,
 )
+from orchestrator.launch.states.submitted_job import SubmittedJob, failed_preparation, waiting_for
 from orchestrator.run_directory.exits.causes import Exit, by_word_of_the_ranks
 from orchestrator.run_directory.lease import Holder
 from orchestrator.run_directory.rundir import RunDir
 
-_DEPENDENCY = "DependencyNeverSatisfied"
-_NEVER = ("PartitionTimeLimit", "PartitionNodeLimit", _DEPENDENCY, "BadConstraints")
-"""Reasons of SLURM that no waiting removes."""
-_WAITED = {
-    _DEPENDENCY: "the run that it waited for did not complete",
-    "Dependency": "while it waited for another run",  # which sacct says of both, that end and a person's scancel
-}
-_CAUSES = {
-    "TIMEOUT": "time_limit",
-    "DEADLINE": "time_limit",
-    "PREEMPTED": "preempted",
-    "NODE_FAIL": "node_fail",
-    "BOOT_FAIL": "node_fail",
-    "OUT_OF_MEMORY": "host_out_of_memory",
-    "CANCELLED": "cancelled",
-}
-
 
 @dataclass(frozen=True)
 class SchedulerReport:
-    """What the scheduler knows of jobs; `trouble` in one line when it could not be asked."""
+    """What executors know of jobs, and in one line each why some could not be asked, by the name of the executor."""
 
-    jobs: Mapping[str, JobState]
-    trouble: str | None = None
+    jobs: Mapping[tuple[str, str], JobState]
+    """By the executor's name and the job's id."""
+    troubles: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, job: SubmittedJob, job_id: str | None = None) -> JobState | None:
+        """What is known of the job of a run; of another one of its executor with `job_id`."""
+        return self.jobs.get((job.executor, job_id or job.job_id))
 
 
-def ask_the_scheduler(job_ids: Iterable[str]) -> SchedulerReport:
-    """What the scheduler says of these jobs; nothing is asked for none of them."""
-    wanted = list(job_ids)
-    if not wanted:
-        return SchedulerReport({})
-    troubles: list[str] = []
-    try:
-        return SchedulerReport(job_states(wanted, troubles.append), troubles[0] if troubles else None)
-    except OrchestratorError as error:
-        return SchedulerReport({}, str(error))
+def ask_the_schedulers(jobs: Iterable[SubmittedJob]) -> SchedulerReport:
+    """What each executor says of its jobs that only it can tell of; it is asked once, and not at all about none."""
+    wanted: dict[str, list[str]] = {}
+    for job in jobs:
+        wanted.setdefault(job.executor, []).extend(job.unsettled)
+    known: dict[tuple[str, str], JobState] = {}
+    troubles: dict[str, str] = {}
+    for name, job_ids in wanted.items():
+        try:
+            states = executor(name).states(job_ids, partial(troubles.setdefault, name)) if job_ids else {}
+        except OrchestratorError as error:
+            troubles[name] = str(error)
+            continue
+        known |= {(name, job_id): state for job_id, state in states.items()}
+    return SchedulerReport(known, troubles)
 
 
 def state_on_cluster(
-    run: RunDir, job: SlurmRun, holder: Holder | None, word: SchedulerReport
+    run: RunDir, job: SubmittedJob, holder: Holder | None, word: SchedulerReport
 ) -> tuple[State, Exit | None, str | None]:
     """State, end and what else there is to say of a run whose latest start was a job."""
     if job.withdrawn:
@@ -72,14 +65,14 @@ def state_on_cluster(
     without_data = _end_without_data(run, job, word)
     if without_data is not None:
         return state_after(without_data.cause), without_data, None
-    known = word.jobs.get(job.job_id)
+    known = word.of(job)
     if known is None:
-        return _by_the_run_itself(run, job, holder, word.trouble)
+        return _by_the_run_itself(run, job, holder, word.troubles.get(job.executor))
     where = f"job {job.job_id} on {job.cluster}"
     if known.is_waiting:
         if job.data is not None and not job.data.is_done and not job.launches:
-            return "queued", None, f"{where}, {waiting_for(job.data, word.jobs.get(job.data.job_id))}"
-        never = ": it will never start like this, cancel it" if known.reason in _NEVER else ""
+            return "queued", None, f"{where}, {waiting_for(job.data, word.of(job, job.data.job_id))}"
+        never = ": it will never start like this, cancel it" if known.never_starts else ""
         return "queued", None, where + (f", {known.reason}{never}" if known.reason else "")
     if not known.is_over:
         return working_state(run), None, where
@@ -87,16 +80,16 @@ def state_on_cluster(
     return state_after(end.cause), end, None
 
 
-def _end_without_data(run: RunDir, job: SlurmRun, word: SchedulerReport) -> Exit | None:
+def _end_without_data(run: RunDir, job: SubmittedJob, word: SchedulerReport) -> Exit | None:
     """The end of a job that never started because its data could not be made."""
     if job.data is None or job.launches:
         return None
-    forgotten = word.trouble is None and job.job_id not in word.jobs
-    return failed_preparation(run, job.data, word.jobs.get(job.data.job_id), forgotten=forgotten)
+    forgotten = job.executor not in word.troubles and word.of(job) is None
+    return failed_preparation(run, job.data, word.of(job, job.data.job_id), forgotten=forgotten)
 
 
 def _by_the_run_itself(
-    run: RunDir, job: SlurmRun, holder: Holder | None, trouble: str | None
+    run: RunDir, job: SubmittedJob, holder: Holder | None, trouble: str | None
 ) -> tuple[State, Exit | None, str | None]:
     """For a job that the scheduler says nothing of."""
     reason = f"job {job.job_id} on {job.cluster}, as far as the run directory tells" + (
@@ -116,16 +109,12 @@ def _by_the_run_itself(
     return state_after(end.cause), end, None
 
 
-def _unspoken_end(run: RunDir, job: SlurmRun, known: JobState) -> Exit:
+def _unspoken_end(run: RunDir, job: SubmittedJob, known: JobState) -> Exit:
     """The end of a job that is over, of which the run itself has not said the last word."""
-    cause = _CAUSES.get(known.state)
     iteration = job.exited.iteration if job.exited is not None else None
-    if cause is not None:
+    if known.cause is not None:
         nodes = f" on {', '.join(known.nodes)}" if known.nodes else ""
-        message = f"SLURM says {known.state}" + (f" ({known.reason})" if known.reason else "") + nodes
-        if known.reason in _WAITED:
-            message = f"{_WAITED[known.reason]}: {message}"
-        return Exit.of(cause, message, iteration)
+        return Exit.of(known.cause, known.says + (f" ({known.reason})" if known.reason else "") + nodes, iteration)
     if job.exited is not None:
         return written_end(job.exited)
     said = _word_of_the_ranks(run, job)
@@ -135,5 +124,5 @@ def _unspoken_end(run: RunDir, job: SlurmRun, known: JobState) -> Exit:
     return Exit.of("lost", f"the batch script ended {how}: see logs/launcher.log", iteration)
 
 
-def _word_of_the_ranks(run: RunDir, job: SlurmRun) -> Exit | None:
+def _word_of_the_ranks(run: RunDir, job: SubmittedJob) -> Exit | None:
     return by_word_of_the_ranks(run, str(job.launches[-1].launch_id)) if job.launches else None

@@ -11,8 +11,7 @@ from typing import Any, BinaryIO
 
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import DAMAGE
-from orchestrator.launch.cluster.submission import SlurmRun, latest_job
-from orchestrator.launch.states.cluster_states import SchedulerReport, ask_the_scheduler, state_on_cluster
+from orchestrator.launch.states.cluster_states import SchedulerReport, ask_the_schedulers, state_on_cluster
 from orchestrator.launch.states.state_words import (
     SECONDS_TO_TAKE_THE_LEASE,
     State,
@@ -21,6 +20,7 @@ from orchestrator.launch.states.state_words import (
     working_state,
     written_end,
 )
+from orchestrator.launch.states.submitted_job import SubmittedJob, latest_job
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.progress import progress_of
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
@@ -61,7 +61,7 @@ class RunStatus:
     launched: float | None
     ended: float | None
     launches: int
-    job: SlurmRun | None
+    job: SubmittedJob | None
     """Its job on a cluster, when its latest start was one."""
     reason: str | None
     """Why it waits in the queue, or what is not known of it."""
@@ -140,10 +140,10 @@ def status_of(run: RunDir) -> RunStatus:
 
 
 def statuses_of(runs: Sequence[RunDir]) -> list[RunStatus]:
-    """The statuses of many runs, with one question to the scheduler for all of them."""
+    """The statuses of many runs, with one question to each scheduler for all of them."""
     events = [run.events() for run in runs]
     jobs = [latest_job(each) for each in events]
-    words = ask_the_scheduler(job_id for job in jobs if job is not None for job_id in job.unsettled)
+    words = ask_the_schedulers(job for job in jobs if job is not None)
     for number, (run, job) in enumerate(zip(runs, jobs, strict=True)):
         if job is not None and job.unsettled:
             events[number], jobs[number] = _since_then(run, events[number], job)
@@ -194,7 +194,7 @@ def _trouble(run: RunDir) -> Exception | None:
     return None
 
 
-def _since_then(run: RunDir, events: EventLog, job: SlurmRun) -> tuple[EventLog, SlurmRun]:
+def _since_then(run: RunDir, events: EventLog, job: SubmittedJob) -> tuple[EventLog, SubmittedJob]:
     """The events and the job as they are after the scheduler was asked about it: a job that it says is over may have
     written why only after they were read. Of another job, submitted since, it has said nothing.
     """
@@ -203,7 +203,7 @@ def _since_then(run: RunDir, events: EventLog, job: SlurmRun) -> tuple[EventLog,
     return (newer, found) if found is not None and found.job_id == job.job_id else (events, job)
 
 
-def _status(run: RunDir, events: EventLog, job: SlurmRun | None, words: SchedulerReport) -> RunStatus:
+def _status(run: RunDir, events: EventLog, job: SubmittedJob | None, words: SchedulerReport) -> RunStatus:
     launch = events.last_launch
     holder = read_holder(run)
     if job is None:

@@ -23,8 +23,7 @@ CHOICES = ("device", "layers", "attention_backend", "tp_comm_overlap", "cuda_gra
 Text: TypeAlias = str | None
 Texts: TypeAlias = tuple[str, ...] | None
 Count: TypeAlias = int | None
-Code: TypeAlias = int | None
-"""An exit code: negative after a signal."""
+Code: TypeAlias = int | None  # an exit code: negative after a signal
 Moment: TypeAlias = float | None
 """Seconds since the epoch."""
 Number: TypeAlias = float | None
@@ -189,15 +188,16 @@ class Reshaped(Event, name="reshaped"):
 
 
 class Submitted(Event, name="submitted"):
-    """It was put into a cluster's queue; `data_job_id`: of the job that makes its data."""
+    """It was put into a queue; `data_job_id`: of the job that makes its data. Without `executor`, SLURM has it."""
 
     job_id: Text
     cluster: Text
+    executor: Text = None
     data_job_id: Text = None
 
 
 class DataSubmitted(Event, name="data_submitted"):
-    """The job that makes its data was put into a cluster's queue."""
+    """The job that makes its data was put into a queue."""
 
     job_id: Text
     cluster: Text

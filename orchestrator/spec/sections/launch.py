@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged
 from orchestrator.fields.values import Duration, Memory, Positive, ReferringText, Size, Text, VariableName, Word
 
 FailureCause = Literal[
@@ -50,6 +50,8 @@ class LaunchSpec(Section):
     """A template of your own for the torchrun script, instead of the shipped one."""
     slurm_template: Text | None = None
     """A template of your own for the batch script; the profile's by default. It may extend the shipped one."""
+    executor: Annotated[Word | None, HashedIfChanged()] = None
+    """What `submit` hands the run to: slurm, which is the default, or an executor of an installed package."""
     cluster: Text | None = None
     """Name of a cluster profile, or its file, for `submit`."""
     partition: Word | None = None

@@ -17,21 +17,12 @@ from hypothesis import strategies as st
 from support.event_log import append_event, lines_of
 from support.fake_slurm import FakeSlurm
 
-from orchestrator.data.preparation import Source
+from orchestrator.data.preparation import Source, to_be_made
 from orchestrator.errors import UserError
-from orchestrator.executors.slurm.client import JobState
-from orchestrator.launch.cluster.preparation import (
-    DataJob,
-    data_job,
-    failed_preparation,
-    render_preparation,
-    submit_preparation,
-    to_be_made,
-    waiting_for,
-)
-from orchestrator.launch.cluster.submission import latest_job
+from orchestrator.executors.slurm.preparation import render_preparation, submit_preparation
+from orchestrator.launch.executor import JobState, Place
 from orchestrator.launch.runs import all_runs, create_run
-from orchestrator.launch.scripts.sbatch import Place
+from orchestrator.launch.states.submitted_job import DataJob, data_job, failed_preparation, latest_job, waiting_for
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
@@ -163,8 +154,8 @@ def submitted(run: RunDir) -> DataJob:
 
 
 def state(name: str, **fields: Any) -> JobState:
-    known: dict[str, Any] = {"reason": None, "nodes": (), "exit_code": None, "restarts": 0}
-    return JobState("11", name, **{**known, "submitted": None, "started": None, "ended": None, **fields})
+    phase = {"PENDING": "waiting", "RUNNING": "running"}.get(name, "over")
+    return JobState("11", phase, name, succeeded=name == "COMPLETED", says=f"SLURM says {name}", **fields)
 
 
 def test_a_run_waits_for_its_data(run: RunDir) -> None:

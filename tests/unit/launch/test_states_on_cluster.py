@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event
 
-from orchestrator.executors.slurm.client import JobState
+from orchestrator.launch.executor import JobState
 from orchestrator.launch.states import run_states
 from orchestrator.launch.states.cluster_states import SchedulerReport
+from orchestrator.launch.states.submitted_job import SubmittedJob
 from orchestrator.run_directory.rundir import RunDir
 
 StatusWhile = Callable[..., run_states.RunStatus]
@@ -24,7 +25,7 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-FAILED = JobState("7", "FAILED", "NonZeroExitCode", ("n1",), 1, 0, 0.0, 1.0, 2.0)
+FAILED = JobState("7", "over", "FAILED", "NonZeroExitCode", ("n1",), 1, says="SLURM says FAILED")
 
 
 @pytest.fixture
@@ -32,12 +33,12 @@ def status_while(monkeypatch: pytest.MonkeyPatch) -> StatusWhile:
     """status_while(run, state, meanwhile): with a scheduler that says this of job 7, and takes its time over it."""
 
     def status(run: RunDir, state: JobState, meanwhile: Callable[[], object] = lambda: None) -> run_states.RunStatus:
-        def ask(job_ids: Iterable[str]) -> SchedulerReport:
-            assert list(job_ids) == ["7"]
+        def ask(jobs: Iterable[SubmittedJob]) -> SchedulerReport:
+            assert [job.unsettled for job in jobs] == [("7",)]
             meanwhile()
-            return SchedulerReport({"7": state})
+            return SchedulerReport({("slurm", "7"): state})
 
-        monkeypatch.setattr(run_states, "ask_the_scheduler", ask)
+        monkeypatch.setattr(run_states, "ask_the_schedulers", ask)
         return run_states.status_of(run)
 
     return status
@@ -61,17 +62,16 @@ def test_of_a_job_submitted_meanwhile_the_scheduler_has_said_nothing(run: RunDir
     assert "exit code 1" in str(status.message)
 
 
-@pytest.mark.parametrize(
-    ("reason", "said"),
-    [
-        ("DependencyNeverSatisfied", "the run that it waited for did not complete"),
-        ("Dependency", "while it waited for another run"),
-    ],
-)
-def test_a_job_that_waited_for_another_run_says_so(
-    tmp_path: Path, status_while: StatusWhile, reason: str, said: str
-) -> None:
+def test_a_job_that_its_executor_ended_says_so(tmp_path: Path, status_while: StatusWhile) -> None:
     run = RunDir(tmp_path)
     append_event(run, "submitted", job_id="7", cluster="lab")
-    never = JobState("7", "CANCELLED", reason, (), 0, 0, 0.0, None, None)
-    assert status_while(run, never).describe() == f"cancelled ({said}: SLURM says CANCELLED ({reason}))"
+    said = "while it waited for another run: SLURM says CANCELLED"
+    never = JobState("7", "over", "CANCELLED", "Dependency", cause="cancelled", says=said)
+    assert status_while(run, never).describe() == f"cancelled ({said} (Dependency))"
+
+
+def test_a_job_of_an_executor_that_is_not_installed_is_told_by_its_run(run: RunDir) -> None:
+    append_event(run, "submitted", job_id="8", cluster="elsewhere", executor="nobody's")
+    status = run_states.status_of(run)
+    assert (status.state, status.job is not None and status.job.executor) == ("queued", "nobody's")
+    assert "nobody's" in str(status.reason)

@@ -20,7 +20,7 @@ from orchestrator.spec.loading import load_resolved
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import write_plan
-from orchestrator.sweeps.submission import Start
+from orchestrator.sweeps.submission import CellStart
 from tests.unit.sweeps.conftest import JOB, Run
 
 GRID = "grid: {lr: [1, 2]}"
@@ -46,9 +46,9 @@ def end(run: RunDir, iteration: int, cause: str) -> None:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Start]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[CellStart]:
     """The cells that a command would have started."""
-    starts: list[Start] = []
+    starts: list[CellStart] = []
     monkeypatch.setattr("orchestrator.cli.runs.sweep.begin", lambda sweep, cells, *rest, **named: starts.extend(cells))
     monkeypatch.setattr("orchestrator.cli.runs.sweep.conclude", lambda *arguments, **named: None)
     return starts
@@ -70,7 +70,7 @@ def edit(folder: Path, write: Callable[[str], Path], orchestrator: Run) -> Calla
 KEEP = "checkpoint: {save_interval: 5, keep_last: 9}"
 
 
-def test_cells_go_on_with_a_safe_key(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+def test_cells_go_on_with_a_safe_key(edit: Any, sweep: SweepDir, started: list[CellStart]) -> None:
     before, cells = all_runs(sweep.runs_dir), sweep.planned().cells
     for _ in range(2):
         started.clear()
@@ -85,14 +85,16 @@ def test_cells_go_on_with_a_safe_key(edit: Any, sweep: SweepDir, started: list[S
     assert load_resolved(sweep.run(cells[0]).resolved()).checkpoint.keep_last == 3, "it is done, and stays as it was"
 
 
-def test_another_value_is_another_cell_beside_edited_ones(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+def test_another_value_is_another_cell_beside_edited_ones(edit: Any, sweep: SweepDir, started: list[CellStart]) -> None:
     assert edit(KEEP, grid="grid: {lr: [2, 3]}")[0] == 0
     assert [start.name for start in started] == ["lr=2", "lr=3"]
     assert started[0].run == sweep.run(sweep.planned().cells[0])
     assert len(all_runs(sweep.runs_dir)) == 3
 
 
-def test_a_cell_that_is_done_goes_on_where_its_length_grew(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+def test_a_cell_that_is_done_goes_on_where_its_length_grew(
+    edit: Any, sweep: SweepDir, started: list[CellStart]
+) -> None:
     code, _, _ = edit("schedule: {train_iters: 40}", "--json")
     assert code == 2, "the other one has not completed, and decays otherwise"
     end(sweep.run(sweep.planned().cells[1]), 20, "completed")
@@ -103,7 +105,7 @@ def test_a_cell_that_is_done_goes_on_where_its_length_grew(edit: Any, sweep: Swe
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--json",)])
 def test_other_edits_start_nothing_unasked(
-    edit: Any, sweep: SweepDir, started: list[Start], options: tuple[str, ...]
+    edit: Any, sweep: SweepDir, started: list[CellStart], options: tuple[str, ...]
 ) -> None:
     before = sweep.ledger.read_bytes(), all_runs(sweep.runs_dir)
     code, out, err = edit("optimizer: {weight_decay: 0.2}", *options)
@@ -115,7 +117,7 @@ def test_other_edits_start_nothing_unasked(
     assert (sweep.ledger.read_bytes(), all_runs(sweep.runs_dir)) == before
 
 
-def test_both_ways_out(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+def test_both_ways_out(edit: Any, sweep: SweepDir, started: list[CellStart]) -> None:
     old = all_runs(sweep.runs_dir)
     assert edit("optimizer: {weight_decay: 0.2}", "--allow-changes")[0] == 0
     assert [start.run for start in started] == [sweep.run(sweep.planned().cells[1])]
@@ -136,7 +138,7 @@ def test_a_refused_start_leaves_the_specs_as_they_were(
     assert sweep.planned().cells == cells
 
 
-def test_a_cell_under_way_keeps_its_spec(edit: Any, sweep: SweepDir, started: list[Start]) -> None:
+def test_a_cell_under_way_keeps_its_spec(edit: Any, sweep: SweepDir, started: list[CellStart]) -> None:
     run = sweep.run(sweep.planned().cells[1])
     lease = Lease.acquire(run, launch_id="l2")
     try:
@@ -149,7 +151,7 @@ def test_a_cell_under_way_keeps_its_spec(edit: Any, sweep: SweepDir, started: li
 
 
 def test_a_cell_whose_spec_cannot_be_read_does_not_begin_again(
-    edit: Any, sweep: SweepDir, started: list[Start]
+    edit: Any, sweep: SweepDir, started: list[CellStart]
 ) -> None:
     run = sweep.run(sweep.planned().cells[1])
     run.resolved().write_text("{")

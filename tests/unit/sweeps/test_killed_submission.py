@@ -9,8 +9,9 @@ from support.event_log import append_to_ledger, lines_of
 from support.fake_slurm import FakeSlurm
 from support.refusals import fail_at
 
+from orchestrator.executors.slurm.array_program import submit_arrays
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.sweeps.executor import CellTask, submit_arrays
+from orchestrator.sweeps.executor import CellTask
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.request import Array, Request, Task
 
@@ -43,7 +44,7 @@ def test_cells_whose_runs_know_their_job_are_not_missing(
     slurm.says("sbatch", "Submitted batch job 12\n")
     monkeypatch.setenv("PATH", str(slurm.bin), prepend=":")
     fail_at(monkeypatch, "orchestrator.sweeps.ledger.SweepDir.append", Killed())
-    request = Request(str(sweep.path), "slurm", [Array({"time": 60}, tasks(sweep, "a", "b"))], cluster="alps")
+    request = Request(str(sweep.path), [Array({"time": 60}, tasks(sweep, "a", "b"))], cluster="alps")
     with pytest.raises(Killed):
         submit_arrays(request, lambda answer: None)
     known = [lines_of(RunDir(sweep.runs_dir / cell))[-1] for cell in ("a", "b")]

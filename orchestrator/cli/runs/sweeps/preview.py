@@ -9,14 +9,14 @@ import typer
 
 from orchestrator.cli.common import print_json
 from orchestrator.cli.runs.sweeps.tables import describe_cells
-from orchestrator.launch.cluster.submission import place_of
-from orchestrator.launch.scripts.sbatch import render_sbatch
+from orchestrator.launch.executor import Start, executor_of
+from orchestrator.launch.snapshot import place_of
 from orchestrator.planning.hardware.planned_device import device_of
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import CellRun
-from orchestrator.sweeps.submission import Start, cluster_request, submit
+from orchestrator.sweeps.submission import CellStart, submit_cells
 
 
 def show_dry_run(
@@ -30,13 +30,15 @@ def show_dry_run(
     as_json: bool,
 ) -> None:
     """Print the cells, and with a profile the text of each array and the batch script of the first cell."""
-    starts = [Start(each.id, each.cell.name, each.job, each.place(sweep.runs_dir)) for each in matched]
+    starts = [CellStart(each.id, each.cell.name, each.job, each.place(sweep.runs_dir)) for each in matched]
     arrays: list[dict[str, Any]] = []
     script = None
-    if profile is not None:
-        arrays = submit(cluster_request(sweep, starts, profile, max_parallel=parallel, dry_run=True))
+    if profile is not None or not (local or executor_of(starts[0].job).has_clusters):
+        arrays = submit_cells(sweep, starts, profile, max_parallel=parallel, dry_run=True)
         first = starts[0]
-        script = render_sbatch(first.job, profile, place_of(first.run, first.job, copy=False))
+        script = (
+            executor_of(first.job).render(Start(first.job, place_of(first.run, first.job, copy=False), profile)).run
+        )
     if as_json:
         pruned = [{"name": cell.name, "reason": cell.reason} for cell in loaded.cells.pruned]
         cells = [_record(start) for start in starts]
@@ -55,14 +57,14 @@ def show_dry_run(
             "nothing says which GPUs these cells will run on, so none is left out for its memory: write launch.gpu, or "
             "gpu in the cluster's profile"
         )
-    if profile is None and not local:
+    if not arrays and not local:
         typer.echo(
             "without a cluster profile no script can be shown: say which with --cluster; `orchestrator cluster init` "
             "writes one"
         )
 
 
-def _record(start: Start) -> dict[str, Any]:
+def _record(start: CellStart) -> dict[str, Any]:
     return {
         "cell": start.id,
         "name": start.name,

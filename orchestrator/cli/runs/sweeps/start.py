@@ -18,9 +18,8 @@ from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
 from orchestrator.cluster_profiles import known_profiles, load_profile
 from orchestrator.conversion.exportability import export_problems
 from orchestrator.errors import Problem, SpecError, UserError
-from orchestrator.executors.slurm.client import cancel as cancel_jobs
-from orchestrator.executors.slurm.client import check_answers
 from orchestrator.launch.continuation import has_steps_left
+from orchestrator.launch.executor import executor, executor_of
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation
@@ -41,7 +40,7 @@ from orchestrator.sweeps.ledger import Submission, SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import CellRun, match_cells
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, left_statuses
-from orchestrator.sweeps.submission import Start, cluster_request, local_request, start_driver, submit
+from orchestrator.sweeps.submission import CellStart, local_request, start_driver, submit_cells
 
 
 def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[CellStatus]]:
@@ -58,7 +57,8 @@ def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[
         running += [status for status in pending if status.entry.id in begun]
         pending = [status for status in pending if status.entry.id not in begun]
     waiting = [(status.status.run, status.status.job) for status in pending if status.status.job is not None]
-    cancel_jobs(job.job_id for _, job in waiting)
+    for name in {job.executor for _, job in waiting}:
+        executor(name).cancel(job.job_id for _, job in waiting if job.executor == name)
     for run, job in waiting:
         run.append(Withdrawn(job_id=job.job_id, by="orchestrator sweep cancel"))
     if waiting:
@@ -79,7 +79,8 @@ def refusals(*, dry_run: bool) -> Check:
         job = plan.job
         name = job.launch.cluster
         if name not in profiles:
-            profiles[name] = profile_of(job, TargetOptions(None if name else _only_cluster(dry_run=dry_run)))
+            only = None if name or not executor_of(job).has_clusters else _only_cluster(dry_run=dry_run)
+            profiles[name] = profile_of(job, TargetOptions(only))
         profile, misnamed = profiles[name]
         misnamed = [*misnamed, *gpu_problems(job, TargetOptions(), profile)]
         cluster = profile.value if profile is not None else None
@@ -92,7 +93,11 @@ def refusals(*, dry_run: bool) -> Check:
 
 
 def cluster_of(job: JobSpec, *, dry_run: bool = False) -> ClusterSpec | None:
-    """The profile of the job's cluster; where it names none, the only one there is. A dry run needs none."""
+    """The profile of the job's cluster; where it names none, the only one there is. A dry run needs none, and some
+    executors have none.
+    """
+    if not executor_of(job).has_clusters:
+        return None
     name = job.launch.cluster or _only_cluster(dry_run=dry_run)
     return load_profile(name) if name is not None else None
 
@@ -121,7 +126,7 @@ def check_cells(jobs: Sequence[JobSpec], *, local: bool) -> None:
     if local:
         check_installed(jobs[0])
     else:
-        check_answers()
+        executor_of(jobs[0]).check()
 
 
 def warn_of_data(jobs: Sequence[JobSpec]) -> None:
@@ -199,7 +204,7 @@ def take_changes_of(matched: Sequence[CellRun], statuses: Sequence[CellStatus], 
     return taken
 
 
-def check_room(starts: Sequence[Start], profile: ClusterSpec | None, folder: Path, *, allowed: bool) -> None:
+def check_room(starts: Sequence[CellStart], profile: ClusterSpec | None, folder: Path, *, allowed: bool) -> None:
     """Print the warnings of the cells that are about to start. Raises SpecError for what stops them."""
     jobs = [(start.job, committed(start.run)) for start in starts]
     verdict = verdict_on_all(jobs, profile, folder)
@@ -213,32 +218,36 @@ def interrupts_of_a_start() -> Interrupts:
 
 def begin(
     sweep: SweepDir,
-    starts: Sequence[Start],
+    starts: Sequence[CellStart],
     profile: ClusterSpec | None,
     parallel: int | None,
     interrupts: Interrupts,
     *,
+    local: bool,
     as_json: bool,
 ) -> None:
-    """Hand the cells to the cluster or to a driver on this machine."""
+    """Hand the cells to their executor, or to a driver on this machine."""
     if not starts:
         return
-    if profile is None:
+    if local:
         interrupts.hold()
         start_driver(sweep, local_request(sweep, starts, max_parallel=parallel))
         return
-    arrays = submit(cluster_request(sweep, starts, profile, max_parallel=parallel))
+    arrays = submit_cells(sweep, starts, profile, max_parallel=parallel)
     if as_json:
         return
+    where = profile.name if profile is not None else executor_of(starts[0].job).name
     for array in arrays:
         limit = f", at most {parallel} at once" if parallel else ""
         kind = "array" if array["tasks"] > 1 else "job"
-        typer.echo(f"submitted {array['tasks']} cells as {kind} {array['job_id']} on {profile.name}{limit}")
+        typer.echo(f"submitted {array['tasks']} cells as {kind} {array['job_id']} on {where}{limit}")
     if len(arrays) > 1:
         typer.echo("      cells of different size cannot be in one array; each array counts for itself")
 
 
-def conclude(sweep: SweepDir, starts: Sequence[Start], interrupts: Interrupts, *, wait: bool, as_json: bool) -> None:
+def conclude(
+    sweep: SweepDir, starts: Sequence[CellStart], interrupts: Interrupts, *, wait: bool, as_json: bool
+) -> None:
     """Tell what was started; on this machine, see it through to its end. Exit code 1 where a cell had failed before, in
     every way of starting others, and where one that was waited for has not completed.
     """
@@ -264,7 +273,7 @@ def conclude(sweep: SweepDir, starts: Sequence[Start], interrupts: Interrupts, *
         raise typer.Exit(1)
 
 
-def _tell(sweep: SweepDir, starts: Sequence[Start], statuses: Sequence[CellStatus]) -> None:
+def _tell(sweep: SweepDir, starts: Sequence[CellStart], statuses: Sequence[CellStatus]) -> None:
     if not starts:
         typer.echo(f"sweep {sweep.name}: nothing to start")
     typer.echo(summary(sweep, sweep.planned(), statuses))

@@ -12,8 +12,9 @@ from support.refusals import before
 
 from orchestrator.errors import SchedulerError, UserError
 from orchestrator.executors.slurm import commands
-from orchestrator.executors.slurm.client import JobState, cancel, job_states, submit
+from orchestrator.executors.slurm.client import cancel, job_states, submit
 from orchestrator.executors.slurm.requeueing import requeue
+from orchestrator.launch.executor import JobState
 
 SQUEUE = """\
 4|CANCELLED|0|15|1795191064|1795191064|1795191066|n1|None|
@@ -174,6 +175,7 @@ def test_states(fake_slurm: Any) -> None:
     assert set(found) == {"4", "8", "1", "3", "6_0", "6_1", "5"}
     assert found["1"] == JobState(
         job_id="1",
+        phase="over",
         state="FAILED",
         reason="NonZeroExitCode",
         nodes=("n1",),
@@ -182,9 +184,12 @@ def test_states(fake_slurm: Any) -> None:
         submitted=1795191064.0,
         started=1795191064.0,
         ended=1795191064.0,
+        says="SLURM says FAILED",
     )
     assert (found["4"].exit_code, found["4"].is_over) == (143, True)
-    assert (found["8"].started, found["8"].nodes) == (None, ()), "it never started"
+    assert (found["8"].started, found["8"].nodes, found["8"].cause) == (None, (), "cancelled"), "it never started"
+    assert [found[job_id].phase for job_id in ("3", "6_1", "5")] == ["waiting", "running", "over"]
+    assert [found[job_id].has_failed for job_id in ("1", "4", "5", "3")] == [True, True, False, False]
     waiting = found["3"]
     assert (waiting.started, waiting.ended, waiting.exit_code, waiting.restarts) == (None, None, None, 1)
     assert found["6_1"].nodes == ("gpu001", "gpu002")
@@ -195,13 +200,37 @@ def test_states(fake_slurm: Any) -> None:
     assert not any("name" in argument.lower() for argument in arguments), "a job's name can hold anything"
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("DependencyNeverSatisfied", "the run that it waited for did not complete"),
+        ("Dependency", "while it waited for another run"),
+    ],
+)
+def test_a_job_that_waited_for_another_run_says_so(fake_slurm: Any, reason: str, said: str) -> None:
+    fake_slurm.says("squeue", f"7|CANCELLED|0|0|1|1|2||{reason}|\n8|PENDING|0|0|1|1|2||{reason}|\n")
+    found = job_states(["7", "8"])
+    assert found["7"].says == f"{said}: SLURM says CANCELLED"
+    assert found["8"].never_starts is (reason == "DependencyNeverSatisfied")
+
+
 def test_those_that_squeue_has_forgotten(fake_slurm: Any) -> None:
     fake_slurm.says("squeue", SQUEUE)
     fake_slurm.says("sacct", SACCT)
     found = job_states(["1", "20", "21", "22", "23_7", "24", "99"])
     assert [arguments[-1] for arguments in fake_slurm.calls("sacct")] == ["--jobs=20,21,22,23_7,24,99"]
     assert found["20"] == JobState(
-        "20", "NODE_FAIL", None, ("n3", "n4"), 1, 1, 1795191030.0, 1795191040.0, 1795191050.0
+        job_id="20",
+        phase="over",
+        state="NODE_FAIL",
+        nodes=("n3", "n4"),
+        exit_code=1,
+        restarts=1,
+        submitted=1795191030.0,
+        started=1795191040.0,
+        ended=1795191050.0,
+        cause="node_fail",
+        says="SLURM says NODE_FAIL",
     )
     assert (found["21"].state, found["21"].started, found["21"].nodes) == ("CANCELLED", None, ())
     assert "22" not in found, "squeue would know a job that runs"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.batch.slurm_exit_classification import unhealthy, unspoken_end, verdict
+from orchestrator.executors.slurm.supervisor.exit_classification import unhealthy, unspoken_end, verdict
 from orchestrator.run_directory.exits.causes import Exit
 from orchestrator.run_directory.rundir import RunDir
 

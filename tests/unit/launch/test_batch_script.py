@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import UserError
+from orchestrator.executors.slurm.batch_script import render_sbatch, slurm_time
+from orchestrator.launch.executor import Place
 from orchestrator.launch.scripts.render import directive
-from orchestrator.launch.scripts.sbatch import Place, render_sbatch, slurm_time
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec, ContainerSpec
 from orchestrator.spec.job import JobSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os.path import abspath
 from pathlib import Path
 
@@ -12,12 +12,8 @@ from orchestrator.data.chat.packing import loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 from orchestrator.data.indexed_dataset.manifest import manifest_path
-from orchestrator.data.preparation import Source, survey_job
-from orchestrator.executors.slurm.client import JobState, Warn, job_states, submit
-from orchestrator.files.stored_files import NotStoredError
-from orchestrator.launch.scripts.render import render_template
-from orchestrator.launch.scripts.sbatch import (
-    Place,
+from orchestrator.data.preparation import Source
+from orchestrator.executors.slurm.batch_script import (
     container_command,
     container_options,
     output_pattern,
@@ -25,9 +21,12 @@ from orchestrator.launch.scripts.sbatch import (
     setting,
     slurm_time,
 )
+from orchestrator.executors.slurm.client import job_states, submit
+from orchestrator.launch.executor import Place, Warn
+from orchestrator.launch.scripts.render import render_template
+from orchestrator.launch.states.submitted_job import data_job
 from orchestrator.run_directory.events.log import EventLog
-from orchestrator.run_directory.events.types import DataFailed, DataPrepared, DataSubmitted
-from orchestrator.run_directory.exits.causes import Exit
+from orchestrator.run_directory.events.types import DataSubmitted
 from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.job import JobSpec
@@ -42,33 +41,6 @@ _OF_TRAINING = (
     *("--constraint", "--switches", "--signal"),
 )
 """How options of a profile begin that are about the nodes that train."""
-_EVIDENCE_BYTES = 16 << 10
-_EVIDENCE_LINES = 3
-
-
-@dataclass(frozen=True)
-class DataJob:
-    """What the event log says of the job that makes a run's data."""
-
-    job_id: str
-    is_done: bool
-    """Whether it said that all is there."""
-    failure: str | None
-    """Why it could not, where it said so."""
-
-
-def data_job(events: EventLog, job_id: str | None) -> DataJob | None:
-    """The data job of that id; None without an id."""
-    if job_id is None:
-        return None
-    mine = EventLog(event for event in events if event.of_job == job_id)
-    failed = mine.first(DataFailed)
-    return DataJob(job_id, mine.first(DataPrepared) is not None, None if failed is None else str(failed.message))
-
-
-def to_be_made(job: JobSpec) -> list[Source]:
-    """The data sets of a job that are made from text before it can start."""
-    return [source for source in survey_job(job) if source.is_to_be_made]
 
 
 def submit_preparation(
@@ -192,39 +164,3 @@ def _starter(cluster: ClusterSpec, place: Place, cpus: int) -> list[str]:
     if options := container_options(cluster, place):
         return ["srun", "--ntasks=1", f"--cpus-per-task={cpus}", *options]
     return container_command(cluster, place)
-
-
-def waiting_for(data: DataJob, known: JobState | None) -> str:
-    """Why a run waits whose data is being made."""
-    if known is None or known.is_over:
-        return f"waits for its data (job {data.job_id})"
-    waits = f" ({known.reason})" if known.state == "PENDING" and known.reason else ""
-    return f"waits for its data: job {data.job_id} is {known.state.lower()}{waits}"
-
-
-def failed_preparation(run: RunDir, data: DataJob, known: JobState | None, *, forgotten: bool) -> Exit | None:
-    """The end of a run whose data job failed, by its own word or the scheduler's; None while it has not. `forgotten`:
-    the scheduler knows nothing of the run's own job any more.
-    """
-    if data.is_done:
-        return None
-    if data.failure is not None:
-        said = data.failure.splitlines()[0] if data.failure else "no reason was given"
-    elif known is None and forgotten:
-        said = "the scheduler no longer knows how it ended"
-    elif known is not None and known.is_over and known.state != "COMPLETED":
-        said = f"SLURM says {known.state}" + (f", exit code {known.exit_code}" if known.exit_code else "")
-    else:
-        return None
-    message = f"job {data.job_id}: {said}; see {run.data_log.relative_to(run.path)}"
-    return replace(Exit.of("data", message, None), evidence=_last_lines(run))
-
-
-def _last_lines(run: RunDir) -> tuple[str, ...]:
-    try:
-        with run.open(run.data_log) as log:
-            log.seek(max(0, log.seek(0, 2) - _EVIDENCE_BYTES))
-            lines = log.read(_EVIDENCE_BYTES).decode(errors="replace").splitlines()
-    except (FileNotFoundError, NotStoredError):
-        return ()
-    return tuple(f"{run.data_log.name}: {line.strip()}" for line in lines if line.strip())[-_EVIDENCE_LINES:]

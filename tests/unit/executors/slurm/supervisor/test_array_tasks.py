@@ -9,11 +9,11 @@ from support.event_log import append_event, lines_of
 from support.fake_slurm import FakeSlurm
 from support.refusals import after
 
-from orchestrator.batch.job_end import conclude, left_to_caller
-from orchestrator.batch.slurm_job import SlurmJob
-from orchestrator.launch.cluster.submission import latest_job
+from orchestrator.executors.slurm.supervisor.job_end import conclude, left_to_caller
+from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.requeue_policy import Decision
+from orchestrator.launch.states.submitted_job import latest_job
 from orchestrator.run_directory.exits.causes import Exit
 from orchestrator.run_directory.lease import supersedes
 from orchestrator.run_directory.rundir import RunDir

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from orchestrator.batch.slurm_exit_classification import unspoken_end
-from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.errors import OrchestratorError
 from orchestrator.executors.slurm.requeueing import earlier_ends, requeue_later
+from orchestrator.executors.slurm.supervisor.exit_classification import unspoken_end
+from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
 from orchestrator.launch.notifications.process import longest, tell_now
 from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.launch.requeue_policy import Decision, decide, unless_withdrawn

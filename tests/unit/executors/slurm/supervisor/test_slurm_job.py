@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.batch.node import rendezvous
-from orchestrator.batch.slurm_job import SlurmJob
 from orchestrator.errors import UserError
+from orchestrator.executors.slurm.supervisor.node import rendezvous
+from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
 from orchestrator.run_directory.lease import supersedes
 
 ENVIRONMENT = {

@@ -8,8 +8,8 @@ import pytest
 from support.event_log import append_event
 from support.limits import set_limits
 
-from orchestrator.batch import job_end
-from orchestrator.batch.slurm_job import SlurmJob
+from orchestrator.executors.slurm.supervisor import job_end
+from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
 from orchestrator.run_directory.exits.causes import Exit
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.sections.tracking import TrackingSpec

@@ -21,10 +21,10 @@ from support.limits import set_limits
 from support.refusals import before
 from support.training import events, make_run, tiny_job
 
-from orchestrator.batch.slurm_job import SlurmJob
-from orchestrator.batch.supervisor import Commands, supervise
 from orchestrator.cli.main import main
 from orchestrator.executors.slurm import requeueing
+from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
+from orchestrator.executors.slurm.supervisor.supervisor import Commands, supervise
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.run_directory.rundir import RunDir

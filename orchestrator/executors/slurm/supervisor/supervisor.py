@@ -14,15 +14,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.batch.job_end import (
+from orchestrator.executors.slurm.supervisor.exit_classification import unhealthy, verdict
+from orchestrator.executors.slurm.supervisor.job_end import (
     account_for_previous,
     conclude,
     is_stale,
     left_to_caller,
     say,
 )
-from orchestrator.batch.slurm_exit_classification import unhealthy, verdict
-from orchestrator.batch.slurm_job import SlurmJob
+from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
 from orchestrator.launch.notifications.process import tell_of_start, tell_of_withdrawn
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, REQUEUE_CODE_VARIABLE
 from orchestrator.launch.processes.stop_request import (

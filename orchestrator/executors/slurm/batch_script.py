@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UserError
-from orchestrator.launch.scripts.render import RUNTIME_MODULE, render_template, script_environment
+from orchestrator.launch.executor import Place
+from orchestrator.launch.scripts.render import render_template, script_environment
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 
 SHIPPED_TEMPLATE = "slurm.sbatch.j2"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a submitted run works: absolute folders on a file system that all nodes share, and the Python there."""
-
-    run: RunDir
-    working_directory: Path
-    python: str
-    python_path: str = ""
-    """Goes before everything else on PYTHONPATH: the folders of a snapshot."""
 
 
 def render_sbatch(

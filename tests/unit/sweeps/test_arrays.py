@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import UserError
-from orchestrator.launch.scripts.sbatch import Place
+from orchestrator.executors.slurm.arrays import array_parameters, cluster_request, submit
+from orchestrator.executors.slurm.batch_script import Place
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.request import Array, Request, Task
-from orchestrator.sweeps.submission import Start, array_parameters, cluster_request, submit
+from orchestrator.sweeps.submission import CellStart
 from tests.unit.sweeps.conftest import JOB
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sweep-array.sbatch"
@@ -36,7 +37,7 @@ def script(sweep: Path, place: Place, cluster: dict[str, Any], *overrides: str, 
     profile = ClusterSpec(**{"name": "alps", "time": 5400, "python": "/opt/venv/bin/python", **cluster})
     parameters = array_parameters(SweepDir(sweep), job(*overrides), profile, place)
     array = Array(parameters, [Task(str(number), "cell", "/runs/x", ["true"]) for number in range(tasks)])
-    request = Request(str(sweep), "slurm", [array], 3, "alps", profile.python, dry_run=True)
+    request = Request(str(sweep), [array], 3, "alps", profile.python, dry_run=True)
     [answer] = submit(dataclasses.replace(request, python=quoted(str(profile.python))))
     return str(answer["script"])
 
@@ -117,7 +118,7 @@ def test_cells_that_ask_for_the_same_are_one_array(tmp_path: Path) -> None:
         "d": job("optimizer.lr=3"),
         "e": job("launch.time=2h"),
     }
-    starts = [Start(name, name, spec, RunDir(tmp_path / "runs" / name)) for name, spec in jobs.items()]
+    starts = [CellStart(name, name, spec, RunDir(tmp_path / "runs" / name)) for name, spec in jobs.items()]
     request = cluster_request(sweep, starts, cluster, max_parallel=2, dry_run=True)
     assert [[task.cell for task in array.tasks] for array in request.arrays] == [["a", "b", "d"], ["c"], ["e"]]
     assert [array.parameters["time"] for array in request.arrays] == [60, 60, 120]

@@ -23,9 +23,11 @@ from typing import Literal
 from orchestrator import version
 from orchestrator.errors import UserError
 from orchestrator.launch.code_version import git
+from orchestrator.launch.executor import Place
 from orchestrator.quantities import disk_size
 from orchestrator.resources import resource_root
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 
 MAX_BYTES = 500_000_000
 MAX_FILES = 50_000
@@ -40,6 +42,16 @@ class Snapshot:
 
     working_directory: Path
     python_path: str
+
+
+def place_of(run: RunDir, job: JobSpec, *, copy: bool = True) -> Place:
+    """Where a run that is submitted from here works: here, or in a copy of the code if the job asks for one. Without
+    `copy` none is made, as for a dry run.
+    """
+    if copy and job.launch.snapshot:
+        snapshot = take_snapshot(run)
+        return Place(run, snapshot.working_directory, sys.executable, snapshot.python_path)
+    return Place(run, Path.cwd(), sys.executable)
 
 
 def take_snapshot(run: RunDir, folder: Path | None = None) -> Snapshot:

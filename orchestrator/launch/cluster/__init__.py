@@ -1,1 +1,0 @@
-"""Handing a run to a SLURM cluster: its jobs, the preparation of its data, a snapshot of its code."""

@@ -1,0 +1,190 @@
+"""The protocol of an executor, which starts runs that wait in a queue or work elsewhere, and finding one by its name.
+
+An executor of one's own is a class with these methods in a package of one's own, whose entry point in the group
+`orchestrator.executors` has the name that `launch.executor` of a job gives.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, cast
+
+from orchestrator.data.preparation import Source
+from orchestrator.errors import UserError
+from orchestrator.run_directory.rundir import RunDir
+from orchestrator.safe_path import RUNTIME_MODULE
+from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "orchestrator.executors"
+"""Of entry points."""
+SHIPPED: Mapping[str, str] = {"slurm": "orchestrator.executors.slurm.executor:SlurmExecutor"}
+DEFAULT = "slurm"
+"""Of jobs that are submitted and name none, and of those that were before there were others."""
+
+Warn = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What an executor says about a job. Times are seconds since the epoch."""
+
+    job_id: str
+    phase: Literal["waiting", "running", "over"]
+    state: str
+    """Its own word for it."""
+    reason: str | None = None
+    """Why it waits, or why it ended so."""
+    nodes: tuple[str, ...] = ()
+    exit_code: int | None = None
+    """Of a job that is over, as a shell says it: 128 + N after signal N."""
+    restarts: int = 0
+    """How often it was put back into the queue."""
+    submitted: float | None = None
+    """When it came into the queue; for a job that was put back, the last time."""
+    started: float | None = None
+    ended: float | None = None
+    never_starts: bool = False
+    """Whether no waiting removes the reason why it waits."""
+    cause: str | None = None
+    """Why it ended, as run_directory/exits/causes.py calls it, where the executor ended it."""
+    succeeded: bool = False
+    """Whether it is over because it had done its work."""
+    says: str = ""
+    """Its last word on it, for a sentence: SLURM says TIMEOUT."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will not go on by itself."""
+        return self.phase == "over"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has not begun, or waits to begin again."""
+        return self.phase == "waiting"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is over, and not because it had done its work."""
+        return self.is_over and not self.succeeded
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a submitted run works: absolute folders on a file system that all nodes share, and the Python there."""
+
+    run: RunDir
+    working_directory: Path
+    python: str
+    python_path: str = ""
+    """Goes before everything else on PYTHONPATH: the folders of a snapshot."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run that an executor is to start."""
+
+    job: JobSpec
+    place: Place
+    cluster: ClusterSpec | None = None
+    """The profile of its cluster, for executors that have some."""
+    from_scratch: bool = False
+    after: tuple[str, ...] = ()
+    """Ids of jobs that must have succeeded before."""
+    missing: Sequence[Source] = ()
+    """Data sets that are to be made before it starts."""
+    module: str = RUNTIME_MODULE
+
+    @property
+    def run(self) -> RunDir:
+        """The directory of the run."""
+        return self.place.run
+
+    @property
+    def where(self) -> str:
+        """What the cluster is called."""
+        return self.cluster.name if self.cluster is not None else (self.job.launch.executor or DEFAULT)
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """What an executor is given to run: the run's own script, and that of the job that makes its data."""
+
+    run: str
+    data: str | None = None
+
+
+@dataclass(frozen=True)
+class SubmittedIds:
+    """Ids of the jobs of a run that was submitted: its own, and that of the job that makes its data."""
+
+    job_id: str
+    data_job_id: str | None = None
+
+
+class Executor(Protocol):
+    """Starts runs as jobs. It raises UserError for what it refuses, and SchedulerError when it does not answer."""
+
+    name: str
+    has_clusters: bool
+    """Whether its jobs need a cluster profile."""
+
+    def check(self) -> None:
+        """Raises where jobs cannot be submitted from this machine."""
+
+    def describe(self, start: Start) -> str:
+        """What is going to be asked for, for a person."""
+
+    def render(self, start: Start) -> Scripts:
+        """The scripts of a start, a function of its argument; nothing is written. `after` and data jobs whose ids are
+        not known yet stand there by a name.
+        """
+
+    def submit(self, start: Start, warn: Warn) -> SubmittedIds:
+        """Submit a run, and write that down in its event log (`Submitted`). Where it raises, the run is as before;
+        PerhapsSubmitted says that the job may be there nevertheless.
+        """
+
+    def states(self, job_ids: Iterable[str], warn: Warn) -> dict[str, JobState]:
+        """What is known about many jobs, asked for at once; those that are not known are absent."""
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """End jobs, or take them out of the queue. One that is over stays so."""
+
+
+def executor_of(job: JobSpec) -> Executor:
+    """The executor that a job is submitted to. Raises UserError for a name that nothing has."""
+    return executor(job.launch.executor or DEFAULT)
+
+
+def executor(name: str) -> Executor:
+    """The executor of that name: a shipped one, or one of an installed package.
+
+    Raises UserError where there is none, or where its package cannot be loaded.
+    """
+    if name in SHIPPED:
+        module, _, attribute = SHIPPED[name].partition(":")
+        return cast(Executor, getattr(importlib.import_module(module), attribute)())
+    from importlib.metadata import entry_points  # takes long to import
+
+    found = {each.name: each for each in entry_points(group=GROUP)}
+    if name not in found:
+        known = ", ".join((*SHIPPED, *sorted(found)))
+        raise UserError(f"launch.executor: there is no executor {name}; there are {known}")
+    return _loaded(found[name])
+
+
+def _loaded(entry: EntryPoint) -> Executor:
+    try:
+        return cast(Executor, entry.load()())
+    except Exception as error:  # whatever a package of somebody else does when it is imported
+        package = entry.dist.name if entry.dist is not None else entry.value
+        raise UserError(
+            f"launch.executor: {entry.name}, of the package {package}, cannot be loaded: {error}"
+        ) from error
