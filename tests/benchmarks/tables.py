@@ -37,7 +37,7 @@ from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.sections.runtime import Layers
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
-LENGTHS = {"gpt-345m": 1024, "bert-345m": 512, "t5-220m": 512, "llama3-8b": 8192}
+LENGTHS = {"gpt-345m": 1024, "bert-345m": 512, "llama3-8b": 8192}
 """Tokens of a sample where they are not 4,096."""
 SETS = {
     "own": "H200",
@@ -70,20 +70,21 @@ BESIDE = (
 """GPU, setup, the other program's row, and ours where it has another name."""
 
 OTHER_MODELS = (
-    ("2026-11-24-h200-2", "1.7B 4x4 TE, FlashAttention 4"),
-    ("2026-11-24-h200-2", "1.7B 8x2 TE"),
-    ("2026-11-24-h200-3", "1.7B 4x4 torch"),
-    ("2026-11-22-h200", "7.1B on 4 GPUs, 16 sequences: TP1 micro 2"),
-    ("2026-11-22-h200", "gpt-7.1b TP2 PP1 DP2 SP 4x1 TE"),
-    ("2026-11-24-h200-2", "Llama 3 8B's 8 layers 1x4 TE"),
-    ("2026-11-24-h200-2", "Mixtral's, 3 layers, TE 1x4"),
-    ("2026-11-24-h200-4", "345M 8x4 TE captured: next batch fetched while the GPU computes"),
-    ("2026-11-24-h200-4", "BERT 345M 8x4 TE captured: next batch fetched while the GPU computes"),
-    ("2026-11-23-h200-7", "t5-220m 8x4 TE captured: now, another machine"),
-    ("2026-11-25-h100", "1.7B DP2 4x2 TE"),
-    ("2026-11-25-h100", "1.7B PP2 VP2 4x4 TE"),
-    ("2026-11-25-h100", "7.1B PP2 1x16 TE"),
+    ("1.7B", "2026-11-24-h200-2", "1.7B 8x2 TE"),
+    ("1.7B, FlashAttention 4", "2026-11-24-h200-2", "1.7B 4x4 TE, FlashAttention 4"),
+    ("1.7B, torch's layers", "2026-11-24-h200-3", "1.7B 4x4 torch"),
+    ("7.1B", "2026-11-22-h200", "gpt-7.1b TP2 PP1 DP2 SP 4x1 TE"),
+    ("7.1B, torch's layers", "2026-11-22-h200", "7.1B on 4 GPUs, 16 sequences: TP1 micro 2"),
+    ("Llama 3 8B, 8 of its 32 layers", "2026-11-24-h200-2", "Llama 3 8B's 8 layers 1x4 TE"),
+    ("Mixtral 8x7B, 3 of its 32 layers", "2026-11-24-h200-2", "Mixtral's, 3 layers, TE 1x4"),
+    ("GPT 345M", "2026-11-24-h200-4", "345M 8x4 TE captured: next batch fetched while the GPU computes"),
+    ("BERT 345M", "2026-11-24-h200-4", "BERT 345M 8x4 TE captured: next batch fetched while the GPU computes"),
+    ("T5 220M", "2026-11-24-h200-4", "T5 220M 8x4 TE captured: next batch fetched while the GPU computes"),
+    ("1.7B", "2026-11-25-h100", "1.7B DP2 4x2 TE"),
+    ("1.7B", "2026-11-25-h100", "1.7B PP2 VP2 4x4 TE"),
+    ("7.1B", "2026-11-25-h100", "7.1B PP2 1x16 TE"),
 )
+"""What a row is called, its setup and name."""
 
 
 def _device(name: str) -> Device:
@@ -101,7 +102,9 @@ def _ms(row: Record) -> str:
 
 
 def _tokens(row: Record) -> str:
-    """Per second and GPU."""
+    """Per second and GPU; a T5's are of two sequences, and not comparable."""
+    if row["model"].startswith("t5"):
+        return "-"
     degree = degrees(row["layout"])
     settings = dict(part.split("=", 1) for part in row["settings"].split("; ") if "=" in part)
     length = int(settings.get("model.seq_length", LENGTHS.get(row["model"], 4096)))
@@ -149,17 +152,12 @@ def beside() -> str:
 
 def other_models() -> str:
     """Further steps of ours."""
-    found = [records("steps", setup=setup, row=name)[0] for setup, name in OTHER_MODELS]
-    return table(
-        ["GPU", "job", "layout", "ms", "tokens/s per GPU", "date"],
-        [
-            [
-                *(record("setups", setup=row["setup"])["gpu"], row["row"], row["layout"] or "one GPU"),
-                *(_ms(row), _tokens(row), _date(row)),
-            ]
-            for row in found
-        ],
-    )
+    lines = []
+    for shown, setup, name in OTHER_MODELS:
+        row = records("steps", setup=setup, row=name)[0]
+        gpu = record("setups", setup=setup)["gpu"]
+        lines.append([gpu, shown, row["layout"] or "-", row["batch"], _ms(row), _tokens(row), _date(row)])
+    return table(["GPU", "job", "layout", "batch", "ms", "tokens/s per GPU", "date"], lines)
 
 
 def graphs() -> str:
@@ -190,7 +188,7 @@ def same_losses() -> str:
                 *(found.get(name, "-") for name in names),
                 record("setups", setup=setup)["date"],
             ]
-            for (setup, case), found in cases.items()
+            for (setup, case), found in sorted(cases.items())
             if "apart" in found
         ],
     )
@@ -206,7 +204,13 @@ def layouts_agree() -> str:
     return table(
         ["layout", "losses", "gradient norms"],
         [
-            [case, *(f"{max(of[name]):.1e}" if name in of else "-" for name in ("losses", "gradient norms"))]
+            [
+                case,
+                *(
+                    f"{max(of[name]):.1e}".replace("e-0", "e-") if name in of else "-"
+                    for name in ("losses", "gradient norms")
+                ),
+            ]
             for case, of in found.items()
         ],
     )
