@@ -14,6 +14,7 @@ from pydantic_core import core_schema
 
 from orchestrator.errors import UserError
 from orchestrator.fields.metadata import Metadata
+from orchestrator.fields.nodelist import expand_nodelist
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMbBgGtT]?)", re.ASCII)
@@ -210,6 +211,21 @@ def _check_word(text: str) -> str:
 
 Word = Annotated[str, After(_check_word), WithJsonSchema({"type": "string", "pattern": r"^\S+$"})]
 """Text without blanks, not empty: a name that SLURM knows, or a list of them with commas."""
+
+
+_HOST = re.compile(r"[\w.:@\[\],-]+", re.ASCII)
+
+
+def check_host(text: str) -> str:
+    """A machine as `ssh` knows it, or a list of some. Raises ValueError for anything else, options of ssh above all."""
+    if text.startswith("-") or not _HOST.fullmatch(text):
+        raise ValueError("a machine is written as ssh knows it, such as node7 or user@node7, or node[1-4] for several")
+    expand_nodelist(text)
+    return text
+
+
+Host = Annotated[str, After(check_host)]
+"""A machine as `ssh` knows it: `node7`, `user@node7`, or `node[1-4]` for several."""
 
 
 def check_day(text: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from orchestrator.errors import RunIsHeld, UserError
 from orchestrator.fields.values import environment_references
-from orchestrator.launch.scripts.render import refuse_missing_python, render
+from orchestrator.launch.scripts.render import refuse_missing_python
 from orchestrator.planning.checks.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.planning.hardware.local_gpus import gpus_counted
 from orchestrator.quantities import timestamp
@@ -38,13 +37,18 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
             )
     refuse_without_checkpoint(run, from_scratch=from_scratch)
     refuse_missing(job)
-    refuse_missing_python(job)
-    if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
+    if not job.launch.on_hosts:
+        refuse_missing_python(job)
+    if (
+        job.launch.nodes > 1
+        and not job.launch.on_hosts
+        and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0")
+    ):
         raise UserError(
             f"this job runs on {job.launch.nodes} machines: start it on the first one, with MASTER_ADDR set to that "
-            "machine's address and NODE_RANK to 0; it then says what to start on the others"
+            "machine's address and NODE_RANK to 0; it then says what to start on the others. With launch.executor: ssh "
+            "and launch.hosts it is started on all of them"
         )
-    render(job, run_dir=run.path, python=sys.executable)  # a template of the job's own may be wrong
 
 
 def refuse_missing(job: JobSpec) -> None:
@@ -65,7 +69,7 @@ def _refuse_missing_gpus(job: JobSpec) -> None:
     """Raises UserError where CUDA is asked for and this machine surely has no GPU; a template of the user's own may
     start the ranks elsewhere, and of what SLURM gave the ranks tell more: its GPU is broken.
     """
-    if "SLURM_GPUS_ON_NODE" in os.environ:
+    if job.launch.on_hosts or "SLURM_GPUS_ON_NODE" in os.environ:
         return
     if job.runtime.device == "cuda" and job.launch.template is None and gpus_counted() == 0:
         raise UserError("runtime.device is cuda, and this machine has no GPU; write auto or cpu to train on its CPU")

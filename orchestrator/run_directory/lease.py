@@ -171,6 +171,12 @@ def supersedes(newer: str, older: str) -> bool:
     return bool(new and old and new.group(1) == old.group(1) and int(new.group(2)) > int(old.group(2)))
 
 
+def is_held(run: RunDir) -> bool:
+    """Whether somebody may write the run, as far as is known here."""
+    holder = read_holder(run)
+    return holder is not None and holder.live
+
+
 def held_message(run: RunDir, holder: Holder) -> str:
     """Who holds the run and what can be done about it."""
     named = in_command(run)

@@ -12,8 +12,9 @@ from support.packages import install, install_for
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "iproute2", "util-linux"]
 PACKAGES += ["slurmdbd", "mariadb-server-core", "mariadb-client-core"]  # accounting
 PACKAGES += ["shellcheck"]  # for the batch scripts
+PACKAGES += ["openssh-server", "openssh-client", "rsync"]  # for the tests in tests/ssh
 PROGRAMS = ["slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd", "mariadb", "ip"]
-PROGRAMS += ["nsenter", "setpriv", "unshare"]
+PROGRAMS += ["nsenter", "setpriv", "unshare", "sshd", "ssh"]
 
 
 def what_is_missing() -> str | None:

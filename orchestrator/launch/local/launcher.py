@@ -37,6 +37,8 @@ from orchestrator.safe_path import RUNTIME_MODULE, module_command
 from orchestrator.spec.job import JobSpec
 from orchestrator.tracking.follower import send_the_end
 
+HOSTS_MODULE = "orchestrator.executors.ssh"
+"""The program that starts the launch script on other machines."""
 _POLL_SECONDS = 0.1
 _ORPHAN_GRACE_SECONDS = 30.0
 
@@ -113,9 +115,9 @@ def launch(
         notifier = notifications.begin(run, job, launch_id)
         with run.open_to_append(run.launcher_log) as log:
             log.write(f"=== launch {launch_id} at {timestamp()}\n".encode())
-            child = _start(run, launch_id, log)
+            child = _start(run, job, launch_id, log)
         on_launched(launch_id)
-        if job.launch.nodes > 1:
+        if job.launch.nodes > 1 and not job.launch.on_hosts:
             watcher.say(for_the_others(run, launch_id))
         try:
             by_force = _wait(child, run, launch_id, signals, watcher)
@@ -134,6 +136,7 @@ def launch(
             message=end.message,
             iteration=end.iteration,
             evidence=end.evidence,
+            node=end.node if job.launch.on_hosts else None,
         )
         run.append(exited, *follow_up(end, exited))
         notifications.over(notifier)
@@ -163,11 +166,12 @@ def command_elsewhere(run: RunDir, launch_id: str) -> str:
     return f"cd {shlex.quote(os.getcwd())} && {assignments} bash {shlex.quote(str(run.launch_script))}"
 
 
-def _start(run: RunDir, launch_id: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(run: RunDir, job: JobSpec, launch_id: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    command = ["bash", str(run.launch_script)]
+    if job.launch.on_hosts:
+        command = module_command(HOSTS_MODULE, str(run.path))
     return subprocess.Popen(
-        module_command(
-            "orchestrator.launch.processes.parent_death_signal", str(os.getpid()), "bash", str(run.launch_script)
-        ),
+        module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()), *command),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

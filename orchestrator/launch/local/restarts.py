@@ -18,11 +18,13 @@ from orchestrator.quantities import spec_duration
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import BY_LAUNCHER, Event, Exited, Launched, Requeued, Withdrawn
 from orchestrator.run_directory.exits.causes import Exit, cause_of
+from orchestrator.run_directory.lease import DEFAULT_TIME_TO_LIVE, is_held
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
 
 _POLL_SECONDS = 0.1
+_SECONDS_FOR_A_HOLDER = 1.5 * DEFAULT_TIME_TO_LIVE
 
 
 def launch_with_restarts(
@@ -53,7 +55,10 @@ def launch_with_restarts(
             return [Withdrawn(launch_id=exited.launch_id, by=decision.withdrawn_by)]
         if not decision.requeue:
             return []
-        again = Requeued(launch_id=exited.launch_id, cause=decision.reason, by=BY_LAUNCHER, delay=decision.delay)
+        exclude = decision.exclude if job.launch.on_hosts else None
+        again = Requeued(
+            launch_id=exited.launch_id, cause=decision.reason, by=BY_LAUNCHER, exclude=exclude, delay=decision.delay
+        )
         return [again]
 
     def once(**options: Any) -> Exit:
@@ -74,7 +79,7 @@ def launch_with_restarts(
             shown = Display(watcher())
             anew = saved_nothing(run, run.events().since(before if from_scratch else 0))
             shown.say(_announcement(end, decisions[-1], anew=anew))
-            if not _waited(run, decisions[-1].delay, signals):
+            if not _waited(run, job, decisions[-1].delay, signals):
                 newest = run.events().last(Launched)
                 launch_id = newest.launch_id if newest else None
                 run.append(Withdrawn(launch_id=launch_id, by=asked_to_stay(run) or str(signals.first)))
@@ -95,16 +100,20 @@ def _announcement(end: Exit, decision: Decision, *, anew: bool) -> str:
 
 def _decide(job: JobSpec, end: Exit, events: EventLog) -> Decision:
     decision = decide(job.launch, end, events)
-    if decision.requeue and job.launch.nodes > 1:
+    if decision.requeue and job.launch.nodes > 1 and not job.launch.on_hosts:
         return Decision(False, "the other machines would have to be started again, too")
     return decision
 
 
-def _waited(run: RunDir, seconds: float, signals: StopSignals) -> bool:
-    """Wait; False where a person asks for a stop meanwhile."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+def _waited(run: RunDir, job: JobSpec, seconds: float, signals: StopSignals) -> bool:
+    """Wait; False where a person asks for a stop meanwhile. A machine that was lost may still hold the run, until it is
+    known to be gone.
+    """
+    begun = time.monotonic()
+    while (waited := time.monotonic() - begun) < seconds or (
+        job.launch.on_hosts and waited < _SECONDS_FOR_A_HOLDER and is_held(run)
+    ):
         if signals.first is not None or run.stop_file.exists():
             return False
-        time.sleep(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+        time.sleep(min(_POLL_SECONDS, max(seconds - waited, 0.01)))
     return signals.first is None and not run.stop_file.exists()

@@ -58,6 +58,9 @@ _FAILED_RANK = re.compile(
 _ENDED_BY_TORCHRUN = re.compile(
     r"^W\d{4} .*torch/distributed/elastic.* Sending process (\d+) closing signal", re.MULTILINE
 )
+_LOST_HOST = re.compile(r"^=== lost (\S+): (.*)$", re.MULTILINE)
+_REFUSED_HOSTS = re.compile(r"^=== refused: (.*)$", re.MULTILINE)
+# What the program that starts a launch on other machines says of them; the two functions below write it.
 _OWN_LINE = "=== "
 """How the lines begin that the launcher itself writes into a log."""
 _SIGNALS_OF_TORCHRUN = (-signal.SIGTERM, -signal.SIGKILL)
@@ -100,6 +103,8 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
     if word is not None and _settles(word.cause, return_code, failed):
         return _with_its_node(run, launch_id, word, failed) if word.cause == "gpu_error" else word
     iteration = word.iteration if word is not None else None
+    if by_hosts := _hosts_at_fault(run, launcher_tail, iteration):
+        return by_hosts
     tails = {run.rank_log(rank): marks.tail(run, run.rank_log(rank)) for rank in (failed or [0])}
     tails[run.launcher_log] = launcher_tail
     if broken := _broken_gpu(run, failed, tails, iteration):
@@ -136,6 +141,26 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
         path = min(raised, key=lambda path: lost_a_peer(raised[path]))
         return _shown(Exit.of("bug", raised[path], iteration), path, raised[path])
     return Exit.of("bug", _last_line(own) or f"torchrun returned {return_code}", iteration)
+
+
+def lost_host_line(host: str, why: str) -> str:
+    """The line of a launcher's log that says that a host, or several separated by commas, was lost."""
+    return f"=== lost {host}: {why}"
+
+
+def refused_hosts_line(why: str) -> str:
+    """The line that says that a launch could not begin on its hosts."""
+    return f"=== refused: {' '.join(why.split())}"
+
+
+def _hosts_at_fault(run: RunDir, output: str, iteration: int | None) -> Exit | None:
+    """What the launcher says of its hosts: more than ranks know that lost the others with one."""
+    if refused := _REFUSED_HOSTS.search(output):
+        return Exit.of("user_error", refused[1], iteration)
+    if lost := _LOST_HOST.search(output):
+        end = Exit.of("node_fail", f"host {lost[1]} was lost: {lost[2]}", iteration)
+        return _shown(end, run.launcher_log, lost.group(), node=lost[1])
+    return None
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,18 @@ def overlapped_param_gather(job: JobSections) -> Iterator[Problem]:
             yield Problem(f"needs {name}: true, and that is false", paths, "leave it out; it follows by itself")
 
 
+def hosts_of_ssh(job: JobSections) -> Iterator[Problem]:
+    """Hosts are named for the executor that starts jobs on them, and for no other."""
+    launch = job.launch
+    named = [name for name in ("hosts", "hosts_file") if getattr(launch, name)]
+    if launch.on_hosts and not named:
+        hint = "write hosts: [node1, node2], or hosts_file: FILE"
+        yield Problem("executor: ssh needs to know the machines", ("launch.executor", "launch.hosts"), hint)
+    if named and not launch.on_hosts:
+        paths = (*(f"launch.{name}" for name in named), "launch.executor")
+        yield Problem("hosts are for executor: ssh, which this job does not have", paths, "write executor: ssh")
+
+
 def _shares(job: JobSections) -> list[float]:
     """The weights of train, validation and test."""
     return [float(part) for part in job.data.split.split(",")]
@@ -290,6 +302,7 @@ RULES = (
     validation_data,
     train_step_arguments,
     launcher_environment,
+    hosts_of_ssh,
     attention_environment,
     overlapped_param_gather,
 )

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged
-from orchestrator.fields.values import Duration, Memory, Positive, ReferringText, Size, Text, VariableName, Word
+from orchestrator.fields.values import Duration, Host, Memory, Positive, ReferringText, Size, Text, VariableName, Word
 
 FailureCause = Literal[
     "time_limit",
@@ -25,6 +25,10 @@ FailureCause = Literal[
     "bug",
 ]
 Action = Literal["requeue", "requeue_elsewhere", "stop"]
+
+
+ON_HOSTS = "ssh"
+"""The executor of jobs that the launcher starts on other machines."""
 
 
 class LaunchSpec(Section):
@@ -51,7 +55,13 @@ class LaunchSpec(Section):
     slurm_template: Text | None = None
     """A template of your own for the batch script; the profile's by default. It may extend the shipped one."""
     executor: Annotated[Word | None, HashedIfChanged()] = None
-    """What `submit` hands the run to: slurm, which is the default, or an executor of an installed package."""
+    """ssh: `run` starts the job on `hosts`. Others get it from `submit`: slurm, which is the default, or one of an
+    installed package."""
+    hosts: Annotated[list[Host], HashedIfChanged()] = Field(default_factory=list)
+    """Machines for `executor: ssh`, as `ssh` knows them; `node[1-4]` is a list. Those beyond `nodes` take the place of
+    machines that fail."""
+    hosts_file: Annotated[Text | None, HashedIfChanged()] = None
+    """A file with such machines, one on each line."""
     cluster: Text | None = None
     """Name of a cluster profile, or its file, for `submit`."""
     partition: Word | None = None
@@ -82,3 +92,8 @@ class LaunchSpec(Section):
     health_check: bool | None = None
     """Check GPUs, disks, clocks and the network between all nodes before the first step; by default where there are
     several nodes."""
+
+    @property
+    def on_hosts(self) -> bool:
+        """Whether the launcher starts the job on other machines."""
+        return self.executor == ON_HOSTS

@@ -1,0 +1,45 @@
+"""The hosts that a job names: in its spec, or in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.errors import UserError
+from orchestrator.fields.nodelist import expand_nodelist
+from orchestrator.fields.values import check_host
+from orchestrator.spec.sections.launch import LaunchSpec
+
+_MOST_BYTES = 1 << 20
+
+
+def hosts_of(launch: LaunchSpec) -> list[str]:
+    """Every host once, in order. A file has one on each line, by its first word; `#` begins a comment.
+
+    Raises UserError where the file cannot be read or names something that is no host, and where there are too few.
+    """
+    named = [*launch.hosts, *(_in_file(Path(launch.hosts_file)) if launch.hosts_file is not None else [])]
+    hosts = list(dict.fromkeys(host for each in named for host in expand_nodelist(each)))
+    if len(hosts) < launch.nodes:
+        raise UserError(
+            f"launch.hosts: {len(hosts)} {'host is' if len(hosts) == 1 else 'hosts are'} named for launch.nodes: "
+            f"{launch.nodes}; name more, or write launch.nodes: {max(1, len(hosts))}"
+        )
+    return hosts
+
+
+def _in_file(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise UserError(f"launch.hosts_file: {path} cannot be read: {why}") from error
+    hosts = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if words:
+            try:
+                hosts.append(check_host(words[0]))
+            except ValueError as error:
+                raise UserError(f"{path}:{number}: {words[0]!r} is no host: {error}") from error
+    return hosts
