@@ -83,6 +83,10 @@ baseline: $(INSTALLED) ## compare plans, scripts, losses and stored runs of 80 j
 docs: $(INSTALLED) ## write docs/reference from the models and the commands
 	$(PY) scripts/reference.py
 
+.PHONY: pictures
+pictures: $(INSTALLED) install-browser ## write docs/images: the dashboard of the runs of `make quickstart`, as a browser shows it
+	$(PY) scripts/pictures.py
+
 .PHONY: constraints
 constraints: ## pin what is installed in the environment now
 	$(PY) scripts/constraints.py

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -26,18 +29,7 @@ ANCHOR = re.compile(r"\]\(([^)#:]*)#([^)]+)\)")
 FENCED = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"(?:^|`|\$ )(?:\.venv/bin/)?orchestrator ([a-z][^`\n]*)", re.MULTILINE)
 TEST = re.compile(r"`(?:tests/)?(?:[\w/]+/)?(test_\w+)(?:\.py)?[`\[ ]")
-FEATURES = (
-    "bert",
-    "custom-train-step",
-    "fine-tune",
-    "kernels",
-    "models",
-    "moe",
-    "optimizers",
-    "parallelism",
-    "precision",
-    "t5",
-)
+FEATURES = ("bert-and-t5", "fine-tune", "models", "parallelism", "performance", "training")
 """Pages of what can be trained, and how: each names the tests that show it."""
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
 
@@ -90,6 +82,24 @@ def test_whole_profiles_are_valid(page: Path) -> None:
     for language, text in FENCED.findall(page.read_text()):
         if language == "yaml" and text.startswith("name:") and "\npartitions:" in text:
             load_document_text(text, page_id(page), PROFILE)
+
+
+def test_the_readme_shows_what_plan_prints() -> None:
+    """Every line of the block stands in the output, which names a GPU and so is the same on every machine."""
+    readme = (ROOT / "README.md").read_text()
+    [block] = [text for _, text in FENCED.findall(readme) if text.startswith("$ orchestrator plan")]
+    asked, *shown, rest = block.splitlines()
+    command_line = [sys.executable, "-m", *asked.removeprefix("$ ").split()]
+    said = subprocess.run(command_line, cwd=ROOT, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True)
+    lines = [line.rstrip() for line in said.stdout.splitlines()]
+    assert rest == "…"
+    assert [line for line in shown if line not in lines] == []
+
+
+def test_pictures_are_text_that_needs_nothing_else() -> None:
+    for picture in (ROOT / "docs" / "images").iterdir():
+        text = picture.read_text()
+        assert re.findall(r"(?:href|src)=\"(?!#)|url\((?!&quot;#|#)|<script", text) == [], picture.name
 
 
 def test_the_readme_shows_a_whole_job() -> None:
