@@ -43,7 +43,9 @@ def main() -> None:
         page = launched.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light", bypass_csp=True)
         page.goto(f"{address}/runs/quickstart/{run.parent.name}")
         # The charts draw themselves when they have their points.
-        page.wait_for_function("[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))")
+        page.wait_for_function(
+            "[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
+        )
         write("dashboard.svg", drawn(page, "body", height=840))
         write("quickstart.svg", drawn(page, ".chart", height=840))
         launched.close()

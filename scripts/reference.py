@@ -89,7 +89,8 @@ def constants_page() -> str:
         "The numbers in the plan's models of memory and time that follow from measurements, not from algorithms or\n"
         "data sheets: `orchestrator/planning/hardware/fitted_constants.json`. Two numbers are of the forward and of\n"
         'the backward pass. "Counted" are reads, writes and kernels of the code that is named, "assumed" what nobody\n'
-        "measured. `calibrate` measures those of `efficiency` on your GPU; [how](../how-to/measure.md#calibrate-a-gpu).\n"
+        "measured. `calibrate` measures those of `efficiency` on your GPU;\n"
+        "[how](../how-to/measure.md#calibrate-a-gpu).\n"
     ]
     for group, subjects in entries().items():
         for subject, found in subjects.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -201,8 +202,11 @@ def _is_there(name: str) -> bool:
 
 
 def test_modules_that_are_named_exist() -> None:
-    """Of names that begin with a room, but for keys of a job."""
-    said = MODULE.findall((ROOT / "docs" / "contracts.md").read_text())
+    """Of names that begin with a room, but for keys of a job: on two pages, and in what packages promise."""
+    pages = [ROOT / "docs" / "contracts.md", ROOT / "docs" / "reference" / "file-formats.md"]
+    packages = (ROOT / "orchestrator").rglob("__init__.py")
+    promises = [ast.get_docstring(ast.parse(package.read_text())) or "" for package in packages]
+    said = MODULE.findall("\n".join([*(page.read_text() for page in pages), *promises]))
     modules = [name for name in said if name.split(".")[0] in ROOMS and not name.endswith(".py")]
     keys = {f"{section}.{key}" for section, field in JobSpec.model_fields.items() for key in _keys_of(field.annotation)}
     assert len(modules) > 50
