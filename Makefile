@@ -80,8 +80,9 @@ baseline: $(INSTALLED) ## compare plans, scripts, losses and stored runs of 80 j
 	PYTHONPATH=$(CURDIR)/tests $(PY) -m baseline.record --compare
 
 .PHONY: docs
-docs: $(INSTALLED) ## write docs/reference from the models and the commands
+docs: $(INSTALLED) ## write docs/reference from the models and the commands, and build all pages as a site in site/
 	$(PY) scripts/reference.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 .PHONY: pictures
 pictures: $(INSTALLED) install-browser ## write docs/images: the dashboard of the runs of `make quickstart`, as a browser shows it
@@ -93,5 +94,5 @@ constraints: ## pin what is installed in the environment now
 
 .PHONY: clean
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist .quickstart .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site .quickstart .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
