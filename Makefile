@@ -32,7 +32,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/install.sh
 	touch $@
 
 .PHONY: quickstart
-quickstart: $(INSTALLED) ## train a small GPT under TP=2 on the CPU, on real text, and let it write
+quickstart: $(INSTALLED) ## train a small GPT under TP=2 on the CPU, on real text, and generate from it
 	bash scripts/quickstart.sh $(PY)
 
 .PHONY: check
