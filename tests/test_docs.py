@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from click.exceptions import Exit
 from support.matrix import LAYOUTS, REFUSED
 
 from orchestrator.cli.main import COMMANDS, build_app
@@ -135,6 +138,30 @@ def test_commands_and_options_exist(page: Path) -> None:
         known = {*options, "--help", "-h"}
         used = {word.partition("=")[0] for word in words[1:] if re.fullmatch(r"--?[a-z][a-z-]*(=.*)?", word)}
         assert used <= known, f"orchestrator {' '.join(words)}"
+
+
+BLOCK_LINE = re.compile(r"^(?: {4}|[\w-]*\$ )?(?:\.venv/bin/)?orchestrator ([a-z].*)$", re.MULTILINE)
+INDENTED = re.compile(r"(?:^ {4}.*\n?)+", re.MULTILINE)
+
+
+def lines_in_blocks(page: Path) -> Iterator[list[str]]:
+    """The words of each command in a block of a page, as a shell has them. A line with an ellipsis is no command."""
+    text = page.read_text().replace("\\\n", " ")
+    for block in (*(text for _, text in FENCED.findall(text)), *INDENTED.findall(FENCED.sub("", text))):
+        for line in BLOCK_LINE.findall(block):
+            if "…" not in line:
+                yield shlex.split(re.split(r"\s#\s|\s[|>]\s", line)[0])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_in_blocks_are_taken(page: Path) -> None:
+    """The command line takes them as they stand: no argument is missing or too many, every value is of its option's."""
+    for words in lines_in_blocks(page):
+        found, rest = command(words[0]), words[1:]
+        while rest and hasattr(found, "commands"):
+            found, rest = found.commands[rest[0]], rest[1:]
+        with suppress(Exit):  # --help
+            found.make_context(words[0], rest)
 
 
 def test_the_readme_names_every_command() -> None:
