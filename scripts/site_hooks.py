@@ -70,16 +70,23 @@ def place(path: str) -> str:
 
 
 def _listed(entry: Any) -> Any:
-    """A navigation entry; `Title: folder/` becomes the pages of that folder, the newest benchmark first."""
+    """A navigation entry. A folder by itself stands for its pages but the first, `Title: folder/` for all of them."""
     if not isinstance(entry, dict):
         return entry
     [(title, value)] = entry.items()
-    if not isinstance(value, str) or not value.endswith("/"):
-        return entry
-    pages = sorted(page.name for page in (ROOT / "docs" / value).glob("*.md") if page.name != "README.md")
-    if f"{value}README.md" == BENCHMARKS:
-        pages.reverse()
-    return {title: [f"{value}{name}" for name in ("README.md", *pages)]}
+    if isinstance(value, str):
+        return {title: [f"{value}README.md", *_pages_of(value)]} if value.endswith("/") else entry
+    return {title: [each for part in value for each in _parts(part)]}
+
+
+def _parts(entry: Any) -> list[Any]:
+    return _pages_of(entry) if isinstance(entry, str) and entry.endswith("/") else [_listed(entry)]
+
+
+def _pages_of(folder: str) -> list[str]:
+    """The pages of a folder, the newest benchmark first."""
+    pages = sorted(f"{folder}{page.name}" for page in (ROOT / "docs" / folder).glob("*.md") if page.name != "README.md")
+    return pages[::-1] if f"{folder}README.md" == BENCHMARKS else pages
 
 
 def _benchmarks() -> str:
