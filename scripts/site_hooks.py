@@ -32,7 +32,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what lies outside of docs/, and the list of benchmarks."""
     for name in ROOT_PAGES:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
-    files.append(File.generated(config, BENCHMARKS, content=_benchmarks()))
+    if files.get_file_from_path(BENCHMARKS) is None:
+        files.append(File.generated(config, BENCHMARKS, content=_benchmarks()))
     for page in [path for path in sources() if path.suffix == ".md"]:
         for target in LINK.findall(_prose(page.read_text())):
             found = posixpath.normpath(posixpath.join(page.parent.relative_to(ROOT).as_posix(), target))
@@ -84,15 +85,14 @@ def _parts(entry: Any) -> list[Any]:
 
 
 def _pages_of(folder: str) -> list[str]:
-    """The pages of a folder, the newest benchmark first."""
-    pages = sorted(f"{folder}{page.name}" for page in (ROOT / "docs" / folder).glob("*.md") if page.name != "README.md")
-    return pages[::-1] if f"{folder}README.md" == BENCHMARKS else pages
+    pages = sorted((ROOT / "docs" / folder).glob("*.md"))
+    return [f"{folder}{page.name}" for page in pages if page.name != "README.md"]
 
 
 def _benchmarks() -> str:
-    """The list of what was measured, the newest first."""
+    """The list of what was measured."""
     lines = ["# Benchmarks", "", "What was measured, planned and compared, with the setup and the misses of each.", ""]
-    for page in sorted((ROOT / "docs" / "benchmarks").glob("*.md"), reverse=True):
+    for page in sorted((ROOT / "docs" / "benchmarks").glob("*.md")):
         title = page.read_text().partition("\n")[0].removeprefix("# ")
         lines.append(f"- [{title}]({page.name})")
     return "\n".join(lines) + "\n"
