@@ -72,8 +72,9 @@ test-slurm test-browser test-gpu: test-%:
 	if [ $$code = 5 ]; then echo "This version has no $* tests: nothing was tested."; else exit $$code; fi
 
 .PHONY: bench
-bench: $(INSTALLED) ## measure, and write the pages in docs/benchmarks
+bench: $(INSTALLED) ## measure, and write rows and tables in docs/benchmarks
 	$(PY) -m pytest tests/benchmarks -s
+	PYTHONPATH=$(CURDIR)/tests $(PY) tests/benchmarks/tables.py
 
 .PHONY: baseline
 baseline: $(INSTALLED) ## compare plans, scripts, losses and stored runs of 80 jobs with the recorded ones

@@ -111,8 +111,8 @@ def _constant_row(name: str, entry: Mapping[str, Any]) -> str:
         shown = "; ".join(", ".join(f"{each:g}" for each in row) for row in value)
     else:
         shown = f"{value:.3g}"
-    page = source.removeprefix("docs/benchmarks/")
-    link = f"[{page.removesuffix('.md')}](../benchmarks/{page})" if page != source else source
+    page, _, section = source.partition("#")
+    link = f"[{section.replace('-', ' ')}](../{page.removeprefix('docs/')}#{section})" if section else source
     origin = f"{entry['measured_on']}, {entry['date']}: {link}"
     return f"| `{name}` | {shown} | {entry['unit']} | {origin} | {entry['meaning']} |\n"
 

@@ -22,7 +22,9 @@ def reference() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["job-spec.md", "cluster-profile.md", "commands.md", "megatron-performance-flags.md"])
+@pytest.mark.parametrize(
+    "name", ["job-spec.md", "cluster-profile.md", "commands.md", "fitted-constants.md", "megatron-performance-flags.md"]
+)
 def test_reference_page_is_not_stale(reference: ModuleType, name: str) -> None:
     assert (ROOT / "docs" / "reference" / name).read_text() == reference.pages()[name], "run `make docs`"
 

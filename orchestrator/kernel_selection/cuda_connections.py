@@ -21,6 +21,6 @@ def chosen_connections(offloads: bool, tp: int, cp: int) -> int:
     """One: work then begins in the order in which the host gave it, so that a collective comes before the products that
     are to hide it. In that one queue, though, a copy from the host's memory holds up what is computed behind it: a job
     that offloads activations, without tensor and context parallelism, has as many as CUDA has by itself
-    (docs/benchmarks/2026-11-26-h100.md).
+    (docs/benchmarks/results.md).
     """
     return _BY_CUDA if offloads and tp == cp == 1 else 1

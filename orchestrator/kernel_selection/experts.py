@@ -8,7 +8,7 @@ from orchestrator.spec.sections.runtime import Layers
 GROUPED_PRODUCTS = "NVTE_USE_CUTLASS_GROUPED_GEMM"
 """By which Transformer Engine (2.9 and later) is told to multiply all experts of a rank in one kernel, forward and for
 the gradients of tokens, on a Hopper GPU and in 16 bits. By itself it calls cuBLAS for each expert, whose search for an
-algorithm takes the host about 0.1 ms (docs/benchmarks/2026-11-27-experts.md).
+algorithm takes the host about 0.1 ms (docs/benchmarks/results.md).
 """
 _WIDTH = 8
 """Row widths must be multiples of this. For sums over no multiple of 128 it calls cuBLAS by itself."""

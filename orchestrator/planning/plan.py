@@ -117,7 +117,7 @@ def make_plan(job: JobSpec) -> Plan:
 
 
 def _time_notes(job: JobSpec) -> list[str]:
-    """What others published took longer than planned (docs/benchmarks/2026-11-25-published.md)."""
+    """What others published took longer than planned (docs/benchmarks/accuracy.md)."""
     unsure = []
     if job.model.has_experts:
         unsure.append("a step with experts")

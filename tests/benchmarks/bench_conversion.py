@@ -12,10 +12,8 @@ measured in turns, each in a fresh process, with what it reads out of the page c
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import resource
 import shutil
 import statistics
@@ -23,11 +21,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+from host_rows import Figure, save
+
 BLOCK = 4 << 20
 TARGET = 0.8
 JOB = """
@@ -191,70 +189,30 @@ def summary(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, flo
     return said
 
 
-WITH_OPTIMIZER = """that has an optimizer's state beside the weights (fp32 weights and both of
-  Adam's, six times as many bytes), as a training writes it. It reads the weights alone, compares each with its
-  CRC-32, cuts"""
-WEIGHTS_ALONE = """of weights alone, as an import writes it (an optimizer's state is not
-  read: see the page of the smaller model). It compares each weight with its CRC-32, cuts"""
-
-
-def page(found: dict[str, list[dict[str, float]]], said: dict[str, dict[str, float]], large: bool) -> str:
-    """The page of a measurement."""
-    cores = len(os.sched_getaffinity(0))
+def figures(said: dict[str, dict[str, float]]) -> list[Figure]:
+    """The rows of a measurement."""
     names = {"copy": "plain copy, fsync", "export": "`checkpoint export`", "import": "`checkpoint import`"}
-    rows = []
-    for way, name in names.items():
-        one = said[way]
-        figures = (f"{one['seconds']:.2f}", f"{one['rate'] / 1e6:.0f}", f"{one['share']:.2f}", f"{one['cpu']:.2f}")
-        more = (f"{one['peak'] / 1e9:.2f}", f"{one['command']:.1f}")
-        repeats = ", ".join(f"{each['seconds']:.2f}" for each in found[way])
-        rows.append(f"| {name} | {' | '.join((*figures, *more, repeats))} |")
-    table = "\n".join(rows)
-    loads = [one["load"] for ones in found.values() for one in ones]
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "megatron-core", "safetensors"))
-    export, taken = said["export"]["share"], said["import"]["share"]
-    title = "Exchange of 6.7 billion parameters with Hugging Face" if large else "Exchange with Hugging Face"
-    again = "bench_conversion.py --large" if large else "bench_conversion.py"
-    return f"""# {title}, {datetime.date.today()}
-
-**Export at {export:.2f} and import at {taken:.2f} times the bytes per second of a plain copy** of the same weights on
-the same disk, {said["copy"]["bytes"] / 1e9:.2f} GB in bf16.
-
-| way | seconds, median | MB/s | of a copy | CPU s | peak memory, GB | whole command, s | seconds of each repeat |
-|---|---|---|---|---|---|---|---|
-{table}
-
-## What was compared
-- *Plain copy*: the safetensors read and written 4 MB at a time by one thread, fsync at the end of each file.
-- *`checkpoint export`* of a checkpoint {WEIGHTS_ALONE if large else WITH_OPTIMIZER}
-  queries, keys and values and gates apart, writes safetensors of at most 1 GB, and makes them durable.
-- *`checkpoint import`*: the same the other way round; it writes torch's distributed format with a CRC-32 of each tensor
-  (torch's) and of each file (the commit marker's), and makes it durable.
-- Seconds are those of the conversion; the whole command also starts Python and imports torch and megatron-core.
-- In turns, each in a fresh process, its sources out of the page cache. {cores} threads, one for each core.
-- Peak memory includes torch's 0.3 GB and the pages of files that are mapped at the time; the weights are not held.
-
-What bounds a conversion where the disk does not is the CPU: one sum over every byte for an export and two for an import
-(3 to 6 GB/s on one core), a copy where parts are cut or joined, and the kernel's copy into the page cache. A plain copy
-has only the last. More cores share that work, a weight at a time.
-
-## Where
-{platform.system()} {platform.machine()}, {cores} cores, Python {platform.python_version()}, {packages}. Load average
-before each run: {min(loads):.1f} to {max(loads):.1f}; above {cores}, others were using the cores as well, and all ways
-took longer than they would alone.
-
-Measure again with `python tests/benchmarks/{again}`, with `--folder DIR` on another disk.
-"""
+    return [
+        (name, quantity, unit, f"{said[way][key] / scale:.{digits}f}")
+        for way, name in names.items()
+        for quantity, unit, key, scale, digits in (
+            ("time", "s", "seconds", 1, 2),
+            ("rate", "MB/s", "rate", 1e6, 0),
+            ("of a copy", "", "share", 1, 2),
+            ("CPU time", "s", "cpu", 1, 2),
+            ("peak memory", "GB", "peak", 1e9, 2),
+            ("whole command", "s", "command", 1, 1),
+        )
+    ]
 
 
 def main() -> int:
-    """Measure, write the page, and fail where neither the disk nor the CPU is what bounds an export."""
+    """Measure, keep the rows, and fail where neither the disk nor the CPU is what bounds an export."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="runs of each way (5)")
     parser.add_argument("--layers", type=int, default=12, help="layers of the model (12: 1.34 GB)")
     parser.add_argument("--large", action="store_true", help="a model of 6.7 billion parameters: 40 GB of disk")
     parser.add_argument("--folder", type=Path, help="a folder on the disk to measure; a temporary one by default")
-    parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the page (docs/benchmarks)")
     parser.add_argument("--way", choices=("make", "copy", "export", "import"), help=argparse.SUPPRESS)
     parser.add_argument("there", nargs="?", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -265,9 +223,11 @@ def main() -> int:
         layers = LARGE_LAYERS if options.large else options.layers
         found = compare(Path(folder), options.repeats, layers, options.large)
     said = summary(found)
-    target = options.pages / f"{datetime.date.today()}-conversion{'-7b' if options.large else ''}.md"
-    target.write_text(page(found, said, options.large))
-    print(f"export at {said['export']['share']:.2f}, import at {said['import']['share']:.2f} of a copy; wrote {target}")
+    loads = [one["load"] for ones in found.values() for one in ones]
+    repeats = [[one["seconds"] for one in ones] for ones in found.values()]
+    benchmark = "conversion-7b" if options.large else "conversion"
+    save(benchmark, figures(said), loads, ("torch", "megatron-core", "safetensors"), repeats)
+    print(f"export at {said['export']['share']:.2f}, import at {said['import']['share']:.2f} of a copy")
     busy = {way: each["cpu"] / each["seconds"] / len(os.sched_getaffinity(0)) for way, each in said.items()}
     return 0 if all(said[way]["share"] >= TARGET or busy[way] >= TARGET for way in ("export", "import")) else 1
 

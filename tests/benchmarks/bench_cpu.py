@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import importlib
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from host_rows import Figure, save
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs" / "benchmarks"
 TARGET = 0.9
 WARM_UP = 5
 SAME = 2e-5
@@ -245,60 +242,33 @@ def found(steps: int) -> dict[str, Any]:
     return {**result, "medians": medians, "ratio": medians["theirs"] / medians["ours"], "load": os.getloadavg()[0]}
 
 
-def page(result: dict[str, Any]) -> str:
-    """The page of a measurement."""
-    rows = "\n".join(
-        f"| {name} | {result['medians'][way] * 1e3:.1f} | {spread(result[way])} "
-        f"| {result['tokens'] / result['medians'][way]:,.0f} |"
-        for way, name in (("ours", "`orchestrator run`, TP 1"), ("theirs", "plain PyTorch"))
-    )
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "megatron-core"))
-    first, last = (tuple(losses[step] for losses in result["losses"]) for step in (0, -1))
-    ratio, tokens, threads = f"{result['ratio']:.2f}", result["tokens"], result["threads"]
-    return f"""# The CPU against a plain loop, {datetime.date.today()}
-
-**{ratio} times the tokens per second** of a plain PyTorch loop of the quickstart's model, on the same cores.
-
-| | ms per step, median | first and last decile | tokens/s |
-|---|---|---|---|
-{rows}
-
-- The model of `jobs/quickstart.yaml` in fp32, {tokens} tokens a step, {len(result["ours"])} steps of each after
-  {WARM_UP}, in turns in one process with {threads} threads (`tests/benchmarks/bench_cpu.py`).
-- The plain loop: `nn.Linear`, `scaled_dot_product_attention`, `rms_norm`, `cross_entropy`, a fused `AdamW`,
-  `clip_grad_norm_`, a `DataLoader` over the same samples. It logs nothing. Ours is the training loop with its metrics,
-  without evaluation and checkpoints.
-- Both began with the same weights. Losses, ours and the plain loop's: {first[0]:.6f} and {first[1]:.6f} in the first
-  step, {last[0]:.6f} and {last[1]:.6f} in the last; no step's differ by more than {SAME:g} of them.
-
-{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()},
-{packages}. Load average at the end: {result["load"]:.1f}; above {threads}, others were using the cores as well, which
-the turns make the same for both.
-
-Measure again with `make bench`.
-"""
-
-
-def spread(seconds: Sequence[float]) -> str:
-    """The first and the last decile in ms."""
-    deciles = statistics.quantiles(seconds, n=10)
-    return f"{deciles[0] * 1e3:.1f} to {deciles[-1] * 1e3:.1f}"
+def figures(result: dict[str, Any]) -> list[Figure]:
+    """The rows of a measurement."""
+    rows: list[Figure] = []
+    for way, name in (("ours", "`orchestrator run`, TP 1"), ("theirs", "plain PyTorch")):
+        deciles = statistics.quantiles(result[way], n=10)
+        median = result["medians"][way]
+        rows += [
+            (name, "time of a step", "ms", f"{median * 1e3:.1f}"),
+            (name, "first decile", "ms", f"{deciles[0] * 1e3:.1f}"),
+            (name, "last decile", "ms", f"{deciles[-1] * 1e3:.1f}"),
+            (name, "tokens", "1/s", f"{result['tokens'] / median:.0f}"),
+        ]
+    return rows
 
 
 def main() -> int:
-    """Measure; write the page, or print JSON; fail below the target."""
+    """Measure; keep the rows, or print JSON; fail below the target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, help="steps of each (200)")
-    parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the page (docs/benchmarks)")
-    parser.add_argument("--json", action="store_true", help="print what was found, and write no page")
+    parser.add_argument("--json", action="store_true", help="print what was found, and keep nothing")
     options = parser.parse_args()
     result = found(options.steps + WARM_UP)
     if options.json:
         print(json.dumps(result))
         return 0
-    target = options.pages / f"{datetime.date.today()}-cpu.md"
-    target.write_text(page(result))
-    print(f"{result['ratio']:.2f} times a plain loop; wrote {target}")
+    save("cpu", figures(result), [result["load"]], ("torch", "megatron-core"))
+    print(f"{result['ratio']:.2f} times a plain loop")
     return 0 if result["ratio"] >= TARGET else 1
 
 

@@ -1,4 +1,4 @@
-"""Tokens per second out of a blended data set, beside what an H200 eats.
+"""Tokens per second out of a blended data set, beside what an H200 consumes.
 
 Three data sets of 20 million tokens each, written for the purpose, are blended as a job's `data.blend` says and read as
 its rank reads them: megatron-core's GPTDataset, a loader with so many workers, micro-batches of 4 sequences of 4,096
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
-import platform
 import resource
 import statistics
 import struct
@@ -23,21 +21,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy
+from host_rows import Figure, save
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs" / "benchmarks"
 JOB = ROOT / "jobs" / "benchmarks" / "gpt-1.7b.yaml"
 SOURCES = {"web": (0.6, 20_000_000), "code": (0.3, 20_000_000), "books": (0.1, 20_000_000)}
 """Weight in the blend, and tokens."""
-EATEN = 61_200
-"""Tokens per second and GPU: 1.7B, 4x4, FP8, on an H200 (docs/benchmarks/2026-11-21-parallelism-h200.md: 1,071 ms)."""
+CONSUMED = 61_200
+"""Tokens per second and GPU: 1.7B, 4x4, FP8, on an H200 in 1,071 ms (docs/benchmarks/data/steps.csv)."""
 TARGET = 10.0
-"""Two workers are to give so many times what is eaten: a rank of a small model eats more."""
+"""Two workers are to give so many times what is consumed: a rank of a small model consumes more."""
 MICRO, LENGTH = 4, 4096
 STEPS, PACED = 300, 30
 INT32 = 4
@@ -103,7 +100,7 @@ def measure(folder: Path, workers: int) -> dict[str, Any]:
     assert batch["tokens"].shape == (MICRO, LENGTH)
     waits = []
     for _ in range(PACED):
-        time.sleep(MICRO * LENGTH / EATEN)
+        time.sleep(MICRO * LENGTH / CONSUMED)
         started = time.perf_counter()
         next(batches)
         waits.append(time.perf_counter() - started)
@@ -142,55 +139,26 @@ def compare(repeats: int) -> list[dict[str, Any]]:
     return [{**one, "built": built} for one in best]
 
 
-def page(rows: list[dict[str, Any]], repeats: int) -> str:
-    """The page of a measurement."""
-    table = "\n".join(
-        f"| {one['workers']} | {one['rate'] / 1e6:.1f} | {one['rate'] / EATEN:.0f} | {one['own_ms']:.2f} "
-        f"| {one['workers_cpu_ms']:.2f} | {one['wait_ms']:.2f} | {one['longest_ms']:.2f} |"
+def figures(rows: list[dict[str, Any]]) -> list[Figure]:
+    """The rows of a measurement."""
+    return [
+        (f"{one['workers']} workers", quantity, unit, value)
         for one in rows
-    )
-    tokens = sum(tokens for _, tokens in SOURCES.values()) / 1e6
-    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch", "megatron-core"))
-    times = f"{rows[-1]['rate'] / EATEN:.0f}"
-    rate = f"{rows[-1]['rate'] / 1e6:.1f}"
-    every = f"{MICRO * LENGTH / EATEN * 1e3:.0f}"
-    small = 0.5 * 989e12 / (6 * 345e6)
-    return f"""# Input, {datetime.date.today()}
-
-**Two workers give {rate} million tokens per second: {times} times what the hungriest rank measured on an H200 eats.**
-
-| workers | million tokens/s | times what is eaten | CPU ms per micro-batch | of the workers | wait, ms | longest |
-|---|---|---|---|---|---|---|
-{table}
-
-- A blend of three data sets, {tokens:.0f} million tokens of four bytes, read as a rank of
-  `jobs/benchmarks/gpt-1.7b.yaml` reads it: micro-batches of {MICRO} sequences of {LENGTH:,} tokens
-  (`tests/benchmarks/bench_input.py`). Workers are
-  `data.num_workers` of each rank; on a GPU 2 where nothing is said.
-- CPU time of the training process for a micro-batch, and of its workers together.
-- "Wait" is what the training process waits for a micro-batch when it takes one every {every} ms, as the hungriest rank
-  does: median and longest of {PACED}. A GPU has its kernels queued meanwhile.
-- Eaten: {EATEN:,} tokens/s and GPU, 1.7B 4x4 in FP8 ([1,071 ms per step](2026-11-21-parallelism-h200.md)). In bf16 the
-  hungriest row of [2026-11-22](2026-11-22-h200.md) is 1.7B 4x4 with 44,400, and of 7.1B under TP2 DP2 each rank reads
-  22,600. A 345M model at half of the peak would eat about {round(small, -4):,.0f}.
-- Opening the blend took {rows[0]["built"]:.2f} s with its sample indices to be built, {rows[-1]["opened"]:.2f} s with
-  these found.
-- [Tokenization](2026-11-20-tokenize.md) with two workers gives 4.03 million tokens/s, {4.03e6 / EATEN:.0f} times what
-  is eaten.
-
-{platform.system()} {platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()},
-{packages}. The best of {repeats} runs each; load average at the end {os.getloadavg()[0]:.1f}: above 2, others were
-using the cores as well.
-
-Measure again with `make bench`.
-"""
+        for quantity, unit, value in (
+            ("tokens", "million/s", f"{one['rate'] / 1e6:.1f}"),
+            ("times what is consumed", "", f"{one['rate'] / CONSUMED:.0f}"),
+            ("CPU time of a micro-batch", "ms", f"{one['own_ms']:.2f}"),
+            ("CPU time of the workers", "ms", f"{one['workers_cpu_ms']:.2f}"),
+            ("wait, median", "ms", f"{one['wait_ms']:.2f}"),
+            ("wait, longest", "ms", f"{one['longest_ms']:.2f}"),
+        )
+    ]
 
 
 def main() -> int:
-    """Measure, write the page, and fail where two workers give too little."""
+    """Measure, keep the rows, and fail where two workers give too little."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3, help="runs of each (3)")
-    parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the page (docs/benchmarks)")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("folder", nargs="?", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -200,10 +168,9 @@ def main() -> int:
         print(json.dumps(found))
         return 0
     rows = compare(options.repeats)
-    target = options.pages / f"{datetime.date.today()}-input.md"
-    target.write_text(page(rows, options.repeats))
-    print(f"{rows[-1]['rate'] / 1e6:.1f} million tokens/s; wrote {target}")
-    return 0 if rows[-1]["rate"] >= TARGET * EATEN else 1
+    save("input", figures(rows), os.getloadavg()[:1], ("numpy", "torch", "megatron-core"))
+    print(f"{rows[-1]['rate'] / 1e6:.1f} million tokens/s")
+    return 0 if rows[-1]["rate"] >= TARGET * CONSUMED else 1
 
 
 if __name__ == "__main__":

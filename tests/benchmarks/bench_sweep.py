@@ -1,5 +1,5 @@
 """How long `orchestrator sweep run --dry-run` takes for a thousand cells: expanding, checking and planning each,
-rendering its batch script, and the script of the array. Writes a page to docs/benchmarks.
+rendering its batch script, and the script of the array. Keeps its rows in docs/benchmarks/data.
 
     python tests/benchmarks/bench_sweep.py [REPEATS]
 """
@@ -7,32 +7,31 @@ rendering its batch script, and the script of the array. Writes a page to docs/b
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
+
+from host_rows import Figure, save
 
 CELLS = 1000
 MOST_SECONDS = 10.0
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 BASE = Path(__file__).resolve().parents[2] / "jobs" / "benchmarks" / "gpt-1.7b.yaml"
 
 
 def main() -> int:
-    """Measure, write the page; 1 when it took too long."""
+    """Measure, keep the rows; 1 when it took too long."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
         measured = [measure(folder) for _ in range(repeats + 1)][1:]  # the first one fills the disk's cache
-    page = PAGES / f"{date.today()}-sweep.md"
-    page.write_text(describe(measured))
-    print(page.read_text())
+    rows = figures(measured)
+    save("sweep", rows, [load for _, _, load in measured], repeats=[[took for took, _, _ in measured]])
+    print(*rows, sep="\n")
     return 0 if statistics.median(seconds for seconds, _, _ in measured) < MOST_SECONDS else 1
 
 
@@ -64,32 +63,11 @@ def measure(folder: Path) -> tuple[float, float, float]:
     return seconds, cpu, load
 
 
-def describe(measured: list[tuple[float, float, float]]) -> str:
-    """The page."""
-    seconds = [took for took, _, _ in measured]
-    median, cpu = statistics.median(seconds), statistics.median(used for _, used, _ in measured)
-    load = f"{min(load for _, _, load in measured):.1f} to {max(load for _, _, load in measured):.1f}"
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return f"""# A thousand cells, {date.today()}
-
-**{median:.2f} seconds** for `orchestrator sweep run --dry-run` over {CELLS} cells:
-{median / CELLS * 1000:.1f} ms for each ({cpu:.2f} CPU seconds in all). Bar: under {MOST_SECONDS:g} seconds.
-
-Each repeat: {", ".join(f"{took:.2f}" for took in seconds)} seconds.
-
-## What was measured
-- The whole command from its start to its end, in a fresh process: a grid of 1,500 combinations over
-  `jobs/benchmarks/gpt-1.7b.yaml`, of which a condition keeps {CELLS}.
-- For each cell: merging, typing and checking the spec, its configuration hash, the plan, the limits of a cluster
-  profile, and the batch script that its task would run. For all: the script of the array, by submitit in a process of
-  its own.
-- Not counted, because a dry run does not do it: making {CELLS} run directories and calling `sbatch`.
-
-## Where
-{machine}. Load average before each run: {load}; above {os.cpu_count()}, others were using the cores as well.
-
-Measure again with `make bench`.
-"""
+def figures(measured: list[tuple[float, float, float]]) -> list[Figure]:
+    """The rows of a measurement."""
+    case = f"`orchestrator sweep run --dry-run`, {CELLS:,} cells"
+    seconds, cpu = (statistics.median(each[index] for each in measured) for index in (0, 1))
+    return [(case, "time", "s", f"{seconds:.2f}"), (case, "CPU time", "s", f"{cpu:.2f}")]
 
 
 if __name__ == "__main__":

@@ -12,12 +12,10 @@ Libraries are imported where they are used: workers import this file again, and 
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib
 import json
 import multiprocessing
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -25,13 +23,11 @@ import sys
 import sysconfig
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 WORKERS = 2
 CHUNK_SIZE = 32
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 EXCLUDED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "__pycache__"}
 
 encoder: Any = None
@@ -174,67 +170,25 @@ def compare(folder: Path, repeats: int, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def page(result: dict[str, Any]) -> str:
-    """The page of a measurement."""
-    tokens, text, loads = result["tokens"], result["text_bytes"], result["loads"]
-    rows = "\n".join(
-        f"| {name} | {result['medians'][way]:.2f} | {tokens / result['medians'][way] / 1e6:.2f} "
-        f"| {text / result['medians'][way] / 1e6:.1f} | {result['cpu'][way]:.2f} "
-        f"| {', '.join(f'{s:.2f}' for s in result['seconds'][way])} |"
+def figures(result: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """The rows of a measurement."""
+    return [
+        (name, quantity, unit, value)
         for way, name in (("reference", "one document at a time"), ("ours", "`orchestrator data tokenize`"))
-    )
-    packages = ", ".join(f"{name} {version(name)}" for name in ("tokenizers", "numpy", "torch", "megatron-core"))
-    return f"""# Tokenization, {datetime.date.today()}
-
-**{result["ratio"]:.2f} times the tokens per second** of Megatron-LM's way of working, with the same output to the byte.
-
-| way | seconds, median | million tokens/s | MB/s | CPU seconds, median | seconds of each repeat |
-|---|---|---|---|---|---|
-{rows}
-
-## What was compared
-- *One document at a time*: the way of `tools/preprocess_data.py`, written from its description in
-  `tests/benchmarks/bench_tokenize.py`. A pool of {WORKERS} processes, `imap` with a chunk size of {CHUNK_SIZE}; each
-  document is encoded by itself and comes back as a list; the parent adds it to megatron-core's `IndexedDatasetBuilder`.
-- *`orchestrator data tokenize`* with `--workers {WORKERS}`: chunks of about half a megabyte, ids as bytes, and for a
-  byte-level BPE with GPT-2's way of cutting words a table of the words met before
-  (`orchestrator/data/tokenizers/token_cache.py`).
-- Both call the `tokenizers` library itself and not transformers on top of it, which would be slower.
-- Text: the source of Python's standard library without tests, {result["documents"]} documents, {text / 1e6:.1f} MB,
-  {tokens / 1e6:.2f} million tokens. Tokenizer: a byte-level BPE of {result["vocab_size"]} tokens learnt from it.
-- In turns, each in a fresh process bound to {WORKERS} cores. Counted: starting the workers, loading the tokenizer,
-  reading, encoding, writing. Not counted: importing the libraries in the main process.
-- After every repeat the `.bin` and `.idx` files of both were compared and were equal.
-
-## Where
-{platform.system()} {platform.machine()}, {cpu_name()}, {len(os.sched_getaffinity(0))} cores, Python
-{platform.python_version()}, {packages}. Load average before each run: {loads[0]:.1f} to {loads[1]:.1f}; above
-{WORKERS}, others were using the cores as well, and both ways took longer than they would alone; the CPU seconds, over
-all processes of a way, say what each costs.
-
-The table serves tokenizers that cut words as GPT-2, Llama 3, Qwen 2 or BERT do. Others go through their library in
-batches; they were not measured.
-
-Measure again with `make bench`.
-"""
-
-
-def cpu_name() -> str:
-    """The processor's name, where Linux gives one."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return "unknown processor"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown processor"
+        for quantity, unit, value in (
+            ("time", "s", f"{result['medians'][way]:.2f}"),
+            ("tokens", "million/s", f"{result['tokens'] / result['medians'][way] / 1e6:.2f}"),
+            ("text", "MB/s", f"{result['text_bytes'] / result['medians'][way] / 1e6:.1f}"),
+            ("CPU time", "s", f"{result['cpu'][way]:.2f}"),
+        )
+    ]
 
 
 def main() -> int:
-    """Measure, write the page, and fail below twice the reference."""
+    """Measure, keep the rows, and fail below twice the reference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="runs of each way (5)")
     parser.add_argument("--vocab-size", type=int, default=8192, help="size of the tokenizer (8192)")
-    parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the page (docs/benchmarks)")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("files", nargs="*", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -243,10 +197,11 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         result = compare(Path(folder), options.repeats, options.vocab_size)
-    target = options.pages / f"{datetime.date.today()}-tokenize.md"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page(result))
-    print(f"{result['ratio']:.2f} times the reference; wrote {target}")
+    from host_rows import save
+
+    packages = ("tokenizers", "numpy", "torch", "megatron-core")
+    save("tokenize", figures(result), result["loads"], packages, list(result["seconds"].values()))
+    print(f"{result['ratio']:.2f} times the reference")
     return 0 if result["ratio"] >= 2 else 1
 
 

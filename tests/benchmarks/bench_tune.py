@@ -1,4 +1,4 @@
-"""How long `orchestrator tune` searches, from one machine to thousands of GPUs. Writes a page to docs/benchmarks.
+"""How long `orchestrator tune` searches, from one machine to thousands of GPUs. Keeps its rows in docs/benchmarks/data.
 
 python tests/benchmarks/bench_tune.py [REPEATS]
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -15,9 +14,10 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
+
+from host_rows import Figure, save
 
 MOST_SECONDS = 20.0
 """The bar, for 70B on 1,024 GPUs."""
@@ -30,7 +30,6 @@ ROWS = (
     ("gpt-462b", 6144, 3072, "H100"),
 )
 """Model, GPUs, global batch, GPU."""
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 JOB = """\
 name: {model}
 model: {{preset: {model}}}
@@ -57,21 +56,26 @@ class Row:
     words: str
 
     @property
-    def line(self) -> str:
-        """A row of the table."""
-        took = f"{statistics.median(self.seconds):.2f} | {self.cpu:.2f} | {self.fitting + self.lost:,}"
-        return f"| {self.model} | {self.gpus:,} {self.gpu} | {self.batch:,} | {took} | {self.words} |"
+    def figures(self) -> list[Figure]:
+        """Its rows."""
+        case = f"{self.model} on {self.gpus:,} {self.gpu}, global batch {self.batch:,}"
+        return [
+            (case, "time", "s", f"{statistics.median(self.seconds):.2f}"),
+            (case, "CPU time", "s", f"{self.cpu:.2f}"),
+            (case, "layouts", "", str(self.fitting + self.lost)),
+            (case, "found", "", self.words),
+        ]
 
 
 def main() -> int:
-    """Measure, write the page; 1 when the 70B search took too long."""
+    """Measure, keep the rows; 1 when the 70B search took too long."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
         rows = [measure(Path(name), *row, repeats) for row in ROWS]
-    page = PAGES / f"{date.today()}-tuner.md"
-    page.write_text(describe(rows, load))
-    print(page.read_text())
+    figures = [figure for row in rows for figure in row.figures]
+    save("tune", figures, [load], repeats=[row.seconds for row in rows])
+    print(*figures, sep="\n")
     [bar] = [row for row in rows if (row.model, row.gpus) == ("gpt-70b", 1024)]
     return 0 if statistics.median(bar.seconds) < MOST_SECONDS else 1
 
@@ -102,34 +106,6 @@ def _words(best: dict[str, Any]) -> str:
     if runtime["recompute_granularity"] == "full":
         words += f", {runtime['recompute_num_layers']} layers recomputed ({runtime['recompute_method']})"
     return f"{words}: {best['mfu']:.1%} MFU"
-
-
-def describe(rows: list[Row], load: float) -> str:
-    """The page."""
-    [bar] = [row for row in rows if (row.model, row.gpus) == ("gpt-70b", 1024)]
-    lines = "\n".join(row.line for row in rows)
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return f"""# The tuner's search, {date.today()}
-
-**{statistics.median(bar.seconds):.2f} seconds** for `orchestrator tune` with 70B parameters on 1,024 GPUs, the whole
-command. Bar: under {MOST_SECONDS:g} seconds.
-
-| model | GPUs | global batch | seconds | CPU seconds | layouts | found (predicted) |
-|---|---|---|---|---|---|---|
-{lines}
-
-## What was measured
-- The whole command from its start to its end, in a fresh process, on one core; the median of {len(bar.seconds)}.
-- "layouts" counts what was considered: those that fit, and what was left out with a reason. Degrees that are not legal,
-  or whose leanest layout does not fit, count once, whatever else could have been combined with them.
-- What was found is a prediction, for Transformer Engine's layers. How good predictions are is on the pages about memory
-  and time.
-
-## Where
-{machine}. Load average before: {load:.1f}; above {os.cpu_count()}, others were using the cores as well.
-
-Measure again with `make bench`.
-"""
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.benchmark_data import record
 from support.pages import table, write_or_check
 from support.shipped import SHIPPED
 
@@ -29,18 +30,22 @@ COMMUNICATION = ("tensor_parallel", "pipeline_transfer", "data_parallel")
 """Of these counts what nothing hides, even where all is hidden that can be: the last bucket's reduction, say."""
 
 
+Measured = tuple[str, str]
+"""Setup and name of a row of docs/benchmarks/data/steps.csv."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """A row of the bars. `plain`: plain megatron-core's ms per step with Transformer Engine, and with torch's attention
-    (compiled where that was measured); `ours`: ms per step and the page that has them.
+    """A row of the bars. `plain`: plain megatron-core's steps with Transformer Engine, and with torch's attention
+    (compiled where that was measured); `ours`: this project's.
     """
 
     name: str
     job: str
     settings: Mapping[str, object]
     bar: float
-    plain: tuple[float | None, float | None]
-    ours: tuple[float, str] | None
+    plain: tuple[Measured | None, Measured | None] = (None, None)
+    ours: Measured | None = None
 
 
 def _layout(gpus: int, tp: int, pp: int, micro: int, sequences: int) -> dict[str, object]:
@@ -56,19 +61,79 @@ def _layout(gpus: int, tp: int, pp: int, micro: int, sequences: int) -> dict[str
 
 LAST_14 = {"parallelism.num_layers_in_last_pipeline_stage": 14}
 FP8 = {"precision.fp8": "{}"}
-_DAY, _PROFILES = "2026-11-22-h200.md", "2026-11-21-h200-profiles.md"
-_ROTATED = "2026-11-23-h200-4.md"
+EARLIER, ROTATED = "2026-11-20-earlier", "2026-11-23-h200-4"
+PAIR, PAIR_IN_FP8 = "7.1B, 2 GPUs, TP2 SP, 4x1, bf16", "7.1B, 2 GPUs, TP2 SP, 4x1, FP8"
 ROWS = (
-    Row("1.7B, 1 GPU, 4x1", "gpt-1.7b", _layout(1, 1, 1, 4, 4), 56, (382, 373), (307.0, _ROTATED)),
-    Row("1.7B, DP4, 4x1", "gpt-1.7b", _layout(4, 1, 1, 4, 16), 56, (394, 372), None),
-    Row("7.1B, TP2, 4x1", "gpt-7.1b", _layout(2, 2, 1, 4, 4), 55, (706, None), (636.5, _ROTATED)),
-    Row("7.1B, TP2 DP2, 4x1", "gpt-7.1b", _layout(4, 2, 1, 4, 8), 55, (779, 809), (726, _DAY)),
-    Row("7.1B, DP4, 2x1 (that batch without TP)", "gpt-7.1b", _layout(4, 1, 1, 2, 8), 58, (None, None), None),
-    Row("16B, TP4, 4x1", "gpt-16b", _layout(4, 4, 1, 4, 4), 55, (871, 940), None),
-    Row("7.1B, TP2 PP2, 1x16", "gpt-7.1b", {**_layout(4, 2, 2, 1, 16), **LAST_14}, 50, (1906, 1896), (1779, _PROFILES)),
-    Row("1.7B, 1 GPU, 4x1, FP8", "gpt-1.7b", {**_layout(1, 1, 1, 4, 4), **FP8}, 68, (321, None), (244.4, _ROTATED)),
-    Row("7.1B, TP2, 4x1, FP8", "gpt-7.1b", {**_layout(2, 2, 1, 4, 4), **FP8}, 75, (501, None), (446.1, _ROTATED)),
-    Row("7.1B, TP2 DP2, 4x1, FP8", "gpt-7.1b", {**_layout(4, 2, 1, 4, 8), **FP8}, 75, (572, None), None),
+    Row(
+        "1.7B, 1 GPU, 4x1",
+        "gpt-1.7b",
+        _layout(1, 1, 1, 4, 4),
+        56,
+        ((EARLIER, "1.7B 4x1 TE"), (EARLIER, "1.7B 4x1, each layer compiled")),
+        (ROTATED, "1.7B 4x1 TE, ours, rotated at once"),
+    ),
+    Row(
+        "1.7B, DP4, 4x1",
+        "gpt-1.7b",
+        _layout(4, 1, 1, 4, 16),
+        56,
+        ((EARLIER, "1.7B DP4 4x1 TE"), (EARLIER, "1.7B DP4 4x1, each layer compiled")),
+    ),
+    Row(
+        "7.1B, TP2, 4x1",
+        "gpt-7.1b",
+        _layout(2, 2, 1, 4, 4),
+        55,
+        (("2026-11-23-h200-3", PAIR), None),
+        (ROTATED, "7.1B TP2 4x1 TE, ours, rotated at once"),
+    ),
+    Row(
+        "7.1B, TP2 DP2, 4x1",
+        "gpt-7.1b",
+        _layout(4, 2, 1, 4, 8),
+        55,
+        ((EARLIER, "7.1B TP2 DP2 4x1 TE"), (EARLIER, "7.1B TP2 DP2 4x1 torch")),
+        ("2026-11-22-h200", "gpt-7.1b TP2 PP1 DP2 SP 4x1 TE"),
+    ),
+    Row("7.1B, DP4, 2x1 (that batch without TP)", "gpt-7.1b", _layout(4, 1, 1, 2, 8), 58),
+    Row(
+        "16B, TP4, 4x1",
+        "gpt-16b",
+        _layout(4, 4, 1, 4, 4),
+        55,
+        ((EARLIER, "16B TP4 4x1 TE"), (EARLIER, "16B TP4 2x2 torch")),
+    ),
+    Row(
+        "7.1B, TP2 PP2, 1x16",
+        "gpt-7.1b",
+        {**_layout(4, 2, 2, 1, 16), **LAST_14},
+        50,
+        ((EARLIER, "7.1B TP2 PP2 1x16 TE"), (EARLIER, "7.1B TP2 PP2 1x16 torch")),
+        ("2026-11-21-h200-profiles", "gpt-7.1b TP2 PP2 DP1 SP 1x16 torch"),
+    ),
+    Row(
+        "1.7B, 1 GPU, 4x1, FP8",
+        "gpt-1.7b",
+        {**_layout(1, 1, 1, 4, 4), **FP8},
+        68,
+        ((EARLIER, "1.7B 4x1 TE, FP8"), None),
+        (ROTATED, "1.7B, 1 GPU, 4x1, FP8"),
+    ),
+    Row(
+        "7.1B, TP2, 4x1, FP8",
+        "gpt-7.1b",
+        {**_layout(2, 2, 1, 4, 4), **FP8},
+        75,
+        (("2026-11-23-h200-3", PAIR_IN_FP8), None),
+        (ROTATED, PAIR_IN_FP8),
+    ),
+    Row(
+        "7.1B, TP2 DP2, 4x1, FP8",
+        "gpt-7.1b",
+        {**_layout(4, 2, 1, 4, 8), **FP8},
+        75,
+        ((EARLIER, "7.1B TP2 DP2 4x1 TE, FP8"), None),
+    ),
 )
 
 
@@ -140,14 +205,20 @@ def _beside(row: Row, it: Least) -> list[str]:
     def shown(ms: float | None) -> str:
         return "-" if ms is None else f"{ms:,.0f} ({it.share(ms / 1e3):.1f} %)"
 
-    ours = "-" if row.ours is None else f"[{shown(row.ours[0])}]({row.ours[1]})"
-    best = min((ms for ms in (row.ours[0] if row.ours else None, *row.plain) if ms is not None), default=None)
+    ours, *plain = _measured(row.ours, "orchestrator"), *(_measured(each, "megatron-core") for each in row.plain)
+    best = min((ms for ms in (ours, *plain) if ms is not None), default=None)
     bar_ms = 1e3 * it.seconds * it.share(it.seconds) / row.bar
     to_do = "-" if best is None else f"{best - bar_ms:,.0f} ms" if best > bar_ms else "met"
+    day = f" on {record('setups', setup=row.ours[0])['date']}" if row.ours else ""
     return [
-        *(row.name, shown(1e3 * it.seconds), f"{bar_ms:,.0f} ({row.bar:g} %)", ours, shown(1e3 * it.planned)),
-        *(shown(row.plain[0]), shown(row.plain[1]), to_do),
+        *(row.name, shown(1e3 * it.seconds), f"{bar_ms:,.0f} ({row.bar:g} %)", shown(ours) + day),
+        *(shown(1e3 * it.planned), *map(shown, plain), to_do),
     ]
+
+
+def _measured(row: Measured | None, software: str) -> float | None:
+    """Milliseconds of a step."""
+    return None if row is None else float(record("steps", setup=row[0], row=row[1], software=software)["ms"])
 
 
 def _ms(seconds: float) -> str:
@@ -164,10 +235,10 @@ FP8 too.
 {least}
 
 Every kernel as fast as a large one of its kind (matrix products at 0.83 of the peak before tiles are cut, and at 0.72
-where the GPU is at its [power limit](2026-11-24-h200-2.md); attention at 0.52 forward and 0.415 backward, memory
-traffic at 0.88 of 4.8 TB/s: what [profiles](2026-11-21-h200-profiles.md) showed), every byte moved once, nothing
-recomputed, communication hidden wherever a layer can compute meanwhile: "communication" is what is left of it. All of
-it at once is not reached by anybody; and kernels that are faster than those rates would raise it.
+where the GPU is at its [power limit](accuracy.md#the-power-limit); attention at 0.52 forward and 0.415 backward, memory
+traffic at 0.88 of 4.8 TB/s: [where these come from](accuracy.md#what-the-constants-rest-on)), every byte moved once,
+nothing recomputed, communication hidden wherever a layer can compute meanwhile: "communication" is what is left of it.
+All of it at once is not reached by anybody; and kernels that are faster than those rates would raise it.
 
 ## Beside what was measured, ms and per cent of the peak
 {measured}
@@ -178,7 +249,7 @@ torch.compile; 16B: 2x2). "To do" is from the fastest that was measured to the b
 have the bar of those with DP2. Ours of 7.1B on four GPUs are from before the cross entropy had kernels of its own and
 tensor parallelism overlapped, and with TP2 PP2 from stages of 15 layers each, as plain is; "least" and "planned" are
 of 16 and 14, which `plan` advises. At twice the batch without TP (7.1B, 2x2, torch's layers) 1,434 ms were
-[measured](2026-11-22-h200.md).
+[measured](accuracy.md#the-tuner).
 """
 
 

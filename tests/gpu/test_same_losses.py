@@ -34,15 +34,15 @@ FIRST_APART, LAST_APART = {"1.7b-fp8": 5e-3}, {"1.7b-fp8": 0.01}
 _FIRST, _LAST = 5e-4, 0.005
 """How far ours may be from the peer, relatively: in the first step, which the weights alone decide, and the means of
 the last ten steps; the rows that may be farther, by their names. One training at two layouts was up to 0.13 % from
-itself (the page of 2026-11-21), FP8 up to 0.9 % from bf16.
+itself (docs/benchmarks/results.md), FP8 up to 0.9 % from bf16.
 """
 _BEGINNING = 8
 """Steps: in bf16 losses were at most 2.2e-5 and norms 9e-5 apart in them."""
 _CALM_RATE = {"gpt-1.7b": 5e-5, "gpt-7.1b": 1.5e-5}
 """At which rounding does not grow: at 2e-4, warmed up in ten steps, the peer's own two runs of 1.7B ended 1.9 % apart,
-and here ours and the peer's 0.005 % (docs/benchmarks/2026-11-23-h200-6.md). Twice the width takes half the rate, and
+and here ours and the peer's 0.005 % (docs/benchmarks/results.md). Twice the width takes half the rate, and
 half the sequences in a step less: at 5e-5 two runs of ours of 7.1B ended 0.9 % apart, one of them after a loss of 4.0
-in place of 2.9 (docs/benchmarks/2026-11-25-h100-2.md).
+in place of 2.9 (docs/benchmarks/results.md).
 """
 COMPARED = ("1.7b", "1.7b-fp8", "1.7b-dp2", "1.7b-pp2-vp2", "7.1b-tp2", "7.1b-tp2-1x4", "7.1b-tp2-dp2")
 VARIANTS = {

@@ -4,13 +4,16 @@ torch's layers until 2026-11-24, which rotated queries and keys by torch.compile
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from orchestrator.planning.memory import layer, stages
+from orchestrator.planning.memory import estimate_memory, layer, stages
+from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
+from support.benchmark_data import Record
+from support.reference_times import measured_job
 
 BYTES_PER_LOGIT = 10
 """In its backward pass: the softmax and the compiler's copy of it to write to, in fp32, and the gradient in bf16."""
@@ -35,3 +38,13 @@ def plan_compiled_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         layer, "rotates_projection", lambda job, layers: layers == "transformer_engine" and own(job, layers)
     )
+
+
+def earlier_peaks(row: Record) -> list[float]:
+    """GiB of each stage of a row of memory.csv, as planned for such layers and such a loss."""
+    job = measured_job(row)
+    with pytest.MonkeyPatch.context() as patch:
+        plan_megatrons_loss(patch)
+        plan_compiled_rotation(patch)
+        memory = estimate_memory(job, vocabulary(job).padded_size, cast(Layers, row["layers"]))
+    return [stage.peak_bytes / 2**30 for stage in memory.stages]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -20,3 +21,11 @@ def write_or_check(path: Path, text: str) -> int:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """In Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
+
+
+_PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(page: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    """A page whose tables are as they are now: each stands between `<!-- table: NAME -->` and `<!-- end -->`."""
+    return _PLACE.sub(lambda found: f"{found[1]}{tables[found[2]]()}\n{found[3]}", page)

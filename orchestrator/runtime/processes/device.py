@@ -64,7 +64,7 @@ def select_device(choice: Literal["auto", "cuda", "cpu"], threads: int | None = 
 
 def grow_in_place(device: Device) -> None:
     """Have torch's allocator extend what it holds, in place of taking blocks of fixed sizes whose rests are of no use:
-    of 79 GiB up to 6 were such rests (docs/benchmarks/2026-11-25-h100.md). What the environment says goes before.
+    of 79 GiB up to 6 were such rests (docs/benchmarks/accuracy.md). What the environment says goes before.
 
     Call this before anything is on the GPU: some drivers refuse, WSL's and those of shared GPUs.
     """

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.benchmark_data import record
 from support.problems import codes
 
 from orchestrator.planning.forecast import forecast
@@ -21,13 +22,13 @@ from orchestrator.spec.loading import load_text
 
 GIB = 2**30
 TE = "transformer_engine"
-# Measured on H200s with megatron-core 0.16.1 and Transformer Engine 2.11, hybrid and delayed: preset, GPUs, TP,
-# micro-batches of 4, and for bf16 and FP8 milliseconds per step and GiB. The small model with this project's runtime
-# (docs/benchmarks/2026-11-24-h200-2.md), the other one with megatron-core's own.
+# On H200s with megatron-core 0.16.1 and Transformer Engine 2.11, hybrid and delayed: preset, GPUs, TP, micro-batches of
+# 4, and what was measured in bf16 and in FP8. The small model is of this project's runtime, the other one of
+# megatron-core's own.
 MEASURED = [
-    ("gpt-1.7b", 1, 1, 1, (311.3, 247.6), (58.2, 56.7)),
-    ("gpt-1.7b", 1, 1, 4, (1200.3, 940.3), (58.2, 56.7)),
-    ("gpt-7.1b", 4, 2, 1, (779, 572), (80.4, 81.4)),
+    ("gpt-1.7b", 1, 1, 1, "2026-11-24-h200-2", "1.7B 4x1 TE", "1.7B TE FP8 4x1"),
+    ("gpt-1.7b", 1, 1, 4, "2026-11-24-h200-2", "1.7B 4x4 TE", "1.7B TE FP8 4x4"),
+    ("gpt-7.1b", 4, 2, 1, "2026-11-20-earlier", "7.1B TP2 DP2 4x1 TE", "7.1B TP2 DP2 4x1 TE, FP8"),
 ]
 
 
@@ -58,7 +59,9 @@ def taken(each: JobSpec) -> tuple[float, float]:
 
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: f"{row[0]}-{row[3]}")
 def test_what_fp8_saves_is_what_was_measured(row: Any) -> None:
-    preset, gpus, tp, micro_batches, milliseconds, gib = row
+    preset, gpus, tp, micro_batches, setup, *names = row
+    measured = [record("steps", setup=setup, row=name) for name in names]
+    milliseconds, gib = ([float(each[key]) for each in measured] for key in ("ms", "peak_gib"))
     plain = taken(job(preset, gpus, tp, micro_batches))
     in_fp8 = taken(job(preset, gpus, tp, micro_batches, "precision.fp8.recipe=delayed"))
     assert in_fp8[0] / plain[0] == pytest.approx(milliseconds[1] / milliseconds[0], abs=0.03)
@@ -81,9 +84,13 @@ def test_recipes_differ_in_what_they_cast_and_share() -> None:
         recipe: taken(job("gpt-1.7b", 1, 1, 4, f"precision.fp8.recipe={recipe}"))[0]
         for recipe in ("delayed", "tensorwise", "blockwise")
     }
-    # Milliseconds of 4x4 on an H200 with an earlier runtime (docs/benchmarks/2026-11-21-parallelism-h200.md).
-    for recipe, measured in (("tensorwise", 1096), ("blockwise", 1160)):
-        assert several[recipe] / several["delayed"] == pytest.approx(measured / 1071, abs=0.015)
+    # 4x4 on an H200 with an earlier runtime.
+    measured = {
+        recipe: float(record("steps", setup="2026-11-21-parallelism-h200", row=f"1.7B 4x4 TE, {recipe}")["ms"])
+        for recipe in several
+    }
+    for recipe in ("tensorwise", "blockwise"):
+        assert several[recipe] / several["delayed"] == pytest.approx(measured[recipe] / measured["delayed"], abs=0.015)
     assert gib["tensorwise"] == gib["blockwise"] < gib["delayed"], "the attention's output is kept once"
 
 

@@ -67,7 +67,7 @@ H200_RATES = {
     (16384, 8192, 2048): ((0.03, 647e12), (0.0, 760e12)),
     (4096, 4096, 4096): ((0.03, 673e12), (0.0, 779e12)),
 }
-"""As seen on an idle one (docs/benchmarks/2026-11-24-h200-3.md)."""
+"""As seen on an idle one (docs/benchmarks/accuracy.md, "The power limit")."""
 
 
 def test_bursts_are_undisturbed_and_loops_at_the_power_limit(monkeypatch: pytest.MonkeyPatch) -> None:

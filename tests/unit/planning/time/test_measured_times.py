@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from support.benchmark_data import records
 from support.reference_times import (
     GPT2_VOCAB,
     PADDED_VOCAB,
     PUBLISHED_KERNELS,
     PublishedRow,
     Row,
-    captured_rows,
-    h200_rows,
-    host_bound_rows,
     job_of,
-    offloading_rows,
-    other_h100s_rows,
-    own_rows,
+    measured_rows,
     published_rows,
-    shared_sequence_rows,
-    slow_host_rows,
-    two_h100s_rows,
 )
 
 from orchestrator.planning.hardware import Device, shipped
@@ -34,7 +26,7 @@ from orchestrator.planning.time.step import StepTime, estimate_with
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    return h200_rows()
+    return measured_rows("h200")
 
 
 @pytest.fixture(scope="module")
@@ -61,27 +53,21 @@ def test_shipped_efficiencies_are_within_10_percent(rows: list[Row]) -> None:
 
 def test_this_runtime_is_planned_within_5_percent() -> None:
     """Steps of one and of several micro-batches, of both layers, alike."""
-    misses = {row.label: miss(row, device("H200")) for row in own_rows()}
+    misses = {row.label: miss(row, device("H200")) for row in measured_rows("own")}
     assert all(abs(each) < 0.05 for each in misses.values()), misses
     assert sum(map(abs, misses.values())) / len(misses) < 0.03, misses
 
 
-CALIBRATED = {
-    "gemm": 0.8444,
-    "gemm_at_power_limit": 0.6989,
-    "attention_forward": 0.5508,
-    "attention_backward": 0.487,
-    "memory": 0.9149,
-    "launch": 1.278e-5,
-}
-"""What `orchestrator calibrate` wrote of an H200 from single kernels (docs/benchmarks/2026-11-24-h200-3.md)."""
+def calibrated_efficiencies() -> dict[str, float]:
+    """What `orchestrator calibrate` wrote of an H200 from single kernels."""
+    return {row["quantity"]: float(row["value"]) for row in records("kernels", command="orchestrator calibrate")}
 
 
 def test_calibrated_by_single_kernels_it_is_planned_within_3_percent() -> None:
     """On one GPU, for steps that others took."""
     shipped_one = device("H200")
-    calibrated = replace(shipped_one, efficiency=replace(shipped_one.efficiency, **CALIBRATED))
-    misses = {row.label: miss(row, calibrated) for row in own_rows()}
+    calibrated = replace(shipped_one, efficiency=replace(shipped_one.efficiency, **calibrated_efficiencies()))
+    misses = {row.label: miss(row, calibrated) for row in measured_rows("own")}
     assert all(abs(each) < 0.03 for each in misses.values()), misses
     assert sum(map(abs, misses.values())) / len(misses) < 0.015, misses
 
@@ -106,20 +92,20 @@ def test_calibration_on_two_mends_a_wrong_device(rows: list[Row]) -> None:
 
 def test_what_the_host_bounds_is_within_30_percent() -> None:
     """One machine's host; others start kernels faster or slower than it."""
-    misses = {row.label: miss(row, device("H200")) for row in host_bound_rows()}
+    misses = {row.label: miss(row, device("H200")) for row in measured_rows("host-bound")}
     assert all(abs(each) < 0.30 for each in misses.values()), misses
     assert sum(map(abs, misses.values())) / len(misses) < 0.15, misses
 
 
 def test_two_h100s_are_planned_within_5_percent() -> None:
     """As shipped: nothing of it was fitted on an H100 but to what is published of them."""
-    misses = {row.label: miss(row, device("H100")) for row in two_h100s_rows()}
+    misses = {row.label: miss(row, device("H100")) for row in measured_rows("two-h100s")}
     assert all(abs(each) < 0.05 for each in misses.values()), misses
     assert sum(map(abs, misses.values())) / len(misses) < 0.03, misses
 
 
 def test_two_other_h100s_are_planned_within_8_percent() -> None:
-    misses = {row.label: miss(row, device("H100")) for row in other_h100s_rows()}
+    misses = {row.label: miss(row, device("H100")) for row in measured_rows("other-h100s")}
     assert all(abs(each) < 0.081 for each in misses.values()), misses
     assert sum(map(abs, misses.values())) / len(misses) < 0.05, misses
 
@@ -127,9 +113,10 @@ def test_two_other_h100s_are_planned_within_8_percent() -> None:
 def test_what_a_measured_host_bounds_is_within_20_percent() -> None:
     """And far from what a host as planned would take: it is what these steps wait for."""
     misses, as_planned = {}, []
-    for launch, row in slow_host_rows():
+    for row in measured_rows("slow-host"):
         sheet = device("H100")
-        slow = replace(sheet, efficiency=replace(sheet.efficiency, launch=launch))
+        assert row.host_start_seconds is not None
+        slow = replace(sheet, efficiency=replace(sheet.efficiency, launch=row.host_start_seconds))
         misses[row.label] = miss(row, slow)
         as_planned.append(miss(row, sheet))
     assert all(abs(each) < 0.20 for each in misses.values()), misses
@@ -139,7 +126,7 @@ def test_what_a_measured_host_bounds_is_within_20_percent() -> None:
 
 def test_a_slow_host_holds_no_graph_up() -> None:
     """Nor are the gaps between its kernels longer, which the GPU starts."""
-    captured = [row for row in two_h100s_rows() if "captured" in row.label]
+    captured = [row for row in measured_rows("two-h100s") if "captured" in row.label]
     sheet = device("H100")
     slow = replace(sheet, efficiency=replace(sheet.efficiency, launch=2.8 * sheet.efficiency.launch))
     assert captured
@@ -148,7 +135,7 @@ def test_a_slow_host_holds_no_graph_up() -> None:
 
 
 def test_torchs_layers_ask_less_of_the_host() -> None:
-    """0.57 as much of one GPU's, 0.64 to 0.8 of a stage's under TP2 (docs/benchmarks/2026-11-24-h200-4.md)."""
+    """0.57 as much of one GPU's, 0.64 to 0.8 of a stage's under TP2 (docs/benchmarks/accuracy.md)."""
     job = job_of("gpt-1.7b", micro=1, batch=16)
     short = job.model_copy(update={"model": job.model.model_copy(update={"seq_length": 512})})
     torchs, engines = (
@@ -157,16 +144,16 @@ def test_torchs_layers_ask_less_of_the_host() -> None:
     assert 0.55 < torchs / engines < 0.8
 
 
-@pytest.mark.parametrize(("rows", "most"), [(shared_sequence_rows, 0.05), (offloading_rows, 0.06)])
-def test_what_was_measured_on_one_day_is_planned_within(rows: Callable[[], list[Row]], most: float) -> None:
+@pytest.mark.parametrize(("of", "most"), [("shared-sequences", 0.05), ("offloading", 0.06)])
+def test_what_was_measured_on_one_day_is_planned_within(of: str, most: float) -> None:
     """Sequences that ranks share, to which its numbers were fitted, and activations that wait in the host's memory."""
-    misses = {row.label: miss(row, device("H100")) for row in rows()}
+    misses = {row.label: miss(row, device("H100")) for row in measured_rows(of)}
     assert all(abs(each) < most for each in misses.values()), misses
 
 
 def test_dropping_is_within_5_percent() -> None:
     """Of captured steps, which no host bounds: scores and elements, elements alone, nothing."""
-    misses = {row.label: miss(row, device("H200"), GPT2_VOCAB) for row in captured_rows()}
+    misses = {row.label: miss(row, device("H200"), GPT2_VOCAB) for row in measured_rows("captured")}
     assert all(abs(each) < 0.05 for each in misses.values()), misses
 
 
