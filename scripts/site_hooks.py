@@ -1,7 +1,8 @@
 """Hooks of mkdocs.yml: the repository's pages as a site, with no copy of them.
 
 A page of the site has the path that it has below `docs/`, a page of the repository's root the path that it has there. A
-link to any other file leads to a copy of it in `files/`. A navigation entry that names a folder lists its pages.
+link to any other file leads to a copy of it in `files/`, one to a folder without a README to a list of what is in it. A
+navigation entry that names a folder lists its pages.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
-BENCHMARKS = "benchmarks/README.md"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -29,17 +29,21 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what lies outside of docs/, and the list of benchmarks."""
+    """Add what lies outside of docs/, and lists of folders that have no page."""
     for name in ROOT_PAGES:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
-    if files.get_file_from_path(BENCHMARKS) is None:
-        files.append(File.generated(config, BENCHMARKS, content=_benchmarks()))
     for page in [path for path in sources() if path.suffix == ".md"]:
         for target in LINK.findall(_prose(page.read_text())):
             found = posixpath.normpath(posixpath.join(page.parent.relative_to(ROOT).as_posix(), target))
             path = place(found)
-            if path.startswith("files/") and (ROOT / found).is_file() and files.get_file_from_path(path) is None:
+            if files.get_file_from_path(path) is not None:
+                continue
+            if path.startswith("files/") and (ROOT / found).is_file():
                 files.append(File.generated(config, path, abs_src_path=str(ROOT / found)))
+            elif (ROOT / found).is_dir() and found.startswith("docs/"):
+                listing = File.generated(config, path, content=_listing(ROOT / found))
+                listing.inclusion = InclusionLevel.NOT_IN_NAV
+                files.append(listing)
     return files
 
 
@@ -76,7 +80,7 @@ def _listed(entry: Any) -> Any:
         return entry
     [(title, value)] = entry.items()
     if isinstance(value, str):
-        return {title: [f"{value}README.md", *_pages_of(value)]} if value.endswith("/") else entry
+        return {title: [*_first_of(value), *_pages_of(value)]} if value.endswith("/") else entry
     return {title: [each for part in value for each in _parts(part)]}
 
 
@@ -84,17 +88,22 @@ def _parts(entry: Any) -> list[Any]:
     return _pages_of(entry) if isinstance(entry, str) and entry.endswith("/") else [_listed(entry)]
 
 
+def _first_of(folder: str) -> list[str]:
+    return [f"{folder}README.md"] if (ROOT / "docs" / folder / "README.md").exists() else []
+
+
 def _pages_of(folder: str) -> list[str]:
     pages = sorted((ROOT / "docs" / folder).glob("*.md"))
     return [f"{folder}{page.name}" for page in pages if page.name != "README.md"]
 
 
-def _benchmarks() -> str:
-    """The list of what was measured."""
-    lines = ["# Benchmarks", "", "What was measured, planned and compared, with the setup and the misses of each.", ""]
-    for page in sorted((ROOT / "docs" / "benchmarks").glob("*.md")):
-        title = page.read_text().partition("\n")[0].removeprefix("# ")
-        lines.append(f"- [{title}]({page.name})")
+def _listing(folder: Path) -> str:
+    """A page with a link to each page and file of a folder."""
+    lines = [f"# {folder.name.capitalize()}", ""]
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            title = path.read_text().partition("\n")[0].removeprefix("# ") if path.suffix == ".md" else path.name
+            lines.append(f"- [{title}]({path.name})")
     return "\n".join(lines) + "\n"
 
 
