@@ -32,7 +32,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/install.sh
 	touch $@
 
 .PHONY: quickstart
-quickstart: $(INSTALLED) ## train a small GPT under TP=2 on the CPU, on real text, and let it write
+quickstart: $(INSTALLED) ## train a small GPT under TP=2 on the CPU, on real text, and generate from it
 	bash scripts/quickstart.sh $(PY)
 
 .PHONY: check
@@ -81,8 +81,13 @@ baseline: $(INSTALLED) ## compare plans, scripts, losses and stored runs of 80 j
 	PYTHONPATH=$(CURDIR)/tests $(PY) -m baseline.record --compare
 
 .PHONY: docs
-docs: $(INSTALLED) ## write docs/reference from the models and the commands
+docs: $(INSTALLED) ## write docs/reference from the models and the commands, and build all pages as a site in site/
 	$(PY) scripts/reference.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+.PHONY: pictures
+pictures: $(INSTALLED) install-browser ## write docs/images: the dashboard of the runs of `make quickstart`, as a browser shows it
+	$(PY) scripts/pictures.py
 
 .PHONY: constraints
 constraints: ## pin what is installed in the environment now
@@ -90,5 +95,5 @@ constraints: ## pin what is installed in the environment now
 
 .PHONY: clean
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist .quickstart .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site .quickstart .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -29,7 +29,7 @@ orchestrator plan jobs/quickstart.yaml "$@"
 step "4. Train: orchestrator run jobs/quickstart.yaml"
 orchestrator run jobs/quickstart.yaml "$@"
 
-step "5. Let it write"
+step "5. Generate"
 orchestrator generate quickstart --runs-dir "$workspace/runs" --prompt "import os" --max-new-tokens 100 \
     --temperature 0.7 --top-k 40
 

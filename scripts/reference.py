@@ -67,7 +67,7 @@ def profile_page() -> str:
     intro = (
         "One YAML file describes one SLURM cluster: `clusters/NAME.yaml` in a project, or\n"
         "`~/.config/orchestrator/clusters/NAME.yaml`. `orchestrator cluster init` writes one;\n"
-        "[how to use it](../how-to/clusters.md). Unknown keys are refused."
+        "[how to use it](../how-to/slurm.md#describe-a-cluster). Unknown keys are refused."
     )
     return document_page("The cluster profile", intro, ClusterSpec)
 
@@ -77,7 +77,7 @@ def gpu_page() -> str:
     intro = (
         "One YAML file describes one calibrated GPU: `gpus/NAME.yaml` in a project, or\n"
         "`~/.config/orchestrator/gpus/NAME.yaml`. `orchestrator calibrate` writes one;\n"
-        "[how to use it](../how-to/calibrate.md). Unknown keys are refused."
+        "[how to use it](../how-to/measure.md#calibrate-a-gpu). Unknown keys are refused."
     )
     return document_page("The GPU profile", intro, GpuProfile)
 
@@ -89,7 +89,8 @@ def constants_page() -> str:
         "The numbers in the plan's models of memory and time that follow from measurements, not from algorithms or\n"
         "data sheets: `orchestrator/planning/hardware/fitted_constants.json`. Two numbers are of the forward and of\n"
         'the backward pass. "Counted" are reads, writes and kernels of the code that is named, "assumed" what nobody\n'
-        "measured. `calibrate` measures those of `efficiency` on your GPU; [how](../how-to/calibrate.md).\n"
+        "measured. `calibrate` measures those of `efficiency` on your GPU;\n"
+        "[how](../how-to/measure.md#calibrate-a-gpu).\n"
     ]
     for group, subjects in entries().items():
         for subject, found in subjects.items():

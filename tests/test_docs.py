@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from click.exceptions import Exit
 from support.matrix import LAYOUTS, REFUSED
 
 from orchestrator.cli.main import COMMANDS, build_app
@@ -26,18 +33,7 @@ ANCHOR = re.compile(r"\]\(([^)#:]*)#([^)]+)\)")
 FENCED = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"(?:^|`|\$ )(?:\.venv/bin/)?orchestrator ([a-z][^`\n]*)", re.MULTILINE)
 TEST = re.compile(r"`(?:tests/)?(?:[\w/]+/)?(test_\w+)(?:\.py)?[`\[ ]")
-FEATURES = (
-    "bert",
-    "custom-train-step",
-    "fine-tune",
-    "kernels",
-    "models",
-    "moe",
-    "optimizers",
-    "parallelism",
-    "precision",
-    "t5",
-)
+FEATURES = ("bert-and-t5", "fine-tune", "models", "parallelism", "performance", "training")
 """Pages of what can be trained, and how: each names the tests that show it."""
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
 
@@ -92,6 +88,24 @@ def test_whole_profiles_are_valid(page: Path) -> None:
             load_document_text(text, page_id(page), PROFILE)
 
 
+def test_the_readme_shows_what_plan_prints() -> None:
+    """Every line of the block stands in the output, which names a GPU and so is the same on every machine."""
+    readme = (ROOT / "README.md").read_text()
+    [block] = [text for _, text in FENCED.findall(readme) if text.startswith("$ orchestrator plan")]
+    asked, *shown, rest = block.splitlines()
+    command_line = [sys.executable, "-m", *asked.removeprefix("$ ").split()]
+    said = subprocess.run(command_line, cwd=ROOT, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True)
+    lines = [line.rstrip() for line in said.stdout.splitlines()]
+    assert rest == "…"
+    assert [line for line in shown if line not in lines] == []
+
+
+def test_pictures_are_text_that_needs_nothing_else() -> None:
+    for picture in (ROOT / "docs" / "images").iterdir():
+        text = picture.read_text()
+        assert re.findall(r"(?:href|src)=\"(?!#)|url\((?!&quot;#|#)|<script", text) == [], picture.name
+
+
 def test_the_readme_shows_a_whole_job() -> None:
     jobs = [text for language, text in FENCED.findall((ROOT / "README.md").read_text()) if language == "yaml"]
     assert len(jobs) == 1
@@ -124,6 +138,30 @@ def test_commands_and_options_exist(page: Path) -> None:
         known = {*options, "--help", "-h"}
         used = {word.partition("=")[0] for word in words[1:] if re.fullmatch(r"--?[a-z][a-z-]*(=.*)?", word)}
         assert used <= known, f"orchestrator {' '.join(words)}"
+
+
+BLOCK_LINE = re.compile(r"^(?: {4}|[\w-]*\$ )?(?:\.venv/bin/)?orchestrator ([a-z].*)$", re.MULTILINE)
+INDENTED = re.compile(r"(?:^ {4}.*\n?)+", re.MULTILINE)
+
+
+def lines_in_blocks(page: Path) -> Iterator[list[str]]:
+    """The words of each command in a block of a page, as a shell has them. A line with an ellipsis is no command."""
+    text = page.read_text().replace("\\\n", " ")
+    for block in (*(text for _, text in FENCED.findall(text)), *INDENTED.findall(FENCED.sub("", text))):
+        for line in BLOCK_LINE.findall(block):
+            if "…" not in line:
+                yield shlex.split(re.split(r"\s#\s|\s[|>]\s", line)[0])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_in_blocks_are_taken(page: Path) -> None:
+    """The command line takes them as they stand: no argument is missing or too many, every value is of its option's."""
+    for words in lines_in_blocks(page):
+        found, rest = command(words[0]), words[1:]
+        while rest and hasattr(found, "commands"):
+            found, rest = found.commands[rest[0]], rest[1:]
+        with suppress(Exit):  # --help
+            found.make_context(words[0], rest)
 
 
 def test_the_readme_names_every_command() -> None:
@@ -191,8 +229,11 @@ def _is_there(name: str) -> bool:
 
 
 def test_modules_that_are_named_exist() -> None:
-    """Of names that begin with a room, but for keys of a job."""
-    said = MODULE.findall((ROOT / "docs" / "contracts.md").read_text())
+    """Of names that begin with a room, but for keys of a job: on two pages, and in what packages promise."""
+    pages = [ROOT / "docs" / "contracts.md", ROOT / "docs" / "reference" / "file-formats.md"]
+    packages = (ROOT / "orchestrator").rglob("__init__.py")
+    promises = [ast.get_docstring(ast.parse(package.read_text())) or "" for package in packages]
+    said = MODULE.findall("\n".join([*(page.read_text() for page in pages), *promises]))
     modules = [name for name in said if name.split(".")[0] in ROOMS and not name.endswith(".py")]
     keys = {f"{section}.{key}" for section, field in JobSpec.model_fields.items() for key in _keys_of(field.annotation)}
     assert len(modules) > 50

@@ -78,7 +78,7 @@ def test_it_learns_and_writes_and_does_nothing_twice(folder: Path, run: Path) ->
     resolved = json.loads((run / "resolved.json").read_text())
     assert resolved["parallelism"]["tensor_model_parallel_size"] == 2
     assert (run / "checkpoints").is_dir()
-    written = (folder / "said").read_text().partition("Let it write")[2].partition("Next:")[0]
+    written = (folder / "said").read_text().partition("5. Generate")[2].partition("Next:")[0]
     assert len(written.partition("import os")[2].split()) > 10
 
     again = folder / "python"  # the text that was written is not written twice here: that starts two ranks
@@ -87,6 +87,18 @@ def test_it_learns_and_writes_and_does_nothing_twice(folder: Path, run: Path) ->
     quickstart(folder, again)
     assert [path.name for path in run.parent.iterdir()] == [run.name]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == len(records)
+
+
+def test_the_page_s_commands_to_look_around_work(folder: Path, run: Path, ranks: Ranks) -> None:
+    page = (ROOT / "docs" / "quickstart.md").read_text().partition("## Look around")[2]
+    block = page.partition("```\n")[2].partition("```")[0]
+    (folder / "README.md").write_text("import os\n\n\ndef path(name):\n    return os.path.join(name)\n" * 4)
+    script = f'set -e\norchestrator() {{ {sys.executable} -m orchestrator "$@"; }}\n{block}'
+    env = {**os.environ, **ranks.for_commands()}
+    done = subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert block.count("\norchestrator ") == 5
+    assert done.stdout.count(run.name) >= 3
 
 
 def test_transformers_makes_the_same_of_it(folder: Path, run: Path, ranks: Ranks) -> None:

@@ -13,7 +13,7 @@ import torch
 from support.faults import Ranks
 from support.training import layout, logs, losses, make_run, tiny_job, values
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "custom-train-step.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "training.md"
 KEYWORDS = next(code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "Keyword" in code)
 """The class as the page has it."""
 STEPS = 5

@@ -1,4 +1,9 @@
-"""Accelerators: what their datasheets promise, what of it is reached, and which one a job is planned for."""
+"""Accelerators: what their datasheets promise, what of it is reached, and which one a job is planned for.
+
+`device_named(name)` asks calibrated profiles first and raises UserError with the nearest name; `shipped(name)` is
+never calibrated, and is what MFU is against. `device_of(job, cluster)` gives a DeviceChoice that says how it was
+chosen.
+"""
 
 from orchestrator.planning.hardware.devices import (
     CPU,

@@ -1,4 +1,4 @@
-"""A training program that keeps the contracts of docs/contracts.md and trains nothing: `-m fake_runtime RUN_DIR`.
+"""A training program with the formats of docs/reference/file-formats.md that trains nothing: `-m fake_runtime RUN_DIR`.
 
 The loss of a step follows from the one before, so a resume that restores nothing shows. Variables say what it does:
 FAKE_STEP_SECONDS, and FAKE_END for a step: "nan@7", "raise@3", "memory@3", "kill1@5" (rank 1 kills itself), "kill0@5".

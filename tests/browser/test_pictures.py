@@ -1,0 +1,28 @@
+"""What `make pictures` draws of a page: SVG that stands by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from browser.conftest import Dashboards, Visitor
+from browser.reviewed import Reviewed
+from browser.waiting import until
+
+DRAW = (Path(__file__).parents[2] / "scripts" / "page_to_svg.js").read_text()
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_page_is_drawn_with_its_words_and_curves(
+    dashboards: Dashboards, reviewed: Reviewed, visitor: Visitor
+) -> None:
+    run = reviewed.completed
+    page = visitor(dashboards.start(reviewed.runs_dir).page(f"/runs/{run.name}/{run.run_id}"))
+    until(page, "[...document.querySelectorAll('.chart')].every(each => each.querySelector('.main-svg'))")
+    drawn = ElementTree.fromstring(page.evaluate(DRAW, ["body", 2000]))
+    assert drawn.get("viewBox", "").endswith(f" {drawn.get('height')}")
+    words = " ".join(drawn.itertext())
+    assert run.run_id in words
+    assert "Gradient norm" in words
+    assert [path for path in drawn.iter(f"{SVG}path") if path.get("stroke", "none") != "none"]
+    assert {each.tag.removeprefix(SVG) for each in drawn.iter()}.isdisjoint({"script", "foreignObject", "image"})
