@@ -180,9 +180,12 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _environment_is_restored() -> Iterator[None]:
     before = dict(os.environ)
     yield
-    if dict(os.environ) != before:
-        os.environ.clear()
-        os.environ.update(before)
+    # pytest's own variable is another one in each phase: where it alone differs, nothing is restored.
+    for name in {name for name, _ in before.items() ^ os.environ.items()} - {"PYTEST_CURRENT_TEST"}:
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            del os.environ[name]
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from pathlib import Path
 from orchestrator.runtime.checkpointing.checkpointer import Checkpointer
 real = Checkpointer._start_writing
 def start_writing(self, saving):
-    if saving.state.iteration == 20:
+    if saving.state.iteration == 8:
         call = saving.request.async_fn
         def write(*arguments, **options):
             while not (Path(sys.argv[1]) / "go").exists():
@@ -62,8 +62,8 @@ STALE = tiny_job(
     "stale",
     parallelism=layout(tp=2),
     batch={"micro_batch_size": 8},
-    schedule={"train_iters": 40},
-    checkpoint={"save_interval": 10},
+    schedule={"train_iters": 16},
+    checkpoint={"save_interval": 4},
     tracking=MEASURED,
 )
 
@@ -81,12 +81,12 @@ def test_stale_incarnation_writes_nothing(
     """Processes that fall silent, are replaced, and wake up again."""
     job = STALE
     run = make_run(tmp_path, job)
-    # Between saves, or while the writers of step 20 wait as well.
-    program, held = inject(HOLD + QUIET + SLOW_WRITER), hold_at(25 if busy else 15, since=0)
+    # Between saves, or while the writers of step 8 wait as well.
+    program, held = inject(HOLD + QUIET + SLOW_WRITER), hold_at(10 if busy else 6, since=0)
     stale = ranks.start(run, job, launch_id="stale", inject=program, env=held)
     wait_for_hold(run, 2)
     wait_until(lambda: (run.path / "quiet").exists(), f"the measurements to wait:\n{logs(run)}")
-    assert bool(list(run.checkpoints.glob(".iter_0000020.*"))) == busy
+    assert bool(list(run.checkpoints.glob(".iter_0000008.*"))) == busy
     stale.signal(signal.SIGSTOP)
     try:
         assert ranks.start(run, job, launch_id="too-early").wait() == 1
@@ -103,7 +103,7 @@ def test_stale_incarnation_writes_nothing(
     assert snapshot(run) == before
     assert exit_record(run, "stale")["cause"] == "lease_lost", logs(run)
     assert losses(run) == undisturbed
-    assert [commit.iteration for commit in committed(run) if not verify(commit.path)] == [20, 30, 40]
+    assert [commit.iteration for commit in committed(run) if not verify(commit.path)] == [8, 12, 16]
 
 
 NO_MORE_MEASUREMENTS = """

@@ -57,7 +57,7 @@ def held_step(session):
         and not session.launch.stop.is_set()
         and not session.launch.run.stop_file.exists()
     ):
-        time.sleep(0.05)
+        time.sleep(0.2)
     return step(session)
 if "SLURM_RESTART_COUNT" not in os.environ:
     loop.train_step = held_step

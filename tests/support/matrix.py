@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.spec.job import JobSpec
 from support.training import layout, tiny_job
 
-STEPS = 3
+STEPS = 2
 _MODEL: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
@@ -138,7 +138,7 @@ def matrix_job(
         data=data,
         parallelism=parallelism,
         precision={"dtype": dtype},
-        schedule={"train_iters": STEPS, "lr_warmup_iters": 1},
+        schedule={"train_iters": STEPS, "lr_warmup_iters": 0},
         evaluation={"eval_interval": STEPS, "eval_iters": 1},
         **more,
     )

@@ -85,7 +85,7 @@ def test_an_edited_safe_key_goes_on_where_the_run_stands(
     assert load_resolved(run.resolved()).checkpoint.keep_last == 9
     code, out, _ = orchestrator("run", write(checkpoint={"save_interval": 5, "keep_last": 4}))
     assert (code, "has completed already" in out, "checkpoint.keep_last: 9 -> 4" in out) == (0, True, True)
-    code, out, _ = orchestrator("run", write(schedule__train_iters=25), "-d")
+    code, out, _ = orchestrator("run", write(schedule__train_iters=25))
     assert code == 0
     assert "schedule.train_iters: 20 -> 25" in out, "a completed run is made longer"
     assert all_runs(runs_dir) == [run]
