@@ -1,0 +1,206 @@
+"""Runs on several machines through `ssh`: whatever happens to a host, losses are bitwise those of one machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ssh.hosts import Hosts
+from support.commands import Commands
+from support.faults import CommandLine, Ranks, wait_for_step, wait_until
+from support.fixtures import inject
+from support.training import events, four_layer_job, layout, logs, losses
+
+from orchestrator.launch.states.run_states import status_of
+from orchestrator.run_directory.rundir import RunDir
+from orchestrator.spec.job import JobSpec
+
+__all__ = ["inject"]
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.timeout(900),
+    pytest.mark.slow("a lost host is seen after a quarter of a minute, and holds its run for up to one"),
+]
+
+STEPS = 12
+HELD = """
+import time
+import orchestrator.runtime.loop as loop
+step = loop.train_step
+def held_step(session):
+    go_on = os.path.join(os.environ["GO_ON"], str(session.launch.token))
+    while session.state.iteration >= 2 + 3 * session.launch.token and not os.path.exists(go_on):
+        if session.launch.stop.is_set() or session.launch.run.stop_file.exists():
+            break
+        time.sleep(0.05)
+    return step(session)
+loop.train_step = held_step
+"""
+"""The first start waits after step 5, the second after step 8, for whatever happens to it."""
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, inject: Callable[[str], Path], ranks: Ranks) -> Callable[..., JobSpec]:
+    """make_job(name, layout, hosts, held=False, **launch): a rank on each host, found by the address that it has."""
+
+    def make(name: str, parallelism: dict[str, Any], *hosts: str, held: bool = False, **launch: Any) -> JobSpec:
+        forked = ranks.for_commands(inject(HELD).parent) if held else ranks.for_commands()
+        env = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "GO_ON": str(tmp_path), **forked}
+        return four_layer_job(
+            name,
+            model={"num_layers": 2, "hidden_dropout": 0.1},
+            schedule={"train_iters": STEPS},
+            checkpoint={"save_interval": 3, "keep_last": 3},
+            parallelism=parallelism,
+            launch={"executor": "ssh", "hosts": list(hosts), "requeue_delay": 1, "env": env, **launch},
+        )
+
+    return make
+
+
+@pytest.fixture
+def here(ranks: Ranks, tmp_path: Path) -> Callable[[JobSpec], dict[int, float]]:
+    """The losses of a job on one machine that nothing happens to."""
+
+    def trained(job: JobSpec) -> dict[int, float]:
+        alone = {"nodes": 1, "executor": None, "hosts": [], "env": {"OMP_NUM_THREADS": "1"}}
+        return ranks.losses_of(job.changed(launch=alone), tmp_path / "here")
+
+    return trained
+
+
+@contextmanager
+def started(command: CommandLine, job: JobSpec) -> Iterator[Callable[[], str]]:
+    """A run in the foreground; yields what waits for its end and returns what was printed."""
+    with command.started("run", command.write(job)) as process:
+
+        def end() -> str:
+            out, err = process.communicate(timeout=600)
+            return f"{process.returncode}\n{out}{err}"
+
+        yield end
+
+
+def causes(run: RunDir) -> list[tuple[str, str | None]]:
+    return [(event["cause"], event.get("node")) for event in events(run, "exited")]
+
+
+def test_a_host_that_is_cut_off_and_one_that_is_killed(
+    hosts: Hosts,
+    make_job: Callable[..., JobSpec],
+    here: Callable[[JobSpec], dict[int, float]],
+    commands: Commands,
+    tmp_path: Path,
+) -> None:
+    """Two of three: the third takes the place of the one that is cut off, which takes that of the one that is killed.
+    What was left on the host that was cut off has ended by itself.
+    """
+    job = make_job("faults", layout(dp=2), "h[1-3]", held=True, nodes=2)
+    command = CommandLine(tmp_path, commands)
+    with started(command, job) as end:
+        run = command.run()
+        wait_for_step(run, 3)
+        wait_until(lambda: max(losses(run), default=0) >= 4, "the first start is held")
+        assert hosts.processes("h2", "orchestrator")
+        hosts.cut("h2")
+        wait_until(lambda: len(events(run, "started")) == 2 and max(losses(run), default=0) >= 7, logs(run))
+        [(cause, node)] = causes(run)
+        assert (cause, node) == ("node_fail", "h2")
+        wait_until(lambda: not hosts.processes("h2", "orchestrator"), "what was cut off ends by itself")
+        hosts.heal("h2")
+        wait_until(lambda: status_of(run).state == "running", "it runs")
+        hosts.kill("h1")
+        said = end()
+    assert said.startswith("0\n"), said + run.launcher_log.read_text()
+    assert causes(run) == [("node_fail", "h2"), ("node_fail", "h1"), ("completed", None)]
+    assert losses(run) == here(job)
+    assert len(losses(run)) == STEPS
+    assert not any(hosts.processes(name, "orchestrator") for name in ("h2", "h3"))
+
+
+def test_four_hosts_train_as_one_machine(
+    hosts: Hosts,
+    make_job: Callable[..., JobSpec],
+    here: Callable[[JobSpec], dict[int, float]],
+    commands: Commands,
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "machines"
+    file.write_text("# name slots\nh1 slots=1\nh2\n\nh3  # the third\nh4\n")
+    job = make_job("four", layout(tp=2, dp=2), nodes=4, hosts_file=str(file))
+    command = CommandLine(tmp_path, commands)
+    stopped = command("run", command.write(job.changed(schedule={"train_iters": 6})))
+    assert stopped.code == 0, stopped.out + stopped.err
+    run = command.run()
+    assert {event["world_size"] for event in events(run, "started")} == {4}
+    longer = ["--set", f"schedule.train_iters={STEPS}", "--allow-changes"]
+    resumed = command("resume", run.run_id, *longer)
+    assert resumed.code == 0, resumed.out + resumed.err
+    assert losses(run) == here(job)
+
+
+def test_a_person_stops_it(hosts: Hosts, make_job: Callable[..., JobSpec], commands: Commands, tmp_path: Path) -> None:
+    """`cancel` lets it save; `cancel --now` ends all processes of the hosts at once."""
+    job = make_job("stopped", layout(dp=2), "h1", "h2", held=True, nodes=2)
+    command = CommandLine(tmp_path, commands)
+    with started(command, job) as end:
+        run = command.run()
+        wait_for_step(run, 4)
+        assert command("cancel", run.run_id).code == 0
+        assert end().startswith("1\n")
+    assert causes(run) == [("stopped", None)]
+    with started(command, job) as end:
+        wait_until(lambda: len(events(run, "started")) == 2, "it goes on")
+        assert command("cancel", "--now", run.run_id).code == 0
+        end()
+    assert causes(run)[1:] == [("cancelled", None)]
+    wait_until(lambda: not any(hosts.processes(name, "orchestrator") for name in ("h1", "h2")), "nothing is left")
+
+
+def test_hosts_that_refuse(hosts: Hosts, make_job: Callable[..., JobSpec], commands: Commands, tmp_path: Path) -> None:
+    """Before anything has been trained it is a mistake of the person, who hears which host says what."""
+    hosts.stop_sshd("h2")
+    hosts.run("h1", "mkdir", "-p", str(tmp_path / "runs"))
+    hosts.run("h1", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path / "runs"))  # not the folder that others see there
+    job = make_job("refused", layout(dp=2), "h1", "h2", nodes=2)
+    command = CommandLine(tmp_path, commands)
+    begun = time.monotonic()
+    said = command("run", command.write(job))
+    assert time.monotonic() - begun < 60
+    assert said.code == 2
+    assert "Connection refused" in said.err
+    assert "h1: " in said.err
+    assert "share" in said.err
+    assert causes(command.run()) == [("user_error", None)]
+
+
+def test_a_full_disk_and_a_process_of_an_earlier_launch(
+    hosts: Hosts,
+    make_job: Callable[..., JobSpec],
+    here: Callable[[JobSpec], dict[int, float]],
+    commands: Commands,
+    tmp_path: Path,
+) -> None:
+    job = make_job("full", layout(dp=1), "h1", held=True)
+    command = CommandLine(tmp_path, commands)
+    with started(command, job) as end:
+        run = command.run()
+        wait_for_step(run, 4)
+        launch_id = events(run, "launched")[0]["launch_id"]
+        hosts.run("h1", "mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(run.checkpoints))
+        (tmp_path / "1").touch()
+        said = end()
+    assert [cause for cause, _ in causes(run)] == ["disk_full"], said
+    hosts.run("h1", "umount", str(run.checkpoints))
+    hosts.run("h1", "sh", "-c", f"ORCHESTRATOR_LAUNCH_ID={launch_id} setsid sleep 987654 >/dev/null 2>&1 &")
+    assert hosts.processes("h1", "sleep 987654")
+    (tmp_path / "2").touch()
+    resumed = command("resume", run.run_id)
+    assert resumed.code == 0, resumed.out + resumed.err
+    assert not hosts.processes("h1", "sleep 987654")
+    assert losses(run) == here(job)
