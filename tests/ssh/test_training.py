@@ -31,10 +31,12 @@ STEPS = 12
 HELD = """
 import time
 import orchestrator.runtime.loop as loop
+from orchestrator.run_directory.events.types import Launched
 step = loop.train_step
 def held_step(session):
-    go_on = os.path.join(os.environ["GO_ON"], str(session.launch.token))
-    while session.state.iteration >= 2 + 3 * session.launch.token and not os.path.exists(go_on):
+    start = len(session.launch.run.events().all(Launched))
+    go_on = os.path.join(os.environ["GO_ON"], str(start))
+    while start < 3 and session.state.iteration >= 2 + 3 * start and not os.path.exists(go_on):
         if session.launch.stop.is_set() or session.launch.run.stop_file.exists():
             break
         time.sleep(0.05)
