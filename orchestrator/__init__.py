@@ -12,6 +12,7 @@ from orchestrator.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from orchestrator.api.jobs import Job as Job
+    from orchestrator.api.jobs import TunedJob as TunedJob
     from orchestrator.api.jobs import load_job as load_job
     from orchestrator.api.jobs import parse_job as parse_job
     from orchestrator.api.planned_job import PlannedJob as PlannedJob
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from orchestrator.errors import JobError as JobError
     from orchestrator.errors import OrchestratorError as OrchestratorError
     from orchestrator.errors import RunNotFound as RunNotFound
+    from orchestrator.errors import SchedulerError as SchedulerError
+    from orchestrator.errors import SpecChanged as SpecChanged
     from orchestrator.errors import SpecError as SpecError
     from orchestrator.errors import UserError as UserError
     from orchestrator.inference import load as load_model
@@ -33,7 +36,10 @@ _HOMES = {
     "PlannedJob": "orchestrator.api.planned_job",
     "Run": "orchestrator.api.runs",
     "RunNotFound": "orchestrator.errors",
+    "SchedulerError": "orchestrator.errors",
+    "SpecChanged": "orchestrator.errors",
     "SpecError": "orchestrator.errors",
+    "TunedJob": "orchestrator.api.jobs",
     "UserError": "orchestrator.errors",
     "find_run": "orchestrator.api.runs",
     "load_job": "orchestrator.api.jobs",
@@ -50,7 +56,10 @@ __all__ = [
     "PlannedJob",
     "Run",
     "RunNotFound",
+    "SchedulerError",
+    "SpecChanged",
     "SpecError",
+    "TunedJob",
     "UserError",
     "find_run",
     "load_job",

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.api.starts.continuation import NoStart, StartOptions, no_start_sentence
+from orchestrator.api.starts.local import train_quietly
+from orchestrator.api.starts.reporter import reporter_for
+from orchestrator.api.starts.resuming import resumption
+from orchestrator.api.starts.stopping import stop
+from orchestrator.api.starts.submission import submit_and_tell
+from orchestrator.api.words import override_words
 from orchestrator.errors import MissingDependency
 from orchestrator.launch.logs import LogFollower
 from orchestrator.launch.runs import all_runs
@@ -91,6 +99,39 @@ class Run:
         """What its launcher and its ranks printed, or one rank: (log, line); of each log the last `lines` alone."""
         follower = LogFollower(self._folder, rank, lines)
         return list(chain.from_iterable(iter(follower.poll, [])))
+
+    def resume(
+        self,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        allow_changes: bool = False,
+        allow_warnings: bool = False,
+        from_scratch: bool = False,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
+        """Continue it from its last checkpoint, where it ran before: here to its end, or in the queue of its cluster.
+        `overrides` change its spec from there on, `{"schedule.train_iters": 2000}`; those that alter the course of the
+        training need `allow_changes`. `say` hears what happens, a line a call.
+
+        Raises UserError with what keeps it from starting, and JobError where it does not complete.
+        """
+        run, reporter = self._folder, reporter_for(say)
+        options = StartOptions(False, allow_changes, allow_warnings, from_scratch)
+        start = resumption(run, [], override_words(overrides), options, reporter)
+        if isinstance(start, NoStart):
+            reporter.say(no_start_sentence(start))
+        elif start.cluster is None:
+            train_quietly(run, start.job, reporter, from_scratch=from_scratch)
+        else:
+            submit_and_tell(run, start.job, start.cluster, reporter, from_scratch=from_scratch, after=())
+
+    def stop(self, *, now: bool = False, wait: bool = True, say: Callable[[str], object] | None = None) -> RunStatus:
+        """Have it save after its current step and end, wherever it runs, as `orchestrator cancel` does; `now` ends it
+        at once, with the checkpoints that it has. Returns its status, after its end unless it does not `wait`.
+
+        Raises JobError where its processes cannot be reached.
+        """
+        return stop(self._folder, reporter_for(say), now=now, wait=wait, by="Run.stop").status
 
     def checkpoints(self) -> list[Commit]:
         """Those that are committed, oldest first."""

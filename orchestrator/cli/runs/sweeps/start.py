@@ -7,14 +7,14 @@ from pathlib import Path
 
 import typer
 
+from orchestrator.api.starts.continuation import all_changes, choose
+from orchestrator.api.starts.data_preparation import check_data
+from orchestrator.api.starts.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
 from orchestrator.api.targets import TargetOptions, gpu_problems, profile_of
 from orchestrator.cli.common import print_json, warn
-from orchestrator.cli.data_preparation import check_data
-from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
-from orchestrator.cli.run_start import check_installed
-from orchestrator.cli.runs.starts.continuation import all_changes, choose
 from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
+from orchestrator.cli.terminal import Terminal
 from orchestrator.cluster.profiles import known_profiles, load_profile
 from orchestrator.cluster.slurm import cancel as cancel_jobs
 from orchestrator.cluster.slurm import check_answers
@@ -24,6 +24,7 @@ from orchestrator.launch.continuation import has_steps_left
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
@@ -165,7 +166,7 @@ def cells_continued(
     unsettled = [each.found for each in matched if each.found is not None and not each.found.is_settled]
     if unsettled and (not allow_changes or any(each.is_forbidden for each in unsettled)):
         what = f"{len(unsettled)} of the {len(matched)} cells of sweep {sweep.name} have runs of another spec"
-        if choose(unsettled, what, as_json=as_json or dry_run) == "new":
+        if choose(unsettled, what, Terminal(as_json or dry_run)) == "new":
             return match_cells(sweep, loaded, new=True)
     return matched
 
@@ -203,7 +204,7 @@ def check_room(starts: Sequence[Start], profile: ClusterSpec | None, folder: Pat
     """Print the warnings of the cells that are about to start. Raises SpecError for what stops them."""
     jobs = [(start.job, committed(start.run)) for start in starts]
     verdict = verdict_on_all(jobs, profile, folder)
-    check_start(verdict, HERE if profile is None else ON_A_CLUSTER, allowed=allowed)
+    check_start(verdict, HERE if profile is None else ON_A_CLUSTER, allowed=allowed, warn=warn)
 
 
 def interrupts_of_a_start() -> Interrupts:
