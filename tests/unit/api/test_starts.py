@@ -93,6 +93,9 @@ def test_a_run_that_failed_raises_and_is_resumed(monkeypatch: pytest.MonkeyPatch
     run.resume({"schedule.train_iters": 12}, allow_changes=True, say=said.append)
     assert (run.status().state, run.status().iteration) == ("completed", 12)
     assert "schedule.train_iters: 10 -> 12" in said[0]
+    metrics = run.metrics()
+    assert metrics.index[metrics["resumed"]].tolist() == [6], "the checkpoint before the failure is of step 5"
+    assert list(metrics["stage"]) == list(metrics["start"]) == [1] * 5 + [2] * 7
     run.resume(say=said.append)
     assert "has completed already" in said[-1]
 
