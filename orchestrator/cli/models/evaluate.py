@@ -249,8 +249,8 @@ def _measured(
 
 def _send_on(run: RunDir) -> None:
     """Send what is new, where the run is tracked; the results are kept here anyhow."""
-    asked = load_resolved(run.resolved()).tracking.trackers
-    if all(importlib.util.find_spec(name) is None for name in asked):
+    tracking = load_resolved(run.resolved()).tracking
+    if not tracking.plugins and all(importlib.util.find_spec(name) is None for name in tracking.trackers):
         return
     later = f"later: orchestrator sync {in_command(run)}"
     try:

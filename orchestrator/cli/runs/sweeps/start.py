@@ -26,6 +26,7 @@ from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation
 from orchestrator.launch.start_checks import check_installed
 from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.plugin_checks import plugin_problems
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import too_large
@@ -87,7 +88,7 @@ def refusals(*, dry_run: bool) -> Check:
         refused = what_is_refused(job, cluster) if cluster is not None else []
         if misnamed:
             raise SpecError([*misnamed, *refused])
-        return [*refused, *too_large(forecast(plan, cluster)), *export_problems(job)]
+        return [*refused, *too_large(forecast(plan, cluster)), *export_problems(job), *plugin_problems(job)]
 
     return check
 
