@@ -10,6 +10,7 @@ this package does not have itself.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import UserError
@@ -42,9 +43,25 @@ def load(group: str, name: str) -> Any:
         raise UserError(f"{_list(named)} cannot be loaded: {why}") from error
 
 
-def described(group: str, name: str) -> str:
-    """The distribution and the entry point, for messages."""
-    return _list([each for each in _entry_points(group) if each.name == name])
+def refused(group: str, name: str, options: Mapping[str, Any]) -> str | None:
+    """Why a plugin cannot be used with these options; None where it can. Its `Options` take them as keywords; one that
+    has no `Options` takes none.
+    """
+    try:
+        plugin = load(group, name)
+    except UserError as error:
+        return str(error)
+    try:
+        getattr(plugin, "Options", dict if not options else _takes_none)(**options)
+    except Exception as error:  # a ValueError of pydantic's, a TypeError of a dataclass's
+        said = " ".join(str(error).split()) or type(error).__name__
+        whose = _list([each for each in _entry_points(group) if each.name == name])
+        return f"{whose} does not take these options: {said}"
+    return None
+
+
+def _takes_none(**options: Any) -> None:
+    raise ValueError("it takes none")
 
 
 def _entry_points(group: str) -> list[EntryPoint]:
