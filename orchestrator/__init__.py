@@ -69,12 +69,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES[name]), _NAMED_OTHERWISE.get(name, name))
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # a type checker would take every name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(_HOMES[name]), _NAMED_OTHERWISE.get(name, name))
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:
