@@ -1,6 +1,7 @@
 """Train transformers from one YAML spec: jobs, their plans, and their runs.
 
-What `__all__` names is the public interface. Everything else may change from version to version.
+Public is what `__all__` names, and of it what docs/how-to/python.md and docs/how-to/plugins.md list. Every other module
+and name is private, also without an underscore, and may change from version to version.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.api.runs import Run as Run
     from orchestrator.api.runs import find_run as find_run
     from orchestrator.api.runs import runs as runs
+    from orchestrator.data.written_text import DataSource as DataSource
     from orchestrator.errors import JobError as JobError
     from orchestrator.errors import OrchestratorError as OrchestratorError
     from orchestrator.errors import RunNotFound as RunNotFound
@@ -27,9 +29,12 @@ if TYPE_CHECKING:
     from orchestrator.errors import SpecError as SpecError
     from orchestrator.errors import UserError as UserError
     from orchestrator.inference import load as load_model
+    from orchestrator.tracking.stream import Sink as TrackerSink
+    from orchestrator.tracking.trackers import TrackerFactory as TrackerFactory
 
 # Where each name is: a module is imported when one of its names is first asked for.
 _HOMES = {
+    "DataSource": "orchestrator.data.written_text",
     "Job": "orchestrator.api.jobs",
     "JobError": "orchestrator.errors",
     "OrchestratorError": "orchestrator.errors",
@@ -39,6 +44,8 @@ _HOMES = {
     "SchedulerError": "orchestrator.errors",
     "SpecChanged": "orchestrator.errors",
     "SpecError": "orchestrator.errors",
+    "TrackerFactory": "orchestrator.tracking.trackers",
+    "TrackerSink": "orchestrator.tracking.stream",
     "TunedJob": "orchestrator.api.jobs",
     "UserError": "orchestrator.errors",
     "find_run": "orchestrator.api.runs",
@@ -47,9 +54,10 @@ _HOMES = {
     "parse_job": "orchestrator.api.jobs",
     "runs": "orchestrator.api.runs",
 }
-_NAMED_OTHERWISE = {"load_model": "load"}
+_NAMED_OTHERWISE = {"TrackerSink": "Sink", "load_model": "load"}
 
 __all__ = [
+    "DataSource",
     "Job",
     "JobError",
     "OrchestratorError",
@@ -59,6 +67,8 @@ __all__ = [
     "SchedulerError",
     "SpecChanged",
     "SpecError",
+    "TrackerFactory",
+    "TrackerSink",
     "TunedJob",
     "UserError",
     "find_run",

@@ -55,9 +55,13 @@ def refused(group: str, name: str, options: Mapping[str, Any]) -> str | None:
         getattr(plugin, "Options", dict if not options else _takes_none)(**options)
     except Exception as error:  # a ValueError of pydantic's, a TypeError of a dataclass's
         said = " ".join(str(error).split()) or type(error).__name__
-        whose = _list([each for each in _entry_points(group) if each.name == name])
-        return f"{whose} does not take these options: {said}"
+        return f"{described(group, name)} does not take these options: {said}"
     return None
+
+
+def described(group: str, name: str) -> str:
+    """The distribution and the entry point, for messages."""
+    return _list([each for each in _entry_points(group) if each.name == name])
 
 
 def _takes_none(**options: Any) -> None:

@@ -161,7 +161,7 @@ def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> 
     told = {problem.code for problem in problems} & {UNREADABLE_TOKENIZER}
     problems += [each for each in found if each.code not in told]
     problems += export_problems(loaded.job)
-    problems += plugin_problems(loaded.job)
+    problems += plugin_problems(loaded.job, data_sets)
     problems += _template_problems(loaded.job, cluster)
     return plan, problems
 

@@ -129,6 +129,45 @@ def test_what_cannot_be_used_is_named_and_stops_its_job_alone(site: Path, tmp_pa
     assert ["parallelism.context_parallel_size", "does not go with model.attention_plugin"] in sequences
 
 
+PREPARE = """
+import orchestrator
+from pathlib import Path
+for job in given["jobs"]:
+    try:
+        run = orchestrator.parse_job(job).run(say=print)
+        print(run.status().state)
+    except orchestrator.OrchestratorError as error:
+        print(error)
+    print("----")
+"""
+
+
+@pytest.mark.slow(reason="text is written, tokenized and trained on")
+def test_a_job_trains_on_text_that_another_package_writes(site: Path, tmp_path: Path) -> None:
+    def reading(file: str, **options: Any) -> dict[str, Any]:
+        data = {"random_tokens": False, "blend": [{"path": "letters", "text": file}], "split": "1,0,0"}
+        sources = {file: {"plugin": "letters", "options": options}}
+        job = spec(data={**data, "sources": sources}, model={"vocab_size": None})
+        return {**job, "name": "letters"}
+
+    jobs = [
+        reading("away.jsonl", count=90, fails_at=50),
+        reading("text.jsonl", number=90),
+        reading("text.txt", count=90),
+        reading("text.jsonl", count=90),
+    ]
+    away, options, ending, done, _ = program(site, tmp_path, PREPARE, jobs=jobs).split("----\n")
+    where = "(entry point letters = orchestrator_toys.letters:Letters, group orchestrator.data_sources)"
+    assert away == f"{TOYS} {where} failed: OSError: the server is away\n"
+    assert f"data.sources: {TOYS} {where} does not take these options: " in options
+    assert "text.txt is written as lines of JSON" in ending
+    assert done.endswith("\ncompleted\n")
+    lines = (tmp_path / "text.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines[:2]] == [{"text": "a" * 100, "number": 0}, {"text": "b" * 100}]
+    assert len(lines) == 90
+    assert not list(tmp_path.glob("*away*")) + list(tmp_path.glob(".*.jsonl*"))
+
+
 def test_no_package_is_looked_for_where_a_job_names_none(site: Path, tmp_path: Path) -> None:
     said = program(site, tmp_path, REFUSED + 'print("orchestrator.plugins" in sys.modules)', jobs=[spec()])
     assert said.splitlines()[:2] == ["fine", "False"]

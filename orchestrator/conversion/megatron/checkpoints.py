@@ -236,6 +236,8 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
     --load. Raises CheckpointError when it cannot be read, UserError when `target` exists.
     """
     require_free(target)
+    if job.model.attention_plugin is not None:
+        raise UserError(f"Megatron-LM has no attention {job.model.attention_plugin} (model.attention_plugin)")
     commit = read_commit(checkpoint)
     if commit is None:
         raise CheckpointError(f"{checkpoint} has no commit.json that can be read")

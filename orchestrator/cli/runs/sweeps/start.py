@@ -88,7 +88,12 @@ def refusals(*, dry_run: bool) -> Check:
         refused = what_is_refused(job, cluster) if cluster is not None else []
         if misnamed:
             raise SpecError([*misnamed, *refused])
-        return [*refused, *too_large(forecast(plan, cluster)), *export_problems(job), *plugin_problems(job)]
+        return [
+            *refused,
+            *too_large(forecast(plan, cluster)),
+            *export_problems(job),
+            *plugin_problems(job, plan.data_sets),
+        ]
 
     return check
 
