@@ -40,7 +40,7 @@ from orchestrator.conversion.reshaping import contents, copy_tensors
 from orchestrator.conversion.staging import drafted, require_free
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.conversion.weight_mapping import DECODER
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.training_schedule.progress import progress_of
 from orchestrator.run_directory.checkpoints.commit_markers import (
     CONTENT,
