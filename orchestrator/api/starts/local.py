@@ -23,7 +23,7 @@ from orchestrator.api.starts.preflight import HERE, check_start
 from orchestrator.api.starts.previous_launch import wait_for_previous
 from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import ending, label
-from orchestrator.errors import JobError, OrchestratorError
+from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.local.launcher import Severity
 from orchestrator.launch.local.restarts import launch_with_restarts
 from orchestrator.launch.runs import taken_back
@@ -127,12 +127,12 @@ def _told_by_a_program(said: str) -> OrchestratorError:
     """The error that a program of ours printed as JSON."""
     try:
         record = json.loads(said)
-        kind = getattr(errors, str(record["error"]))
-        if issubclass(kind, OrchestratorError) and kind is not errors.SpecError:
-            return kind(record["message"])
-        return errors.UserError(record["message"])
-    except (AttributeError, KeyError, TypeError, ValueError):
+        kind = getattr(errors, str(record["error"]), UserError)
+        message = str(record["message"])
+    except (KeyError, TypeError, ValueError):
         return JobError(f"data prepare failed: {said.strip() or 'it said nothing'}")
+    error: OrchestratorError = UserError(message) if kind is errors.SpecError else kind(message)
+    return error
 
 
 class _Listening(Lines):
