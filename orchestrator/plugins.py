@@ -9,7 +9,6 @@ this package does not have itself.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +29,8 @@ def load(group: str, name: str) -> Any:
     found = _entry_points(group)
     named = [each for each in found if each.name == name]
     if not named:
+        import difflib  # every command imports this module, and hardly one comes here
+
         there = sorted({each.name for each in found})
         near = difflib.get_close_matches(name, there, n=2, cutoff=0.5) or there[:5]
         known = f"; there {'is' if len(near) == 1 else 'are'} {', '.join(near)}" if near else ""
