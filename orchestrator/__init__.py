@@ -1,6 +1,7 @@
 """Train transformers from one YAML spec: jobs, their plans, and their runs.
 
-What `__all__` names is the public interface. Everything else may change from version to version.
+Public is what `__all__` names, and of it what docs/how-to/python.md and docs/how-to/plugins.md list. Every other module
+and name is private, also without an underscore, and may change from version to version.
 """
 
 from __future__ import annotations
@@ -12,28 +13,40 @@ from orchestrator.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from orchestrator.api.jobs import Job as Job
+    from orchestrator.api.jobs import TunedJob as TunedJob
     from orchestrator.api.jobs import load_job as load_job
     from orchestrator.api.jobs import parse_job as parse_job
     from orchestrator.api.planned_job import PlannedJob as PlannedJob
     from orchestrator.api.runs import Run as Run
     from orchestrator.api.runs import find_run as find_run
     from orchestrator.api.runs import runs as runs
+    from orchestrator.data.written_text import DataSource as DataSource
     from orchestrator.errors import JobError as JobError
     from orchestrator.errors import OrchestratorError as OrchestratorError
     from orchestrator.errors import RunNotFound as RunNotFound
+    from orchestrator.errors import SchedulerError as SchedulerError
+    from orchestrator.errors import SpecChanged as SpecChanged
     from orchestrator.errors import SpecError as SpecError
     from orchestrator.errors import UserError as UserError
     from orchestrator.inference import load as load_model
+    from orchestrator.tracking.stream import Sink as TrackerSink
+    from orchestrator.tracking.trackers import TrackerFactory as TrackerFactory
 
 # Where each name is: a module is imported when one of its names is first asked for.
 _HOMES = {
+    "DataSource": "orchestrator.data.written_text",
     "Job": "orchestrator.api.jobs",
     "JobError": "orchestrator.errors",
     "OrchestratorError": "orchestrator.errors",
     "PlannedJob": "orchestrator.api.planned_job",
     "Run": "orchestrator.api.runs",
     "RunNotFound": "orchestrator.errors",
+    "SchedulerError": "orchestrator.errors",
+    "SpecChanged": "orchestrator.errors",
     "SpecError": "orchestrator.errors",
+    "TrackerFactory": "orchestrator.tracking.trackers",
+    "TrackerSink": "orchestrator.tracking.stream",
+    "TunedJob": "orchestrator.api.jobs",
     "UserError": "orchestrator.errors",
     "find_run": "orchestrator.api.runs",
     "load_job": "orchestrator.api.jobs",
@@ -41,16 +54,22 @@ _HOMES = {
     "parse_job": "orchestrator.api.jobs",
     "runs": "orchestrator.api.runs",
 }
-_NAMED_OTHERWISE = {"load_model": "load"}
+_NAMED_OTHERWISE = {"TrackerSink": "Sink", "load_model": "load"}
 
 __all__ = [
+    "DataSource",
     "Job",
     "JobError",
     "OrchestratorError",
     "PlannedJob",
     "Run",
     "RunNotFound",
+    "SchedulerError",
+    "SpecChanged",
     "SpecError",
+    "TrackerFactory",
+    "TrackerSink",
+    "TunedJob",
     "UserError",
     "find_run",
     "load_job",
@@ -60,12 +79,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES[name]), _NAMED_OTHERWISE.get(name, name))
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # a type checker would take every name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(_HOMES[name]), _NAMED_OTHERWISE.get(name, name))
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -230,7 +230,7 @@ def _is_there(name: str) -> bool:
 
 def test_modules_that_are_named_exist() -> None:
     """Of names that begin with a room, but for keys of a job: on two pages, and in what packages promise."""
-    pages = [ROOT / "docs" / "contracts.md", ROOT / "docs" / "reference" / "file-formats.md"]
+    pages = [ROOT / "docs" / "reference" / "file-formats.md"]
     packages = (ROOT / "orchestrator").rglob("__init__.py")
     promises = [ast.get_docstring(ast.parse(package.read_text())) or "" for package in packages]
     said = MODULE.findall("\n".join([*(page.read_text() for page in pages), *promises]))

@@ -105,13 +105,57 @@ def test_shipped_files_come_from_the_wheel(installed: Installation) -> None:
         assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in (ROOT / kind).iterdir())
 
 
+USERS_SCRIPT = """
+from pathlib import Path
+
+import orchestrator
+
+
+def train(file: Path, rate: float) -> list[int]:
+    job = orchestrator.load_job(file, overrides={"optimizer.lr": rate})
+    reveal_type(job.spec.model.num_layers)
+    plan = job.plan(gpu="H100")
+    reveal_type(plan.forecast.time.step_seconds)
+    tuned = job.tune(gpus=8, keep=["micro_batch_size"])
+    reveal_type(tuned.layouts[0].mfu)
+    try:
+        run = tuned.job.run(runs_dir="runs", say=print)
+    except orchestrator.SpecError as error:
+        reveal_type(error.problems[0].message)
+        raise
+    run.resume({"schedule.train_iters": 20}, allow_changes=True)
+    reveal_type(run.stop().iteration)
+    reveal_type(run.logs(rank=0))
+    reveal_type(orchestrator.find_run("tiny").path)
+    return [checkpoint.iteration for checkpoint in run.checkpoints()]
+
+
+train(Path("job.yaml"), "fast")
+orchestrator.load_job("job.yaml").run(detach=True)
+orchestrator.nothing
+"""
+
+
 def test_a_type_checker_knows_the_types(installed: Installation, tmp_path: Path) -> None:
-    program = "from orchestrator.errors import UserError; reveal_type(UserError('where').exit_code)"
-    mypy = [sys.executable, "-m", "mypy", "--python-executable", str(installed.environment / "bin" / "python")]
-    checked = subprocess.run(
-        [*mypy, "--cache-dir", str(tmp_path), "-c", program], cwd=installed.folder, capture_output=True, text=True
-    )
-    assert 'Revealed type is "int"' in checked.stdout, checked.stdout + checked.stderr
+    """Also where a script is wrong: its last three lines."""
+    script = tmp_path / "script.py"
+    script.write_text(USERS_SCRIPT)
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed.environment / "bin" / "python"]
+    command = [*mypy, "--cache-dir", tmp_path / "cache", script]
+    checked = subprocess.run(command, cwd=installed.folder, capture_output=True, text=True)
+    lines = checked.stdout.splitlines()
+    revealed = [line.partition('Revealed type is "')[2].removesuffix('"') for line in lines if "Revealed type" in line]
+    assert revealed == [
+        "int",
+        "float",
+        "float | None",
+        "str",
+        "int | None",
+        "list[tuple[str, str]]",
+        "pathlib.Path",
+    ], checked.stdout + checked.stderr
+    errors = [line.partition("error: ")[2] for line in lines if "error: " in line]
+    assert [error.rpartition("[")[2] for error in errors] == ["arg-type]", "call-arg]", "attr-defined]"], errors
 
 
 def test_init_validate_plan_render(installed: Installation) -> None:

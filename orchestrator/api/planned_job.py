@@ -16,6 +16,7 @@ from orchestrator.data.tasks.checks import task_problems
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.errors import Problem, SpecError
 from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.plugin_checks import plugin_problems
 from orchestrator.planning.forecast import Forecast, forecast
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import Verdict, judge
@@ -160,6 +161,7 @@ def _planned(loaded: LoadedJob, cluster: ClusterSpec | None, starting: bool) -> 
     told = {problem.code for problem in problems} & {UNREADABLE_TOKENIZER}
     problems += [each for each in found if each.code not in told]
     problems += export_problems(loaded.job)
+    problems += plugin_problems(loaded.job, data_sets)
     problems += _template_problems(loaded.job, cluster)
     return plan, problems
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.api.starts.continuation import NoStart, StartOptions, no_start_sentence
+from orchestrator.api.starts.local import train_quietly
+from orchestrator.api.starts.reporter import reporter_for
+from orchestrator.api.starts.resuming import resumption
+from orchestrator.api.starts.stopping import stop
+from orchestrator.api.starts.submission import submit_and_tell
+from orchestrator.api.words import override_words
 from orchestrator.errors import MissingDependency
 from orchestrator.launch.logs import LogFollower
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.runs import find_run as find_run_folder
 from orchestrator.launch.states.run_states import RunStatus, status_of
+from orchestrator.planning.training_schedule.spec_history import periods_of
 from orchestrator.review.charts.series import GrowingSeries
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
 from orchestrator.run_directory.events.types import Started
@@ -55,10 +64,12 @@ class Run:
 
     def metrics(self) -> DataFrame:
         """What it measured: a row for each iteration, a column for each metric, NaN where it was not measured. Beside
-        these are `time` (in UTC), `samples` and `tokens` consumed until then, and `start`, the number of the start that
-        did the step: from 2 on, a resume. A step that was done again after a crash has one row, with what counts.
+        these are `time` (in UTC), `samples` and `tokens` consumed until then; `start`, the number of the start that did
+        the step, and `resumed`, true where another start went on; and `stage`, the number of the spec
+        that it followed: a resume with a changed spec begins the next. A step that was done again after a crash has one
+        row, with what counts.
 
-        Raises MissingDependency where pandas is not installed.
+        Raises MissingDependency where pandas is not installed, and UserError where the run's spec cannot be read.
         """
         try:
             import pandas
@@ -67,12 +78,17 @@ class Run:
         series = GrowingSeries(self._folder.metrics_file).refresh()
         count = bisect_left(series.iterations, series.position + 1)
         index = pandas.Index(list(series.iterations[:count]), name="iteration", dtype="int64")
-        starts = self._starts()
+        events = self._folder.events()
+        begun = [started.iteration or 0 for started in events.all(Started)]
+        starts = [_start_of(iteration, begun) for iteration in index]
+        stages = [period.iteration for period in periods_of(self._folder, events)]
         columns = {
             "time": pandas.to_datetime(list(series.times[:count]), unit="s", utc=True),
             "samples": pandas.array(list(series.samples[:count]), dtype="int64"),
             "tokens": pandas.array(list(series.tokens[:count]), dtype="int64"),
-            "start": [_start_of(iteration, starts) for iteration in index],
+            "start": starts,
+            "resumed": [now != before for before, now in pairwise([*starts[:1], *starts])],
+            "stage": [bisect_left(stages, iteration) for iteration in index],
         }
         table = pandas.DataFrame(columns, index=index)
         measured = {key: series.measured(key) for key in series.columns}
@@ -83,23 +99,52 @@ class Run:
         }
         return pandas.concat([table, pandas.DataFrame(values, index=index)], axis=1)
 
-    def _starts(self) -> list[int]:
-        """The iteration that each start went on from."""
-        return [started.iteration or 0 for started in self._folder.events().all(Started)]
-
     def logs(self, *, rank: int | None = None, lines: int | None = None) -> list[tuple[str, str]]:
         """What its launcher and its ranks printed, or one rank: (log, line); of each log the last `lines` alone."""
         follower = LogFollower(self._folder, rank, lines)
         return list(chain.from_iterable(iter(follower.poll, [])))
+
+    def resume(
+        self,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        allow_changes: bool = False,
+        allow_warnings: bool = False,
+        from_scratch: bool = False,
+        say: Callable[[str], object] | None = None,
+    ) -> None:
+        """Continue it from its last checkpoint, where it ran before: here to its end, or in the queue of its cluster.
+        `overrides` change its spec from there on, `{"schedule.train_iters": 2000}`; those that alter the course of the
+        training need `allow_changes`. `say` hears what happens, a line a call.
+
+        Raises UserError with what keeps it from starting, and JobError where it does not complete.
+        """
+        run, reporter = self._folder, reporter_for(say)
+        options = StartOptions(False, allow_changes, allow_warnings, from_scratch)
+        start = resumption(run, [], override_words(overrides), options, reporter)
+        if isinstance(start, NoStart):
+            reporter.say(no_start_sentence(start))
+        elif start.cluster is None:
+            train_quietly(run, start.job, reporter, from_scratch=from_scratch)
+        else:
+            submit_and_tell(run, start.job, start.cluster, reporter, from_scratch=from_scratch, after=())
+
+    def stop(self, *, now: bool = False, wait: bool = True, say: Callable[[str], object] | None = None) -> RunStatus:
+        """Have it save after its current step and end, wherever it runs, as `orchestrator cancel` does; `now` ends it
+        at once, with the checkpoints that it has. Returns its status, after its end unless it does not `wait`.
+
+        Raises JobError where its processes cannot be reached.
+        """
+        return stop(self._folder, reporter_for(say), now=now, wait=wait, by="Run.stop").status
 
     def checkpoints(self) -> list[Commit]:
         """Those that are committed, oldest first."""
         return committed(self._folder)
 
 
-def _start_of(iteration: int, starts: list[int]) -> int:
-    """The number of the start that did an iteration last."""
-    return max((number for number, before in enumerate(starts, 1) if before < iteration), default=1)
+def _start_of(iteration: int, begun: list[int]) -> int:
+    """The number of the start that did an iteration last. `begun`: the iteration that each went on from."""
+    return max((number for number, before in enumerate(begun, 1) if before < iteration), default=1)
 
 
 def find_run(which: str | os.PathLike[str], runs_dir: str | os.PathLike[str] | None = None) -> Run:

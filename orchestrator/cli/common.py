@@ -37,6 +37,10 @@ RunsDir = Annotated[
         show_default=False,
     ),
 ]
+AllowWarnings = Annotated[
+    bool,
+    typer.Option("--allow-warnings", help="Start even if a warning says that the work would be lost."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

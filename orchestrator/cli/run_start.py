@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
-import shlex
 import signal
 import sys
 import time
@@ -13,60 +11,36 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.starts.previous_launch import wait_for_previous
+from orchestrator.api.starts.run_sentences import bytes_unsent, ending, label, unsent_words
 from orchestrator.cli.common import print_json, stop_printing, warn
-from orchestrator.cli.data_preparation import prepare_here
-from orchestrator.errors import JobError, MissingDependency
-from orchestrator.kernel_selection.libraries import require_libraries
+from orchestrator.cli.data_preparation import prepare
+from orchestrator.cli.terminal import Terminal
+from orchestrator.errors import JobError
 from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.local.restarts import launch_with_restarts
-from orchestrator.launch.start_checks import begins_anew, check_startable
-from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
+from orchestrator.launch.start_checks import check_startable
+from orchestrator.launch.states.run_states import last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.run_directory.checkpoints.commit_markers import committed
-from orchestrator.run_directory.exits.causes import Exit, cause_of
+from orchestrator.run_directory.exits.causes import Exit
 from orchestrator.run_directory.exits.classification import LogMarks
-from orchestrator.run_directory.lease import read_holder
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.safe_path import RUNTIME_MODULE, module_command
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_resolved
-from orchestrator.tracking.follower import LOG_NAME
-from orchestrator.tracking.mlflow.cursor import unsent_bytes
 
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start it in the background and return at once.")]
 FromScratch = Annotated[
     bool, typer.Option("--from-scratch", help="Begin at iteration 0 although the run was started before.")
 ]
 
-_NEEDED = {"torch": "torch", "megatron.core": "megatron-core"}
 SECONDS_TO_START = 60.0
-_SECONDS_TO_END = 45.0
-
-
-def check_installed(job: JobSpec) -> None:
-    """Raises MissingDependency when the Python that will train lacks what training needs."""
-    if job.launch.python is not None:
-        return  # another Python, which its own start will tell about
-    missing = [package for module, package in _NEEDED.items() if not _is_installed(module)]
-    if missing:
-        raise MissingDependency(
-            f"training needs {' and '.join(missing)}, which this Python lacks: "
-            "pip install 'megatron-orchestrator[train]'"
-        )
-    require_libraries(job)
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_json: bool) -> int:
     """Train in the foreground or the background; prints what happens and returns the command's exit code."""
-    wait_for_previous(run, quiet=as_json)
-    if code := prepare_here([str(run.path)], job, as_json):
+    wait_for_previous(run, Terminal(as_json))
+    if code := prepare([str(run.path)], job, as_json):
         return code
     if detach:
         launch_id = start_in_background(run, job, from_scratch=from_scratch)
@@ -93,23 +67,6 @@ class _JsonWatcher(Watcher):
 
     def say(self, message: str, severity: Severity | None = None) -> None:
         typer.echo(message, err=True)
-
-
-def wait_for_previous(run: RunDir, *, quiet: bool) -> None:
-    """Wait a little for the ranks of a launcher that was killed: they were told to save and stop."""
-    last = run.events().last_launch
-    if last is None or not last.launched.process.is_dead:
-        return
-    deadline = time.monotonic() + _SECONDS_TO_END
-    said = quiet
-    while time.monotonic() < deadline:
-        holder = read_holder(run)
-        if holder is None or not holder.live or not holder.process.is_here:
-            return
-        if not said:
-            said = True
-            typer.echo("the processes of the last start are still saving and stopping: waiting for them")
-        time.sleep(0.2)
 
 
 def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module: str = RUNTIME_MODULE) -> str:
@@ -174,72 +131,3 @@ def report(run: RunDir, job: JobSpec, total: int, end: Exit, as_json: bool) -> i
     except OSError:
         stop_printing()
     return end.code
-
-
-def ending(run: RunDir, total: int, end: Exit, iteration: int | None, status: RunStatus) -> str:
-    """How a launch ended, for a person: what, where, and what to do next."""
-    cause = cause_of(end.cause)
-    where = f" at iteration {iteration} of {total}" if iteration is not None else ""
-    if end.cause == "completed":
-        losses = [f"{name} {status.values[key]:.4f}" for key, name in _LOSSES if key in status.values]
-        return f"run {label(run)} completed{where}" + (f": {', '.join(losses)}" if losses else "")
-    if end.cause == "stopped":
-        first = f"run {label(run)} stopped{where}, saved"
-    elif end.cause == "cancelled":
-        first = f"run {label(run)} was cancelled{where}" + (f": {end.message}" if end.message else "")
-    else:
-        first = f"error: run {label(run)} ended{where}: {cause.sentence}" + (f": {end.message}" if end.message else "")
-    advice = cause.advise(in_command(run), anew=begins_anew(run, status.events))
-    return f"{first}\n      {advice}" if advice else first
-
-
-def bytes_unsent(run: RunDir, job: JobSpec) -> int:
-    """How much of what was measured MLflow lacks; nothing, where the job is not sent there."""
-    return unsent_bytes(run) if job.tracking.mlflow else 0
-
-
-def unsent_words(run: RunDir, unsent: int) -> str:
-    """What was not sent, where it says why, and what sends it."""
-    log, again = run.logs / LOG_NAME, f"orchestrator sync {in_command(run)}"
-    return f"{unsent:,} bytes of metrics to MLflow: {log} says why, {again} sends them"
-
-
-def reached(status: RunStatus) -> str:
-    """How far a run came, for a sentence: the last iteration that was measured, if there was one."""
-    return "before its first step" if status.iteration is None else f"at iteration {status.iteration}"
-
-
-def label(run: RunDir) -> str:
-    """name/run_id."""
-    return f"{run.name}/{run.run_id}"
-
-
-def describe_completed(run: RunDir, status: RunStatus, as_json: bool) -> None:
-    """Say that there is nothing left to do."""
-    if as_json:
-        print_json(status.to_json())
-    else:
-        key = length_key(load_resolved(run.resolved()))
-        longer = f"orchestrator resume {in_command(run)} --set schedule.{key}=… --allow-changes"
-        typer.echo(
-            f"run {label(run)} has completed already, {reached(status)}; nothing was started.\n"
-            f"      To train it again from the start as another run: {_again(run, status)}\n"
-            f"      To train it for longer: {longer}"
-        )
-
-
-def length_key(job: JobSpec) -> str:
-    """The one of the three lengths that a spec has; another beside it would be refused."""
-    schedule = job.schedule
-    if schedule.train_tokens is not None:
-        return "train_tokens"
-    return "train_samples" if schedule.train_samples is not None else "train_iters"
-
-
-def _again(run: RunDir, status: RunStatus) -> str:
-    """The command that trains the run's spec again, as the run has it now."""
-    spec, folder = (shlex.quote(str(path)) for path in (run.resolved(), run.path.parent.parent))
-    return f"orchestrator {'run' if status.job is None else 'submit'} {spec} --new --runs-dir {folder}"
-
-
-_LOSSES = (("train/loss", "loss"), ("validation/loss", "validation loss"))

@@ -11,6 +11,7 @@ from orchestrator.data.preparation import Source, survey
 from orchestrator.data.progress import Display
 from orchestrator.data.request import TokenizeRequest
 from orchestrator.data.tokenization import tokenize
+from orchestrator.data.written_text import write_missing
 from orchestrator.errors import DataIsHeld, UserError
 from orchestrator.spec.sections.data import DataSpec
 from orchestrator.spec.vision import VisionSpec
@@ -37,6 +38,7 @@ def prepare(
     made = []
     for source in sources:
         if source.is_to_be_made:
+            write_missing(source.entry, data.sources, tell)
             tell(f"{source.entry.path}: made from {', '.join(source.entry.text or ())}")
             request = tokenize_request(source, data, workers, sentences=sentences, vision=vision)
             manifest = _make(source, request, tell)

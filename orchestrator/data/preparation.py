@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import lru_cache
 from os.path import normpath
 from pathlib import Path
@@ -65,7 +66,7 @@ def survey(
     for place, entry in _entries(data):
         code = "data"
         try:
-            header, trouble = _look(entry, may_be_made=asked or data.prepare == "auto")
+            header, trouble = _look(entry, data.sources, may_be_made=asked or data.prepare == "auto")
             if header is not None and header.index_bytes <= unread:
                 unread -= header.index_bytes
                 _look_through(header, _state_of_files(header.prefix))
@@ -115,8 +116,9 @@ def find(sources: list[Source], path: str) -> Source:
     return next(source for source in sources if normpath(source.entry.path) == normpath(path))
 
 
-def _look(entry: BlendEntry, *, may_be_made: bool) -> tuple[IndexHeader | None, str | None]:
+def _look(entry: BlendEntry, written: Container[str], *, may_be_made: bool) -> tuple[IndexHeader | None, str | None]:
     """(header, trouble) of a source: the header where it is there, no trouble where it is there or can be made.
+    `written`: files of text that are written first.
 
     Raises DataError for one that is damaged.
     """
@@ -128,7 +130,7 @@ def _look(entry: BlendEntry, *, may_be_made: bool) -> tuple[IndexHeader | None, 
             raise
         except UserError as error:
             return None, str(error)
-    absent = [path for path in entry.text if not Path(path).exists()]
+    absent = [path for path in entry.text if path not in written and not Path(path).exists()]
     if absent:
         return None, f"no indexed data set at {prefix}, nor the text that it is made from: {', '.join(absent)}"
     if not may_be_made:

@@ -277,6 +277,18 @@ _PLAIN_TYPES = ("number", "string", "boolean", "null", "array", "object")
 Plain = Annotated[Any, Before(check_plain), WithJsonSchema({"anyOf": [{"type": name} for name in _PLAIN_TYPES]})]
 """A number, text, true, false, null, or lists and mappings of them."""
 
+_PLUGIN = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
+
+
+def _check_plugin(text: str) -> str:
+    if _PLUGIN.fullmatch(text) is None:
+        raise ValueError("the name of an entry point has letters, digits, - and _ alone")
+    return text
+
+
+PluginName = Annotated[str, After(_check_plugin)]
+"""The name of another package's entry point. Files in run directories are named after it."""
+
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
-from orchestrator.errors import RunIsHeld, UserError
+from orchestrator.errors import MissingDependency, RunIsHeld, UserError
 from orchestrator.fields.values import environment_references
+from orchestrator.kernel_selection.libraries import require_libraries
 from orchestrator.launch.scripts.render import refuse_missing_python
 from orchestrator.planning.checks.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.planning.hardware.local_gpus import gpus_counted
@@ -16,6 +18,28 @@ from orchestrator.run_directory.events.types import CheckpointSaved
 from orchestrator.run_directory.lease import held_message, read_holder
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
+
+_NEEDED = {"torch": "torch", "megatron.core": "megatron-core"}
+
+
+def check_installed(job: JobSpec) -> None:
+    """Raises MissingDependency when the Python that will train lacks what training needs."""
+    if job.launch.python is not None:
+        return  # another Python, which its own start will tell about
+    missing = [package for module, package in _NEEDED.items() if not _is_installed(module)]
+    if missing:
+        raise MissingDependency(
+            f"training needs {' and '.join(missing)}, which this Python lacks: "
+            "pip install 'megatron-orchestrator[train]'"
+        )
+    require_libraries(job)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:

@@ -155,19 +155,13 @@ class Follower(Watcher):
         """A step was measured."""
 
 
-class LineWatcher(Follower):
-    """Plain lines, for files and pipes: one per measured step, but not more often than every few seconds."""
+class Lines(Follower):
+    """Plain lines: one per measured step, but not more often than every few seconds. Subclasses `say` them."""
 
-    def __init__(
-        self, run: RunDir, total: int, out: TextIO, seconds_between_lines: float = _SECONDS_BETWEEN_LINES
-    ) -> None:
+    def __init__(self, run: RunDir, total: int, seconds_between_lines: float = _SECONDS_BETWEEN_LINES) -> None:
         super().__init__(run, total)
-        self._out = out
         self._pause = seconds_between_lines
         self._last = -self._pause
-
-    def say(self, message: str, severity: Severity | None = None) -> None:
-        print(message, file=self._out, flush=True)
 
     def show(self, metric: Metric) -> None:
         where = f"iteration {metric.iteration}/{self.snapshot.total}"
@@ -186,6 +180,19 @@ class LineWatcher(Follower):
         eta = self.snapshot.eta
         left = [f"{clock_time(eta)} left"] if eta is not None else []
         self.say("  ".join([where, *self.snapshot.parts(with_validation=False), *left]))
+
+
+class LineWatcher(Lines):
+    """For files and pipes."""
+
+    def __init__(
+        self, run: RunDir, total: int, out: TextIO, seconds_between_lines: float = _SECONDS_BETWEEN_LINES
+    ) -> None:
+        super().__init__(run, total, seconds_between_lines)
+        self._out = out
+
+    def say(self, message: str, severity: Severity | None = None) -> None:
+        print(message, file=self._out, flush=True)
 
 
 class _Remaining(ProgressColumn):

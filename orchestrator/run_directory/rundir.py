@@ -23,7 +23,7 @@
         environment.json      versions of Python and of the packages that trained
         datasets.json         the sources that it read: sizes, weights, digests
         system/               use of each node's processors, memory, disk, network and GPUs, one JSON object a line
-        mlflow.json, tensorboard.json, wandb.json
+        mlflow.json, tensorboard.json, wandb.json, tracker-NAME.json
                               how far the run was sent to each tracker (mlflow.lock, …: who is sending)
         tensorboard/, wandb/  event files, and what Weights & Biases' own library keeps
 

@@ -2,10 +2,12 @@
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from orchestrator.fields import resume
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag, ShortName
 from orchestrator.fields.order import in_listed_order
-from orchestrator.fields.values import Fraction, Positive, PositiveNumber, Text
+from orchestrator.fields.values import Fraction, Plain, PluginName, Positive, PositiveNumber, Text
 from orchestrator.models.blocks.registry import AttentionBlock, BlockFields, attention_of
 from orchestrator.models.layers import layer_pattern
 from orchestrator.models.registry import BERT, FAMILIES, MAMBA, T5, Architecture, ModelFamily, Positions
@@ -15,6 +17,7 @@ from orchestrator.spec.vision import VisionSpec
 _BERT = ("model.architecture", BERT.name)
 _MAMBA = ("model.architecture", MAMBA.name)
 _T5 = ("model.architecture", T5.name)
+_OURS = "Megatron-LM has no attentions of other packages"
 
 
 @in_listed_order
@@ -153,6 +156,12 @@ class ModelSpec(BlockFields):
     """Low-rank adapters: they are trained, and nothing else is."""
     vision: Annotated[VisionSpec | None, HashedIfChanged()] = None
     """Images among the tokens, and what encodes them; `{}` for that of LLaVA 1.5."""
+    attention_plugin: Annotated[PluginName | None, resume.SHAPE, HashedIfChanged(), NoMegatronFlag(_OURS)] = None
+    """An attention of another package: the name of an entry point in the group `orchestrator.blocks`."""
+    attention_options: Annotated[dict[str, Plain], resume.LOGIC, HashedIfChanged(), NoMegatronFlag(_OURS)] = Field(
+        default_factory=dict
+    )
+    """Options of that attention."""
     init_method_std: Annotated[
         PositiveNumber, resume.INITIAL, AlsoCalled("initializer_range init_std"), MegatronFlag()
     ] = 0.02

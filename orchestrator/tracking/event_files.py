@@ -27,7 +27,7 @@ class EventFiles:
     """A sink. Each process writes a file of its own; a START in it takes back later steps of the files before."""
 
     def __init__(self, run: RunDir) -> None:
-        self.name, self.title, self.keeps_at_once = "tensorboard", "TensorBoard", True
+        self.title, self.keeps_at_once = "TensorBoard", True
         self.longest_wait_seconds = LONGEST_WAIT_SECONDS
         self._run = run
         self._writer: EventFileWriter | None = None
@@ -92,4 +92,4 @@ def _cell(text: str) -> str:
 
 def tracker(run: RunDir) -> Stream:
     """The tracker of a run."""
-    return Stream(run, EventFiles(run))
+    return Stream(run, "tensorboard", EventFiles(run))

@@ -1,7 +1,6 @@
 """What is sent to a tracker that takes a run as one stream of steps, whatever the tracker: each record once, in order.
 
-How far it has come is in a file of the run directory, `tensorboard.json` or `wandb.json`; without it everything is sent
-again.
+How far it has come is in a file of the run directory, such as `tensorboard.json`; without it everything is sent again.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class Position:
 class Sink(Protocol):
     """The tracker's own side. Whatever is written is in order of the file, not of the steps."""
 
-    name: str
     title: str
     keeps_at_once: bool
     """Whether what is written is kept for good when `write` returns; else it is when `close` does."""
@@ -72,13 +70,16 @@ class Sink(Protocol):
 
 
 class Stream:
-    """A Tracker, over a sink. The sink is opened once there is something to write, and then held with a lock."""
+    """A Tracker, over a sink. The sink is opened once there is something to write, and then held with a lock. `name`:
+    that of its files in the run directory.
+    """
 
-    def __init__(self, run: RunDir, sink: Sink) -> None:
+    def __init__(self, run: RunDir, name: str, sink: Sink) -> None:
         self.ending = Ending()
         self.num_metrics = 0
         self.longest_wait_seconds = sink.longest_wait_seconds
         self._run = run
+        self._name = name
         self._sink = sink
         self._state: State = "running"
         self._position: Position | None = None
@@ -143,15 +144,15 @@ class Stream:
     def bytes_left(self) -> int:
         """How much of metrics.jsonl is not sent yet."""
         known = self._position if self._sink.keeps_at_once else None
-        position = known or _read(self._run, self._sink.name)
+        position = known or _read(self._run, self._name)
         return max(0, size_of(self._run.metrics_file) - position.offset)
 
     def _hold(self, lock_seconds: float) -> Position:
         if self._position is None:
-            path = self._run.path / f"{self._sink.name}.lock"
+            path = self._run.path / f"{self._name}.lock"
             busy = f"{self._sink.title}: another process is sending this run"
             self._opened.enter_context(alone(path, min(lock_seconds, _SECONDS_FOR_THE_LOCK), busy))
-            self._position = _read(self._run, self._sink.name)
+            self._position = _read(self._run, self._name)
         return self._position
 
     def _current(self) -> Position:
@@ -200,7 +201,7 @@ class Stream:
             self._save()
 
     def _save(self) -> None:
-        path = self._run.path / f"{self._sink.name}.json"
+        path = self._run.path / f"{self._name}.json"
         write_atomically(path, json.dumps(asdict(self._current()), indent=1) + "\n")
 
 

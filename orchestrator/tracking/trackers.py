@@ -5,13 +5,19 @@ for.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
+from orchestrator import plugins
 from orchestrator.errors import MissingDependency
 from orchestrator.imports import staying
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.description import Ending, read_spec
+
+if TYPE_CHECKING:
+    from orchestrator.tracking.stream import Sink
 
 LONGEST_WAIT_SECONDS = 10.0
 """Between two attempts while they fail, for what costs little to ask: a server that is back gets what it missed while
@@ -43,6 +49,18 @@ class Tracker(Protocol):
         """How much of metrics.jsonl is not sent yet."""
 
 
+class TrackerFactory(Protocol):
+    """A tracker of another package: what its entry point in the group `orchestrator.trackers` leads to, a class. Its
+    library is better imported in the constructor: `validate` imports the class to check the options.
+    """
+
+    Options: Callable[..., Any]
+    """Takes the options of a spec as keywords. Raises ValueError or TypeError for those that are wrong."""
+
+    def __call__(self, run: Path, options: Any) -> Sink:
+        """Where the run in this folder is sent, with what `Options` made of its options."""
+
+
 @dataclass(frozen=True)
 class _Entry:
     """Where a tracker is made, by a function `tracker(run)`, and what it needs."""
@@ -68,13 +86,15 @@ def asked_for(run: RunDir) -> list[str]:
         "tensorboard": bool(tracking.get("tensorboard", False)),
         "wandb": tracking.get("wandb") is not None,
     }
-    return [name for name, wanted in asked.items() if wanted]
+    return [*(name for name, wanted in asked.items() if wanted), *_options_of_plugins(run)]
 
 
 def tracker_of(run: RunDir, name: str) -> Tracker:
     """The tracker of that name. Raises MissingDependency where its package is not installed, and whatever a package
     raises that cannot be imported.
     """
+    if name not in TRACKERS:
+        return _of_another_package(run, name)
     entry = TRACKERS[name]
     try:
         with staying():
@@ -88,6 +108,19 @@ def tracker_of(run: RunDir, name: str) -> Tracker:
         ) from None
     made: Tracker = module.tracker(run)
     return made
+
+
+def _of_another_package(run: RunDir, name: str) -> Tracker:
+    from orchestrator.tracking.stream import Stream  # most runs are sent to MLflow alone
+
+    factory: TrackerFactory = plugins.load(plugins.TRACKERS, name)
+    options = factory.Options(**_options_of_plugins(run)[name])
+    return Stream(run, f"tracker-{name}", factory(run.path, options))
+
+
+def _options_of_plugins(run: RunDir) -> dict[str, dict[str, Any]]:
+    """Of trackers of other packages, by their names."""
+    return dict((read_spec(run).get("tracking") or {}).get("plugins") or {})
 
 
 def broken(error: BaseException) -> str:

@@ -31,7 +31,7 @@ class WandbRun:
     """A sink. Its steps are its own and only ever grow; the curves are drawn over `iteration`."""
 
     def __init__(self, run: RunDir) -> None:
-        self.name, self.title = "wandb", "Weights & Biases"
+        self.title = "Weights & Biases"
         self._run = run
         self.keeps_at_once = True
         self.longest_wait_seconds = 120.0  # each attempt takes half a minute
@@ -141,4 +141,4 @@ def _sweep_of(run: RunDir) -> str | None:
 
 def tracker(run: RunDir) -> Stream:
     """The tracker of a run."""
-    return Stream(run, WandbRun(run))
+    return Stream(run, "wandb", WandbRun(run))

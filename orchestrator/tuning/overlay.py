@@ -24,24 +24,30 @@ WRITTEN = frozenset(
 
 
 def overlay_text(layout: Layout, job: JobSpec, told: Sequence[str], gpu: str | None = None) -> str:
-    """The overlay of `layout` for `job`, which has its machines and its global batch; `told` goes above it as comments.
+    """The overlay of `layout` for `job`, which has its machines and its global batch; `told` goes above it as
+    comments.
+    """
+    lines = [f"{MARK} {__version__}.", *(f"# {line}" for line in told)]
+    for section, values in overlay_settings(layout, job, gpu).items():
+        lines += ["", f"{section}:", *(f"  {key}: {_value(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
 
-    Every setting that the tuner searched is written, so that the overlay means the same over any version of the job;
-    `null` takes back what follows from others.
+
+def overlay_settings(layout: Layout, job: JobSpec, gpu: str | None = None) -> dict[str, dict[str, Any]]:
+    """What an overlay says, by section and key.
+
+    Every setting that the tuner searched is in it, so that it means the same over any version of the job; None takes
+    back what follows from others.
     """
     settings = settings_of(layout)
     batch = {**settings["batch"], "global_batch_size": job.global_batch_size, "num_micro_batches": None}
     launch = {"nodes": job.launch.nodes, "gpus_per_node": job.launch.gpus_per_node}
-    sections: dict[str, dict[str, Any]] = {
+    return {
         "parallelism": settings["parallelism"],
         "batch": batch,
         "runtime": settings["runtime"],
         "launch": launch if gpu is None else {**launch, "gpu": gpu},
     }
-    lines = [f"{MARK} {__version__}.", *(f"# {line}" for line in told)]
-    for section, values in sections.items():
-        lines += ["", f"{section}:", *(f"  {key}: {_value(value)}" for key, value in values.items())]
-    return "\n".join(lines) + "\n"
 
 
 def _value(value: Any) -> str:

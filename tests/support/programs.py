@@ -18,6 +18,7 @@ STARTED = {
     "layouts": "orchestrator.cli.jobs.tune.Trials",
     "sweeps": "orchestrator.cli.runs.sweeps.start.local_request",
     "sweeps on clusters": "orchestrator.executors.slurm.executor.cluster_request",
+    "job.run": "orchestrator.api.starts.local.launch_with_restarts",
     "training": "orchestrator.cli.run_start.launch_with_restarts",
 }
 """What starts a program, and takes another one's name."""

@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.api.planned_job import plan_loaded, vocabulary_size_of
+from orchestrator.api.starts.data_preparation import check_sources
+from orchestrator.api.starts.preflight import tell_of_measurement
 from orchestrator.bench.measurement import MeasurementRequest, bench_job, measure, new_run
 from orchestrator.bench.report import Report, report_of
 from orchestrator.bench.text import (
@@ -22,14 +24,13 @@ from orchestrator.bench.text import (
     page,
     parts_table,
 )
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, aligned, end_with, print_json
-from orchestrator.cli.data_preparation import check_sources, prepare_first
-from orchestrator.cli.jobs.preflight import tell_of_measurement
+from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, aligned, end_with, print_json, warn
+from orchestrator.cli.data_preparation import prepare_first
 from orchestrator.cli.jobs.this_machine import check_alone, check_gpus
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import JobError, OrchestratorError, UserError, file_refusal
 from orchestrator.launch.local.launcher import Watcher
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.launch.watch import watcher_for
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.hardware import device_of
@@ -91,7 +92,7 @@ def command(
         check_sources(plan_loaded(loaded))
         prepare_first(jobs, overrides or [], loaded.job, as_json)
     job = bench_job(loaded.job, request, None if own_data else vocabulary_size_of(loaded))
-    tell_of_measurement(job, folder)
+    tell_of_measurement(job, folder, warn)
     run = new_run(job, request, folder)
     if not as_json:
         typer.echo(f"measuring {steps} steps after {warm_up}, in {run.path}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.run_start import label
+from orchestrator.api.starts.run_sentences import label
 from orchestrator.errors import JobError, MissingDependency, UserError
 from orchestrator.kernel_selection.auto_values import as_started
 from orchestrator.planning.time.fits.fitting import Observation

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.api.starts.run_sentences import label
 from orchestrator.cli.common import AsJson, RunName, RunsDir, aligned, print_json
 from orchestrator.cli.models.hugging_face import export, import_
 from orchestrator.cli.models.reshape import reshape
-from orchestrator.cli.run_start import label
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.quantities import disk_size

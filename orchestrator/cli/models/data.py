@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from orchestrator.cli.data_preparation import refuse_killed
+from orchestrator.api.starts.data_preparation import refuse_killed
 from orchestrator.cli.models import indexing
 from orchestrator.data.commands import Request, build_app
 from orchestrator.data.request import to_arguments

@@ -23,10 +23,10 @@ from orchestrator.cli.models.generate import (
 )
 from orchestrator.cli.models.weights import Iteration, WeightsName, weights_named
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import check_installed
 from orchestrator.cli.runs.sync import send
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import JobError, OrchestratorError, UserError
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed, read_commit
 from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, checkpoint_digest, dump_asked
 from orchestrator.run_directory.results.record import Result, read_result, result_path
@@ -249,8 +249,8 @@ def _measured(
 
 def _send_on(run: RunDir) -> None:
     """Send what is new, where the run is tracked; the results are kept here anyhow."""
-    asked = load_resolved(run.resolved()).tracking.trackers
-    if all(importlib.util.find_spec(name) is None for name in asked):
+    tracking = load_resolved(run.resolved()).tracking
+    if not tracking.plugins and all(importlib.util.find_spec(name) is None for name in tracking.trackers):
         return
     later = f"later: orchestrator sync {in_command(run)}"
     try:

@@ -19,10 +19,10 @@ import typer
 
 from orchestrator.cli.common import AsJson, RunsDir
 from orchestrator.cli.models.weights import Iteration, WeightsName, weights_named
-from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import JobError, OrchestratorError, UserError
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.scripts.render import refuse_missing_python, render_program, script_environment
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.planning.layout.replica import at_layout
 from orchestrator.run_directory.exits.classification import before_the_report, ended_by, failed_ranks, last_exception
 from orchestrator.run_directory.rundir import default_runs_dir

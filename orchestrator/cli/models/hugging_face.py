@@ -9,18 +9,19 @@ from typing import Annotated, Any, Literal
 import typer
 import yaml
 
+from orchestrator.api.starts.run_sentences import label
 from orchestrator.cli.common import AsJson, RunsDir, print_json, warn
 from orchestrator.cli.models.conversion import alone, convert, size_of, spec_around
 from orchestrator.cli.models.megatron import check_exported, export_megatron, import_megatron, is_megatron
 from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import check_installed, label
 from orchestrator.conversion.hugging_face.configuration import merged_rates, read_config, to_dtype, to_model
 from orchestrator.conversion.hugging_face.families.registry import family_of_folder, family_of_job
 from orchestrator.conversion.hugging_face.processor_values import image_token_note, refuse_other_pixels
 from orchestrator.conversion.weight_mapping import Family
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.run_directory.events.types import Imported
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir, write_atomically
 from orchestrator.self_contained_checkpoints import Weights, job_of

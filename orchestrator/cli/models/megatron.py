@@ -9,10 +9,10 @@ from typing import Any
 import typer
 import yaml
 
+from orchestrator.api.starts.run_sentences import label
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.models.conversion import alone, convert, size_of, spec_around
 from orchestrator.cli.models.weights import tell_new_meaning
-from orchestrator.cli.run_start import check_installed, label
 from orchestrator.conversion.megatron.arguments import NULL_TOKENIZER, differences, require_representable, to_model
 from orchestrator.conversion.megatron.names import find_sources, unread, wanted_tensors
 from orchestrator.conversion.megatron.sentences import family_of
@@ -20,6 +20,7 @@ from orchestrator.conversion.megatron.torch_format.names import RANK_FOLDERS, WH
 from orchestrator.data.tokenizers.vocabulary import vocabulary_size
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.models.registry import GPT
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.run_directory.checkpoints.commit_markers import MEGATRON_TRACKER, committed

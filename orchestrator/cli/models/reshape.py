@@ -9,15 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.api.starts.run_sentences import label
 from orchestrator.cli.common import AsJson, Overrides, RunsDir, aligned, print_json
 from orchestrator.cli.models.conversion import alone, convert
 from orchestrator.cli.models.weights import Iteration, WeightsName, tell_new_meaning, weights_named, whole_checkpoint
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cli.run_start import check_installed, label
 from orchestrator.data.tokenizers.copies import carried
 from orchestrator.data.tokenizers.vocabulary import content_hash
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.planning.layout.reshaping import Finding, judge_reshape
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.types import Reshaped

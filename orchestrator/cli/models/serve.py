@@ -21,9 +21,9 @@ from orchestrator.cli.models.generate import (
     run_inference,
 )
 from orchestrator.cli.models.weights import Iteration, WeightsName, weights_named
-from orchestrator.cli.run_start import check_installed
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.http.listening import TOKEN_VARIABLE, listen
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.self_contained_checkpoints import Weights
 

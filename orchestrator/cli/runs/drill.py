@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from orchestrator.api.planned_job import plan_loaded
-from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, aligned, print_json
-from orchestrator.cli.data_preparation import check_sources, prepare_first
-from orchestrator.cli.jobs.preflight import HERE, AllowWarnings, check_start, verdict_on_all
-from orchestrator.cli.run_start import check_installed
+from orchestrator.api.starts.data_preparation import check_sources
+from orchestrator.api.starts.preflight import HERE, check_start, verdict_on_all
+from orchestrator.cli.common import AllowWarnings, AsJson, JobFiles, Overrides, RunsDir, aligned, print_json, warn
+from orchestrator.cli.data_preparation import prepare_first
 from orchestrator.errors import UserError
 from orchestrator.launch.local.drill import Drill, drill, shortened
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.spec.loading import load_job
@@ -46,7 +47,7 @@ def command(
     if kill_at >= length:
         raise UserError(f"--kill-at {kill_at} must be before the end: the job has only {length} steps")
     twice = [(job, ())] * 2  # both trainings are there until their losses are compared
-    check_start(verdict_on_all(twice, None, folder), HERE, allowed=allow_warnings)
+    check_start(verdict_on_all(twice, None, folder), HERE, allowed=allow_warnings, warn=warn)
     prepare_first(jobs, overrides or [], loaded.job, as_json)
     tell = (lambda line: None) if as_json else typer.echo
     try:

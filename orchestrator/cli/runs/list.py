@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.api.starts.run_sentences import bytes_unsent
 from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
-from orchestrator.cli.run_start import bytes_unsent
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.launch.runs import all_runs

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.api.starts.run_sentences import label
 from orchestrator.cli.common import AsJson, RunName, RunsDir, print_json
-from orchestrator.cli.run_start import label
 from orchestrator.errors import UserError
 from orchestrator.launch.logs import LogFollower
 from orchestrator.launch.runs import find_run

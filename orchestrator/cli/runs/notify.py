@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from orchestrator.api.starts.run_sentences import label
 from orchestrator.cli.common import AsJson, RunName, RunsDir, print_json
-from orchestrator.cli.run_start import label
 from orchestrator.errors import UserError
 from orchestrator.launch.notifications.channels import tell
 from orchestrator.launch.notifications.notice import notice_of

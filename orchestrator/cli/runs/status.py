@@ -6,8 +6,8 @@ import time
 
 import typer
 
+from orchestrator.api.starts.run_sentences import bytes_unsent, label, unsent_words
 from orchestrator.cli.common import AsJson, RunName, RunsDir, aligned, print_json
-from orchestrator.cli.run_start import bytes_unsent, label, unsent_words
 from orchestrator.launch.kernel_choices import choices_line
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.start_checks import begins_anew

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from orchestrator.api.targets import TargetOptions, known_part_problems
-from orchestrator.cli.common import AsJson, Overrides, RunsDir, aligned, print_json
-from orchestrator.cli.jobs.preflight import AllowWarnings
-from orchestrator.cli.runs.starts.continuation import AllowChanges, New
+from orchestrator.cli.common import AllowWarnings, AsJson, Overrides, RunsDir, aligned, print_json
+from orchestrator.cli.runs.starts.options import AllowChanges, New
 from orchestrator.cli.runs.sweeps.preview import show_dry_run
 from orchestrator.cli.runs.sweeps.start import (
     as_record,

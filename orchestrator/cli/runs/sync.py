@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator.api.starts.run_sentences import label
 from orchestrator.cli.common import AsJson, RunsDir, print_json
-from orchestrator.cli.run_start import label
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir

@@ -40,7 +40,7 @@ from orchestrator.conversion.reshaping import contents, copy_tensors
 from orchestrator.conversion.staging import drafted, require_free
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
 from orchestrator.conversion.weight_mapping import DECODER
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, UserError
 from orchestrator.planning.training_schedule.progress import progress_of
 from orchestrator.run_directory.checkpoints.commit_markers import (
     CONTENT,
@@ -236,6 +236,8 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
     --load. Raises CheckpointError when it cannot be read, UserError when `target` exists.
     """
     require_free(target)
+    if job.model.attention_plugin is not None:
+        raise UserError(f"Megatron-LM has no attention {job.model.attention_plugin} (model.attention_plugin)")
     commit = read_commit(checkpoint)
     if commit is None:
         raise CheckpointError(f"{checkpoint} has no commit.json that can be read")

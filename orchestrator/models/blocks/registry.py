@@ -5,11 +5,17 @@ they are imported as they are asked for, the heavy one by the training alone.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from orchestrator import plugins
+from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
+from orchestrator.fields.refusals import Unavailable
+from orchestrator.models.registry import FAMILIES
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import CoreWork, ForwardBackward, RankShape, RoutedTokens, Scan, Scores
@@ -225,6 +231,34 @@ class AttentionBlock(Block):
         return cast("LayersPart", self.part("layers"))
 
 
+class AttentionOfPackage(AttentionBlock):
+    """An attention of another package, whose entry point leads to that package: modules of it have the names that those
+    of a block have, and what it has no module for is as in grouped-query attention. Its rules are its `Options`.
+    """
+
+    def __init__(self, name: str, package: ModuleType) -> None:
+        families = tuple(FAMILIES[each] for each in getattr(package, "FAMILIES", ("gpt",)))
+        features = frozenset(getattr(package, "FEATURES", ()))
+        super().__init__(
+            name,
+            is_used=lambda model: bool(model.attention_plugin == name),
+            field="attention_plugin",
+            families=families,
+            features=features,
+        )
+        self._package = package.__name__
+
+    def part(self, name: str) -> Any:
+        module = f"{self._package}.{name}"
+        if importlib.util.find_spec(module) is None:
+            return GROUPED_QUERY.part(name)
+        return importlib.import_module(module)
+
+
+class MissingBlockError(UserError, Unavailable):
+    """The block of another package cannot be had: rules that ask it are skipped, as one says what is wrong."""
+
+
 GROUPED_QUERY: Final = AttentionBlock(
     "grouped_query_attention", is_used=lambda model: True, declares="GroupedQueryAttentionSpec"
 )
@@ -252,10 +286,20 @@ else:
 
 
 def attention_named(name: str) -> AttentionBlock:
-    """The block in a folder."""
-    return next(block for block in ATTENTIONS if block.name == name)
+    """The block in a folder, or of the package that has an entry point of that name. Raises MissingBlockError."""
+    return next((block for block in ATTENTIONS if block.name == name), None) or _of_package(name)
 
 
 def attention_of(model: Any) -> AttentionBlock:
-    """What a model's tokens attend with."""
+    """What a model's tokens attend with. Raises MissingBlockError where another package's is not there."""
+    if model.attention_plugin is not None:
+        return _of_package(model.attention_plugin)
     return next(block for block in ATTENTIONS if block.is_used(model))
+
+
+@cache
+def _of_package(name: str) -> AttentionBlock:
+    try:
+        return AttentionOfPackage(name, plugins.load(plugins.BLOCKS, name))
+    except UserError as error:
+        raise MissingBlockError(str(error)) from error

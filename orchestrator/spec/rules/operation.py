@@ -70,6 +70,17 @@ def text_options(job: JobSections) -> Iterator[Problem]:
                 yield Problem(message, (f"{place}.{name}", place), "write text: FILE beside it, or leave it out")
 
 
+def written_text(job: JobSections) -> Iterator[Problem]:
+    """What a source writes is text of a data set, as lines of JSON."""
+    read = {text for _, entry in _entries(job) for text in entry.text or ()}
+    for file in job.data.sources:
+        if not file.endswith(".jsonl"):
+            yield Problem(f"{file} is written as lines of JSON", ("data.sources",), "let its name end in .jsonl")
+        elif file not in read:
+            hint = f"write text: {file} in an entry of data.blend, spelled the same"
+            yield Problem(f"no data set is made from {file}", ("data.sources",), hint)
+
+
 def prepared_prefix(job: JobSections) -> Iterator[Problem]:
     """A data set that is made is named by its prefix."""
     for place, entry in _entries(job):
@@ -287,6 +298,7 @@ RULES = (
     random_vocabulary,
     training_split,
     text_options,
+    written_text,
     prepared_prefix,
     prepared_once,
     tokenizer_path,

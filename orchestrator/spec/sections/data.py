@@ -8,7 +8,19 @@ from orchestrator.fields import resume
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import show
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag, NoMegatronFlag
-from orchestrator.fields.values import After, Before, Fraction, Number, Positive, PositiveNumber, Seed, Size, Text
+from orchestrator.fields.values import (
+    After,
+    Before,
+    Fraction,
+    Number,
+    Plain,
+    PluginName,
+    Positive,
+    PositiveNumber,
+    Seed,
+    Size,
+    Text,
+)
 from orchestrator.models.registry import FAMILIES
 from orchestrator.spec.sections.chat import ChatSpec
 
@@ -140,6 +152,15 @@ class TokenizerSpec(Section):
     `<extra_id_1>`, …"""
 
 
+class DataSourceSpec(Section):
+    """What writes a file of text."""
+
+    plugin: PluginName
+    """The name of another package's entry point in the group `orchestrator.data_sources`."""
+    options: dict[str, Plain] = Field(default_factory=dict)
+    """Its options."""
+
+
 MaskedPart = Annotated[float, Number(gt=0.0, lt=1.0)]
 """Some of the tokens, not all."""
 
@@ -164,6 +185,14 @@ class DataSpec(Section):
     ] = "auto"
     """Sources that are not there and that say what `text` they are made from: `auto` makes them before the training
     starts, on a cluster as a job of its own without GPUs; `never` refuses to start without them."""
+    sources: Annotated[
+        dict[Text, DataSourceSpec],
+        resume.safe("only what happens when a file of text is missing changes"),
+        HashedIfChanged(),
+        NoMegatronFlag("Megatron-LM reads data sets that are there"),
+    ] = Field(default_factory=dict)
+    """What writes files of `text` that are not there yet, by the file: `{wiki.jsonl: {plugin: wiki}}`. The names end in
+    .jsonl."""
     split: Annotated[Split, resume.training_part, AlsoCalled("splits_string train_val_test_split")] = "969,30,1"
     """Relative sizes of train, validation and test, cut by document from each source of `blend`. The test part is
     kept out of training and is not evaluated during it."""

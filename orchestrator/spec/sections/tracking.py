@@ -7,7 +7,7 @@ from pydantic import Field
 
 from orchestrator.fields.base import Section
 from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
-from orchestrator.fields.values import After, NonNegative, Positive, ReferringText, Text
+from orchestrator.fields.values import After, NonNegative, Plain, PluginName, Positive, ReferringText, Text
 
 _SHORTEST_INTERVAL = 0.1
 _ADDRESS = re.compile(r"https?://[^/@\s]+(/\S*)?")
@@ -61,6 +61,9 @@ class TrackingSpec(Section):
     """Write TensorBoard's event files too, to `tensorboard` in the run directory."""
     wandb: Annotated[WandbSpec | None, HashedIfChanged()] = None
     """Send to Weights & Biases too."""
+    plugins: Annotated[dict[PluginName, dict[str, Plain]], HashedIfChanged()] = Field(default_factory=dict)
+    """Trackers of other packages, each with its options: `{csv: {folder: curves}}`. The name is that of an entry point
+    in the group `orchestrator.trackers`."""
     log_interval: Annotated[Positive, AlsoCalled("logging_steps log_every_n_steps"), MegatronFlag(default=100)] = 1
     """Steps between metric lines. Losses, gradient norm, step time and rates of a line are means over its steps. The
     learning rate, the loss scale and counts are those of the last step."""
@@ -69,4 +72,4 @@ class TrackingSpec(Section):
     def trackers(self) -> tuple[str, ...]:
         """Where metrics are sent on to."""
         there = {"mlflow": self.mlflow, "tensorboard": self.tensorboard, "wandb": self.wandb is not None}
-        return tuple(name for name, wanted in there.items() if wanted)
+        return (*(name for name, wanted in there.items() if wanted), *self.plugins)

@@ -58,6 +58,8 @@ def test_steps_that_a_crash_undid_count_once(folder: RunDir) -> None:
     assert list(table.index) == [1, 2, 3, 4, 5, 6]
     assert list(table["train/loss"]) == [9.0, 8.0, 7.0, 6.0, 5.0, 0.5]
     assert list(table["start"]) == [1, 1, 1, 1, 2, 3]
+    assert table.index[table["resumed"]].tolist() == [5, 6]
+    assert set(table["stage"]) == {1}
     assert list(table["samples"]) == [4, 8, 12, 16, 20, 24]
     assert table["validation/loss"].dropna().to_dict() == {4: 5.0}
     assert table["train/new"].dropna().index.tolist() == [5, 6]
@@ -75,4 +77,4 @@ def test_a_run_that_has_measured_nothing_has_an_empty_table(folder: RunDir) -> N
     folder.metrics_file.unlink()
     table = orchestrator.Run(folder.path).metrics()
     assert len(table) == 0
-    assert {"time", "samples", "tokens", "start"} <= set(table.columns)
+    assert {"time", "samples", "tokens", "start", "resumed", "stage"} <= set(table.columns)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from support.training import make_run, tiny_job
 
-from orchestrator.cli.runs.resume import check_length
+from orchestrator.api.starts.spec_changes import check_length
+from orchestrator.cli.terminal import Terminal
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
 
 
@@ -28,8 +29,8 @@ def test_the_end_is_counted_from_the_checkpoint_that_can_be_read(
             consumed_tokens=64 * samples,
         )
     larger = tiny_job("damaged", batch={"global_batch_size": 16}, schedule={"train_iters": 30})
-    check_length(run, larger, quiet=False)
+    check_length(run, larger, Terminal(as_json=False))
     assert "it ends at iteration 40:" in capsys.readouterr().out
     (run.checkpoint(20) / "weights").unlink()
-    check_length(run, larger, quiet=False)
+    check_length(run, larger, Terminal(as_json=False))
     assert f"it ends at iteration {10 + (480 - 80) // 16}:" in capsys.readouterr().out

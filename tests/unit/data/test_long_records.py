@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from support.limits import set_limits
 
-from orchestrator.cli.data_preparation import refuse_killed
+from orchestrator.api.starts.data_preparation import refuse_killed
 from orchestrator.data.input import sources
 from orchestrator.data.request import TrainTokenizerRequest
 from orchestrator.data.tasks.examples import read_lines

@@ -150,7 +150,7 @@ def test_a_start_says_what_validate_warns_of(
     for place in (
         "cli.runs.run.start",
         "cli.runs.resume.start",
-        "cli.runs.submit.submit_and_tell",
+        "api.starts.submission.submit_and_tell",
         "cli.runs.sweep.begin",
         "cli.runs.drill.drill",
         "cli.jobs.bench.measure",

@@ -11,8 +11,7 @@ import pytest
 from support.event_log import append_event, lines_of
 
 import orchestrator as package
-from orchestrator.cli import run_start
-from orchestrator.cli.runs.starts.submission import describe_active
+from orchestrator.api.starts.run_sentences import on_its_way, unsent_words
 from orchestrator.cli.runs.sweeps.tables import what_is_retried
 from orchestrator.launch.notifications.notice import notice_of
 from orchestrator.launch.runs import all_runs, find_run
@@ -56,7 +55,6 @@ def test_commands_name_the_folder_of_a_run_that_is_elsewhere(
     elsewhere: Path,
     job: JobSpec,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("FAKE_END", "raise@12")
     there = ("--runs-dir", elsewhere)
@@ -66,10 +64,9 @@ def test_commands_name_the_folder_of_a_run_that_is_elsewhere(
     texts += [
         overview_of(summarize([run])[0], ()).advice or "",
         notice_of(run, job, launch_id, "failed").facts["advice"],
-        run_start.unsent_words(run, 12),
+        unsent_words(run, 12),
+        on_its_way(status_of(run)),
     ]
-    describe_active(status_of(run), as_json=False)
-    texts.append(capfd.readouterr().out)
     with monkeypatch.context() as patched:
         start_nothing(patched, launch_id)
         texts.append(orchestrator("resume", "tiny", "--detach", *there)[1])

@@ -200,7 +200,7 @@ def test_resume_with_changes_waits_for_the_ranks_of_a_killed_launcher(
             gate.open()
             os.kill(rank, signal.SIGCONT)
 
-    before(monkeypatch, "orchestrator.cli.run_start.read_holder", look)
+    before(monkeypatch, "orchestrator.api.starts.previous_launch.read_holder", look)
     code, out, err = orchestrator("resume", run.path, "--set=schedule.train_iters=10", "--allow-changes")
     assert (code, err) == (0, "")
     assert "the processes of the last start are still saving and stopping: waiting for them" in out

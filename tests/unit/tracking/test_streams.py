@@ -228,7 +228,7 @@ def test_a_stream_that_failed_goes_on_from_what_is_kept(
     monkeypatch.setenv("WANDB_API_KEY", "key-of-wandb")
     run = make_run(tmp_path)
     sink = _Failing(keeps_at_once=keeps_at_once)
-    stream = Stream(run, sink)
+    stream = Stream(run, "fake", sink)
     log_steps(run, range(1, 4))
     stream.send()
     log_steps(run, range(4, 6))

@@ -19,7 +19,8 @@ from orchestrator.quantities import amount, memory_size
 from orchestrator.spec.job import JobSpec
 from orchestrator.tuning.candidate_trials import RankedCandidate
 from orchestrator.tuning.estimates import Candidate, PlanEstimates
-from orchestrator.tuning.layout import Layout, Split, settings_of
+from orchestrator.tuning.layout import Layout, settings_of
+from orchestrator.tuning.layout_words import layout_words, out_of_the_ordinary
 from orchestrator.tuning.search import SearchResult
 from orchestrator.tuning.trial import Trial
 
@@ -177,7 +178,7 @@ class Report:
             name for name in ("vp", "cp", "ep") if all(getattr(each.candidate.layout, name) == 1 for each in rows)
         }
         left_out = {name.upper() for name in unused}
-        if not any(_also(each.candidate.layout) for each in rows):
+        if not any(out_of_the_ordinary(each.candidate.layout) for each in rows):
             left_out.add("also")
         places = [number for number, name in enumerate(columns) if name not in left_out]
         for number in places:
@@ -202,7 +203,7 @@ class Report:
             *(str(size) for size in (layout.tp, layout.pp, layout.vp, layout.cp, layout.ep, dp)),
             str(layout.micro_batch_size),
             layout.recompute.describe(),
-            _also(layout),
+            out_of_the_ordinary(layout),
             *self._times(each),
             f"{candidate.time.tokens_per_second_per_gpu * speed:,.0f}",
             f"{mfu * speed:.1%}" if mfu is not None else "-",
@@ -285,38 +286,6 @@ def _thinned(front: Sequence[RankedCandidate]) -> list[RankedCandidate]:
         if each.device_bytes <= (1 - _LEANER) * kept[-1].device_bytes or each is front[-1]:
             kept.append(each)
     return kept
-
-
-def layout_words(layout: Layout) -> str:
-    """`TP 2, PP 2, VP 3, micro 4, recompute none`."""
-    degrees = [("TP", layout.tp), ("PP", layout.pp), ("VP", layout.vp), ("CP", layout.cp), ("EP", layout.ep)]
-    parts = [f"{name} {size}" for name, size in degrees if name in ("TP", "PP") or size > 1]
-    parts += [f"micro {layout.micro_batch_size}", f"recompute {layout.recompute.describe()}"]
-    return ", ".join([*parts, *filter(None, [_also(layout)])])
-
-
-def _also(layout: Layout) -> str:
-    """What is out of the ordinary."""
-    words = [
-        _split(layout.split),
-        "joined loss" if layout.joins_loss else "",
-        "no SP" if layout.tp > 1 and not layout.sequence_parallel else "",
-        "optimizer not sharded" if not layout.use_distributed_optimizer else "",
-        "gradients not overlapped" if not layout.overlap_grad_reduce else "",
-        "parameters not overlapped" if layout.overlap_param_gather is False else "",
-        "tensor parallelism not overlapped" if layout.tp > 1 and layout.tp_comm_overlap is False else "",
-    ]
-    return ", ".join(filter(None, words))
-
-
-def _split(split: Split) -> str:
-    """`14 layers on the last stage`, or megatron-core's letters."""
-    if split.letters is not None:
-        return split.letters
-    lengths = {"first": split.first, "last": split.last}
-    counted = [name for name in ("embedding", "loss") if getattr(split, name)]
-    parts = [f"{layers} layers on the {which} stage" for which, layers in lengths.items() if layers is not None]
-    return ", ".join([*parts, *(f"the {name} counts as a layer" for name in counted)])
 
 
 def trial_line(trial: Trial, candidate: Candidate) -> str:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import typer
 
+from orchestrator.api.starts.continuation import all_changes, choose
+from orchestrator.api.starts.data_preparation import check_data
+from orchestrator.api.starts.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
 from orchestrator.api.targets import TargetOptions, gpu_problems, profile_of
 from orchestrator.cli.common import print_json, warn
-from orchestrator.cli.data_preparation import check_data
-from orchestrator.cli.jobs.preflight import HERE, ON_A_CLUSTER, check_start, verdict_on_all
-from orchestrator.cli.run_start import check_installed
-from orchestrator.cli.runs.starts.continuation import all_changes, choose
 from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
+from orchestrator.cli.terminal import Terminal
 from orchestrator.cluster_profiles import known_profiles, load_profile
 from orchestrator.conversion.exportability import export_problems
 from orchestrator.errors import Problem, SpecError, UserError
@@ -23,7 +23,9 @@ from orchestrator.launch.executor import executor, executor_of
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation
+from orchestrator.launch.start_checks import check_installed
 from orchestrator.planning.checks.limits import what_is_refused
+from orchestrator.planning.checks.plugin_checks import plugin_problems
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import too_large
@@ -87,7 +89,12 @@ def refusals(*, dry_run: bool) -> Check:
         refused = what_is_refused(job, cluster) if cluster is not None else []
         if misnamed:
             raise SpecError([*misnamed, *refused])
-        return [*refused, *too_large(forecast(plan, cluster)), *export_problems(job)]
+        return [
+            *refused,
+            *too_large(forecast(plan, cluster)),
+            *export_problems(job),
+            *plugin_problems(job, plan.data_sets),
+        ]
 
     return check
 
@@ -170,7 +177,7 @@ def cells_continued(
     unsettled = [each.found for each in matched if each.found is not None and not each.found.is_settled]
     if unsettled and (not allow_changes or any(each.is_forbidden for each in unsettled)):
         what = f"{len(unsettled)} of the {len(matched)} cells of sweep {sweep.name} have runs of another spec"
-        if choose(unsettled, what, as_json=as_json or dry_run) == "new":
+        if choose(unsettled, what, Terminal(as_json or dry_run)) == "new":
             return match_cells(sweep, loaded, new=True)
     return matched
 
@@ -208,7 +215,7 @@ def check_room(starts: Sequence[CellStart], profile: ClusterSpec | None, folder:
     """Print the warnings of the cells that are about to start. Raises SpecError for what stops them."""
     jobs = [(start.job, committed(start.run)) for start in starts]
     verdict = verdict_on_all(jobs, profile, folder)
-    check_start(verdict, HERE if profile is None else ON_A_CLUSTER, allowed=allowed)
+    check_start(verdict, HERE if profile is None else ON_A_CLUSTER, allowed=allowed, warn=warn)
 
 
 def interrupts_of_a_start() -> Interrupts:

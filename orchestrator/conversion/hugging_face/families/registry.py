@@ -125,7 +125,7 @@ def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
         if value not in wanted.values if isinstance(wanted, OneOf) else value != wanted:
             found[field] = f"is {_text(value)}, and {family.name} has {_text(wanted)}"
     if model.attention.name != family.attention:
-        found["attention"] = f"is {model.attention.name}, and {family.name} has {family.attention}"
+        found[model.attention.field] = f"is {model.attention.name}, and {family.name} has {family.attention}"
     if "num_experts" in family.sizes and not model.has_experts:
         found["num_experts"] = f"is none, and {family.name} has some"
     if "num_tokentypes" in family.sizes and not model.tokentypes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from orchestrator import plugins
 from orchestrator.errors import Problem
 from orchestrator.models.registry import Feature
 from orchestrator.spec.job_sections import JobSections
@@ -36,4 +37,18 @@ def attention(job: JobSections) -> Iterator[Problem]:
             yield Problem(f"does not go with model.{block.field}", (path, f"model.{block.field}"), "leave one out")
 
 
-RULES = (attention,)
+def attention_of_package(job: JobSections) -> Iterator[Problem]:
+    """Another package's attention is installed, and takes its options."""
+    name, options = job.model.attention_plugin, job.model.attention_options
+    if name is None:
+        if options:
+            yield Problem(
+                "there is no attention that takes them", ("model.attention_options",), "write attention_plugin too"
+            )
+        return
+    why = plugins.refused(plugins.BLOCKS, name, options)
+    if why is not None:
+        yield Problem(why, ("model.attention_plugin", "model.attention_options"))
+
+
+RULES = (attention_of_package, attention)

@@ -1,18 +1,14 @@
-"""What is printed about a job before it starts: the warnings of `validate`. A warning that the work would certainly be
+"""What is said about a job before it starts: the warnings of `validate`. A warning that the work would certainly be
 lost stops the start.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from orchestrator.cli.common import warn
 from orchestrator.errors import Problem, SpecError
 from orchestrator.planning.checks.checkpoint_room import CHECKPOINT_ROOM, bytes_kept, room_for_all
 from orchestrator.planning.checks.pretrained_weights import NO_WEIGHTS
@@ -23,10 +19,6 @@ from orchestrator.run_directory.checkpoints.commit_markers import Commit
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 
-AllowWarnings = Annotated[
-    bool,
-    typer.Option("--allow-warnings", help="Start even if a warning says that the work would be lost."),
-]
 ON_A_CLUSTER = frozenset({CHECKPOINT_ROOM})
 """Codes of the warnings that stop a start on a cluster: its nodes may differ from this machine, but share its disk."""
 HERE = ON_A_CLUSTER | {NO_WEIGHTS}
@@ -34,19 +26,21 @@ HERE = ON_A_CLUSTER | {NO_WEIGHTS}
 _OF_THE_LAYOUT = frozenset({"gpu_memory", "tensor_parallel_across_nodes", "pipeline_bubble", "communication"})
 
 
-def check_start(verdict: Verdict, stopping: Collection[str], *, allowed: bool) -> None:
-    """Print the warnings of a job that is about to start. Raises SpecError with what stops it, unless that is
+def check_start(verdict: Verdict, stopping: Collection[str], *, allowed: bool, warn: Callable[[str], object]) -> None:
+    """Say the warnings of a job that is about to start. Raises SpecError with what stops it, unless that is
     `allowed`: the verdict's stops, and the warnings whose codes are `stopping`.
     """
     stops = [*verdict.stops, *(each for each in verdict.warnings if each.code in stopping)]
-    tell_warnings([*(stops if allowed else ()), *(each for each in verdict.warnings if each.code not in stopping)])
+    tell_warnings(
+        [*(stops if allowed else ()), *(each for each in verdict.warnings if each.code not in stopping)], warn
+    )
     if stops and not allowed:
         way_out = "--allow-warnings starts it anyway"
         raise SpecError([replace(each, hint=f"{each.hint}\n{way_out}" if each.hint else way_out) for each in stops])
 
 
-def tell_warnings(warnings: Iterable[Problem]) -> None:
-    """Print warnings on standard error, each once."""
+def tell_warnings(warnings: Iterable[Problem], warn: Callable[[str], object]) -> None:
+    """Say warnings, each once."""
     for each in {(each.code, each.message): each for each in warnings}.values():
         place = f"{each.location}: " if each.location else ""
         field = f"{each.paths[0]}: " if each.paths else ""
@@ -77,9 +71,11 @@ def verdict_on_all(
     return Verdict((), (*warnings.values(), *(() if is_told else together)), ())
 
 
-def tell_of_measurement(job: JobSpec, runs_dir: Path, *, layout_is_open: bool = False) -> None:
-    """Print the warnings of a job that is measured. It saves nothing, and running out of memory is a result."""
+def tell_of_measurement(
+    job: JobSpec, runs_dir: Path, warn: Callable[[str], object], *, layout_is_open: bool = False
+) -> None:
+    """Say the warnings of a job that is measured. It saves nothing, and running out of memory is a result."""
     verdict = verdict_on(job, None, runs_dir)
     untold = {CHECKPOINT_ROOM, *(_OF_THE_LAYOUT if layout_is_open else ())}
     stops = () if layout_is_open else verdict.stops
-    tell_warnings([*stops, *(each for each in verdict.warnings if each.code not in untold)])
+    tell_warnings([*stops, *(each for each in verdict.warnings if each.code not in untold)], warn)

@@ -1,0 +1,1 @@
+"""What another package adds to the orchestrator: a tracker and an attention."""

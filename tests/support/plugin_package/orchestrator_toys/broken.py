@@ -1,0 +1,3 @@
+"""A tracker that cannot be imported."""
+
+raise RuntimeError("this package is broken")
