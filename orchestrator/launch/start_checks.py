@@ -14,15 +14,17 @@ from orchestrator.quantities import timestamp
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import CheckpointSaved
-from orchestrator.run_directory.lease import held_message, read_holder
+from orchestrator.run_directory.lease import held_message, read_holder, supersedes
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
 
-def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
-    """Raises RunIsHeld when a live process works on the run, UserError when this machine cannot start it."""
+def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool, launch_id: str | None = None) -> None:
+    """Raises RunIsHeld when a live process works on the run, UserError when this machine cannot start it. `launch_id`:
+    of a scheduler's start, which takes over from an earlier one of the same job.
+    """
     holder = read_holder(run)
-    if holder is not None and holder.live:
+    if holder is not None and holder.live and not supersedes(launch_id or "", holder.launch_id):
         raise RunIsHeld(held_message(run, holder))
     refuse_imported(run)
     events = run.events()
