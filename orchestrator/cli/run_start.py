@@ -49,6 +49,11 @@ def check_installed(job: JobSpec) -> None:
     if job.launch.python is not None:
         return  # another Python, which its own start will tell about
     missing = [package for module, package in _NEEDED.items() if not _is_installed(module)]
+    if "megatron-core" in missing and sys.version_info >= (3, 14):
+        raise MissingDependency(
+            "training needs megatron-core, which has no wheels for Python 3.14: use Python 3.11, 3.12 or 3.13, for the "
+            "ranks alone by launch.python"
+        )
     if missing:
         raise MissingDependency(
             f"training needs {' and '.join(missing)}, which this Python lacks: "
