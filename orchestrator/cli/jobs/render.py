@@ -43,6 +43,7 @@ class OutputFormat(StrEnum):
 
 _POD = "Kubernetes"
 
+
 def command(
     jobs: JobFiles,
     overrides: Overrides = None,
@@ -60,7 +61,7 @@ def command(
         typer.Option(
             "--claim",
             metavar="CLAIM:/PATH[:ro]",
-            help="A PersistentVolumeClaim and where the pods see it; may be repeated. The first is the working directory.",
+            help="A PersistentVolumeClaim and where pods see it; may be repeated. The first is the working directory.",
             rich_help_panel=_POD,
         ),
     ] = None,
@@ -97,7 +98,9 @@ def command(
         _print_manifest(loaded, setting, runs_dir, as_json)
         return
     if unused := [name for name, value in given.items() if value]:
-        raise UserError(f"{' and '.join(unused)} would change nothing without --as kubernetes: add that, or leave it out")
+        raise UserError(
+            f"{' and '.join(unused)} would change nothing without --as kubernetes: add that, or leave it out"
+        )
     if form is OutputFormat.MEGATRON_LM:
         _print_megatron(job, as_json)
         return

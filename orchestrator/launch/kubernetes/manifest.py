@@ -233,7 +233,9 @@ def _check(setting: Setting) -> None:
             why = "is given twice" if paths.count(path) > 1 else "is taken"
             raise UserError(f"--claim …:{path}: this path in the container {why}; choose another one")
     if setting.namespace is not None and not is_label(setting.namespace):
-        raise UserError(f"--namespace {setting.namespace}: not a DNS label: lower-case letters, digits and -, at most 63")
+        raise UserError(
+            f"--namespace {setting.namespace}: not a DNS label: lower-case letters, digits and -, at most 63"
+        )
     if not is_subdomain(setting.secret):
         raise UserError(f"--secret {setting.secret}: not the name of a Secret: lower-case letters, digits, - and .")
 

@@ -13,8 +13,8 @@ _POD_SUFFIX = "-abcde"
 
 
 def job_set_name(job_name: str, run_id: str, pods: int) -> str:
-    """`gpt-small-3f9a12cd`: the job's name and its run id, short enough that the names of all pods, which are host names
-    too, are DNS labels. It begins with a letter, as the name of a service must.
+    """`gpt-small-3f9a12cd`: the job's name and its run id, short enough that the names of all pods, which are host
+    names too, are DNS labels. It begins with a letter, as the name of a service must.
     """
     room = LONGEST_LABEL - len(f"{pod_name('', pods - 1)}{_POD_SUFFIX}") - len(f"-{run_id}")
     words = re.sub(r"[^a-z0-9]+", "-", job_name.lower()).strip("-")

@@ -118,7 +118,9 @@ def mappings(value: Any) -> Iterator[dict[str, Any]]:
 
 def test_a_misspelled_field_is_refused_wherever_it_stands(make_job: MakeJob) -> None:
     job, setting = CASES["kubernetes-everything"]
-    objects = dict(zip((IoK8sApiCoreV1ConfigMap, JobsetV1alpha2JobSet), rendered(make_job(**job), setting), strict=True))
+    objects = dict(
+        zip((IoK8sApiCoreV1ConfigMap, JobsetV1alpha2JobSet), rendered(make_job(**job), setting), strict=True)
+    )
     misspelled = 0
     for schema, original in objects.items():
         for place, found in enumerate(mappings(original)):
@@ -246,7 +248,9 @@ def test_what_no_cluster_could_run_is_refused(make_job: MakeJob, setting: Settin
         rendered(make_job(), setting)
 
 
-@pytest.mark.parametrize("text", ["", "work", "work:", "work:here", "Work:/work", "work:/work:rw", ":/work", "a:/b:ro:x"])
+@pytest.mark.parametrize(
+    "text", ["", "work", "work:", "work:here", "Work:/work", "work:/work:rw", ":/work", "a:/b:ro:x"]
+)
 def test_a_claim_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=re.escape(f"--claim {text}: a claim is written CLAIM:/PATH")):
         Claim.parse(text)
