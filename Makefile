@@ -1,7 +1,7 @@
 # The whole workflow; CI calls these targets and nothing else. `make help` lists them.
 #
 # VENV=DIR   where the environment goes (.venv)
-# PYTHON=X   the Python to make it with (3.11 or 3.12; found by itself)
+# PYTHON=X   the Python to make it with (3.11 to 3.13; found by itself)
 # WORKERS=N  tests run side by side (3, on 2 cores: many wait for SLURM, browsers and servers)
 # BASE=X     the commit that `make test-fast` compares with (origin/main)
 # PY=X       use this Python's environment as it is and install nothing, for example on a GPU host without network

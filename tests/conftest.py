@@ -46,7 +46,7 @@ FOREIGN_NAMES = (
     *("MASTER_ADDR", "MASTER_PORT", "COLUMNS", "LINES", "FORCE_COLOR", "CLICOLOR_FORCE", "PYTHONWARNINGS"),
 )
 # What says how to test, not what a test sees; and what a machine with GPUs that others share may forbid NCCL.
-KEPT = {"ORCHESTRATOR_TEST_SLURM", "ORCHESTRATOR_TEST_BROWSER", "ORCHESTRATOR_TEST_SCREENSHOTS", "NCCL_NVLS_ENABLE"}
+KEPT = {"NCCL_NVLS_ENABLE", *(f"ORCHESTRATOR_TEST_{what}" for what in ("SLURM", "BROWSER", "SCREENSHOTS", "REGISTRY"))}
 FIXED = {
     "DO_NOT_TRACK": "true",
     "HF_HUB_OFFLINE": "1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 
 from orchestrator.errors import MissingDependency, RunIsHeld, UserError
 from orchestrator.fields.values import environment_references
@@ -15,7 +16,7 @@ from orchestrator.quantities import timestamp
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import CheckpointSaved
-from orchestrator.run_directory.lease import held_message, read_holder
+from orchestrator.run_directory.lease import held_message, read_holder, supersedes
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
@@ -27,6 +28,11 @@ def check_installed(job: JobSpec) -> None:
     if job.launch.python is not None:
         return  # another Python, which its own start will tell about
     missing = [package for module, package in _NEEDED.items() if not _is_installed(module)]
+    if "megatron-core" in missing and sys.version_info >= (3, 14):
+        raise MissingDependency(
+            "training needs megatron-core, which has no wheels for Python 3.14: use Python 3.11, 3.12 or 3.13, for the "
+            "ranks alone by launch.python"
+        )
     if missing:
         raise MissingDependency(
             f"training needs {' and '.join(missing)}, which this Python lacks: "
@@ -42,10 +48,12 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool) -> None:
-    """Raises RunIsHeld when a live process works on the run, UserError when this machine cannot start it."""
+def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool, launch_id: str | None = None) -> None:
+    """Raises RunIsHeld when a live process works on the run, UserError when this machine cannot start it. `launch_id`:
+    of a scheduler's start, which takes over from an earlier one of the same job.
+    """
     holder = read_holder(run)
-    if holder is not None and holder.live:
+    if holder is not None and holder.live and not supersedes(launch_id or "", holder.launch_id):
         raise RunIsHeld(held_message(run, holder))
     refuse_imported(run)
     events = run.events()

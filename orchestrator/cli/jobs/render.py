@@ -1,25 +1,34 @@
-"""`orchestrator render`: the script that `run` would start, or Megatron-LM's flags for the same job."""
+"""`orchestrator render`: the script that `run` would start, or the same job for Megatron-LM or Kubernetes."""
 
 from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json, warn
+from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
 from orchestrator.fields.formatting import as_yaml, shorten
 from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
 from orchestrator.launch.continuation import find_continuation
+from orchestrator.launch.kubernetes.manifest import (
+    DEFAULT_SECRET,
+    Claim,
+    Setting,
+    manifest_text,
+    render_manifest,
+)
 from orchestrator.launch.runs import next_run_dir
 from orchestrator.launch.scripts.render import render, render_template
 from orchestrator.migration.megatron_flags.flag_writer import UnwrittenField
 from orchestrator.migration.to_megatron import MegatronCommand, to_megatron
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_job
+from orchestrator.spec.loading import LoadedJob, load_job
 
 MEGATRON_TEMPLATE = "megatron-lm.sh.j2"
 
@@ -29,6 +38,10 @@ class OutputFormat(StrEnum):
 
     ORCHESTRATOR = "orchestrator"
     MEGATRON_LM = "megatron-lm"
+    KUBERNETES = "kubernetes"
+
+
+_POD = "Kubernetes"
 
 
 def command(
@@ -38,22 +51,56 @@ def command(
     runs_dir: RunsDir = None,
     form: Annotated[
         OutputFormat,
-        typer.Option("--as", help="Our own launch script, or a script of Megatron-LM's flags for the job."),
+        typer.Option("--as", help="Our own launch script, a script of Megatron-LM's flags, or a JobSet of Kubernetes."),
     ] = OutputFormat.ORCHESTRATOR,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="Container image of the pods.", rich_help_panel=_POD)
+    ] = None,
+    claims: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--claim",
+            metavar="CLAIM:/PATH[:ro]",
+            help="A PersistentVolumeClaim and where pods see it; may be repeated. The first is the working directory.",
+            rich_help_panel=_POD,
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Namespace; kubectl's by default.", rich_help_panel=_POD)
+    ] = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Secret that holds what ${{env:NAME}} and trackers need; {DEFAULT_SECRET} by default.",
+            rich_help_panel=_POD,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the exact launch script that `run` would start, on standard output. Nothing is created.
 
     With --as megatron-lm: the flags that tell Megatron-LM the same, and in comments what they do not say.
+    With --as kubernetes: a JobSet, and a ConfigMap with the spec. They are printed, not created.
 
     \b
     Example:
       orchestrator render job.yaml
       orchestrator render job.yaml --set launch.python=/opt/venv/bin/python > launch.sh
       orchestrator render job.yaml --as megatron-lm > pretrain_gpt.sh
+      orchestrator render job.yaml --as kubernetes --image IMAGE --claim work:/work | kubectl create -f -
     """
+    given = {"--image": image, "--claim": claims, "--namespace": namespace, "--secret": secret}
     loaded = load_job(jobs, overrides or [])
     job = loaded.job
+    if form is OutputFormat.KUBERNETES:
+        setting = Setting(image or "", [*map(Claim.parse, claims or [])], namespace, secret or DEFAULT_SECRET)
+        _print_manifest(loaded, setting, runs_dir, as_json)
+        return
+    if unused := [name for name, value in given.items() if value]:
+        raise UserError(
+            f"{' and '.join(unused)} would change nothing without --as kubernetes: add that, or leave it out"
+        )
     if form is OutputFormat.MEGATRON_LM:
         _print_megatron(job, as_json)
         return
@@ -65,6 +112,15 @@ def command(
         print_json({"run_dir": str(run.path), "script": script})
     else:
         typer.echo(script, nl=False)
+
+
+def _print_manifest(loaded: LoadedJob, setting: Setting, runs_dir: Path | None, as_json: bool) -> None:
+    folder = None if runs_dir is None else str(runs_dir)
+    objects = render_manifest(loaded.job, loaded.text, setting, folder)
+    if as_json:
+        print_json({"objects": objects})
+    else:
+        typer.echo(manifest_text(objects), nl=False)
 
 
 def _print_megatron(job: JobSpec, as_json: bool) -> None:

@@ -20,6 +20,7 @@ from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.processes.stop_request import (
     StopSignals,
+    asked_to_stay,
     caught_signals,
     ended_by_force,
     request_stop,
@@ -92,19 +93,21 @@ def launch(
     from_scratch: bool = False,
     watcher: Watcher | None = None,
     module: str = RUNTIME_MODULE,
+    incarnation: str | None = None,
     on_launched: Callable[[str], None] = lambda launch_id: None,
     follow_up: Callable[[Exit, Exited], Sequence[Event]] = lambda end, exited: (),
 ) -> Exit:
     """Start the run's training here, wait for its end, and say why it ended.
 
-    Raises RunIsHeld when it already runs, and UserError when it cannot be started as asked. `on_launched` hears the
-    launch id. `follow_up` says what else belongs into the event log together with the `exited` event of this end, which
-    would otherwise look like that of the run for a moment. What the watcher cannot show, because its output is gone, is
-    not shown.
+    Raises RunIsHeld when it already runs, and UserError when it cannot be started as asked. `incarnation`: the launch
+    id JOB.RESTARTS of a scheduler's start; signals are the scheduler's notice then, after which the run is to go on
+    elsewhere. `on_launched` hears the launch id. `follow_up` says what else belongs into the event log together with
+    the `exited` event of this end, which would otherwise look like that of the run for a moment. What the watcher
+    cannot show, because its output is gone, is not shown.
     """
-    check_startable(run, job, from_scratch=from_scratch)
+    check_startable(run, job, from_scratch=from_scratch, launch_id=incarnation)
     watcher = Display(watcher or Watcher())
-    launch_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
+    launch_id = incarnation or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     run.logs.mkdir(exist_ok=True)
     marks = LogMarks.of(run)
     script = render(job, run_dir=run.path, python=sys.executable, from_scratch=from_scratch, module=module)
@@ -120,7 +123,7 @@ def launch(
         if job.launch.nodes > 1 and not job.launch.on_hosts:
             watcher.say(for_the_others(run, launch_id))
         try:
-            by_force = _wait(child, run, launch_id, signals, watcher)
+            by_force = _wait(child, run, launch_id, signals, watcher, to_go_on=incarnation is not None)
         finally:
             watcher.close()
         were_ended = child.returncode < 0 or by_force is not None
@@ -129,6 +132,8 @@ def launch(
         end = classify(run, launch_id, child.returncode, marks)
         if by_force is not None:
             end = _end_by_force(run, launch_id, by_force, end.iteration)
+        elif incarnation is not None and end.cause == "stopped" and asked_to_stay(run) is None:
+            end = Exit.of("preempted", f"{run.stop_request().get('by') or signals.first}; saved", end.iteration)
         exited = Exited(
             launch_id=launch_id,
             code=child.returncode,
@@ -181,7 +186,13 @@ def _start(run: RunDir, job: JobSpec, launch_id: str, log: IO[bytes]) -> subproc
 
 
 def _wait(
-    child: subprocess.Popen[bytes], run: RunDir, launch_id: str, signals: StopSignals, watcher: Watcher
+    child: subprocess.Popen[bytes],
+    run: RunDir,
+    launch_id: str,
+    signals: StopSignals,
+    watcher: Watcher,
+    *,
+    to_go_on: bool,
 ) -> str | None:
     """Wait for torchrun, passing stop requests on. Returns who ended it at once, None when nobody did."""
     asked = False
@@ -194,7 +205,7 @@ def _wait(
                 watcher.say(f"ending at once, without waiting for a save ({by_force})")
         if signals.first is not None and not asked:
             asked = True
-            request_stop(run, signals.first)
+            request_stop(run, signals.first, to_go_on=to_go_on)
             if by_force is None:
                 now = f"Ctrl-C {'again' if signals.first == 'SIGINT' else 'twice'}"
                 watcher.say(f"{signals.first}: stopping after this step and saving; {now} ends it at once, unsaved")
