@@ -29,21 +29,31 @@ if TYPE_CHECKING:
     from orchestrator.errors import SpecError as SpecError
     from orchestrator.errors import UserError as UserError
     from orchestrator.inference import load as load_model
+    from orchestrator.launch.executor import Executor as Executor
+    from orchestrator.launch.executor import JobState as JobState
+    from orchestrator.launch.executor import Scripts as Scripts
+    from orchestrator.launch.executor import Start as Start
+    from orchestrator.launch.executor import SubmittedIds as SubmittedIds
     from orchestrator.tracking.stream import Sink as TrackerSink
     from orchestrator.tracking.trackers import TrackerFactory as TrackerFactory
 
 # Where each name is: a module is imported when one of its names is first asked for.
 _HOMES = {
     "DataSource": "orchestrator.data.written_text",
+    "Executor": "orchestrator.launch.executor",
     "Job": "orchestrator.api.jobs",
     "JobError": "orchestrator.errors",
+    "JobState": "orchestrator.launch.executor",
     "OrchestratorError": "orchestrator.errors",
     "PlannedJob": "orchestrator.api.planned_job",
     "Run": "orchestrator.api.runs",
     "RunNotFound": "orchestrator.errors",
     "SchedulerError": "orchestrator.errors",
+    "Scripts": "orchestrator.launch.executor",
     "SpecChanged": "orchestrator.errors",
     "SpecError": "orchestrator.errors",
+    "Start": "orchestrator.launch.executor",
+    "SubmittedIds": "orchestrator.launch.executor",
     "TrackerFactory": "orchestrator.tracking.trackers",
     "TrackerSink": "orchestrator.tracking.stream",
     "TunedJob": "orchestrator.api.jobs",
@@ -58,15 +68,20 @@ _NAMED_OTHERWISE = {"TrackerSink": "Sink", "load_model": "load"}
 
 __all__ = [
     "DataSource",
+    "Executor",
     "Job",
     "JobError",
+    "JobState",
     "OrchestratorError",
     "PlannedJob",
     "Run",
     "RunNotFound",
     "SchedulerError",
+    "Scripts",
     "SpecChanged",
     "SpecError",
+    "Start",
+    "SubmittedIds",
     "TrackerFactory",
     "TrackerSink",
     "TunedJob",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TRACKERS: Final = "orchestrator.trackers"
 BLOCKS: Final = "orchestrator.blocks"
 DATA_SOURCES: Final = "orchestrator.data_sources"
+EXECUTORS: Final = "orchestrator.executors"
 
 
 def load(group: str, name: str) -> Any:

@@ -210,7 +210,7 @@ def test_nothing_names_a_registry_or_a_path_of_one_machine() -> None:
 
 
 READS_RUNS = (
-    *("batch", "bench", "cli/runs", "dashboard", "evaluation", "inference", "launch", "review", "run_directory"),
+    *("bench", "cli/runs", "dashboard", "evaluation", "executors", "inference", "launch", "review", "run_directory"),
     *("sweeps", "tracking", "tuning", "runtime/callbacks", "runtime/records", "runtime/checkpointing"),
     *("cli/run_start.py", "self_contained_checkpoints.py", "spec/loading.py"),
 )
@@ -220,7 +220,7 @@ OPENS_OTHERS = {
     "dashboard/assets.py": (1, "files of this package"),
     "launch/snapshot.py": (1, "the code of the folder that a person works in"),
     "launch/code_version.py": (1, "git's index of the folder that a person works in"),
-    "launch/kubernetes/pod.py": (1, "the ConfigMap of a pod"),
+    "executors/kubernetes/pod.py": (1, "the ConfigMap of a pod"),
     "launch/machine.py": (1, "what the driver says in /proc"),
     "launch/notifications/channels.py": (1, "the null device"),
     "launch/processes/launch_processes.py": (2, "what the kernel says in /proc"),

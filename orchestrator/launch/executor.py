@@ -10,20 +10,18 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import Literal, Protocol, cast
 
+from orchestrator import plugins
 from orchestrator.data.preparation import Source
 from orchestrator.errors import UserError
+from orchestrator.run_directory.events.types import Submitted
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.sections.launch import ON_HOSTS
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-GROUP = "orchestrator.executors"
-"""Of entry points."""
 SHIPPED: Mapping[str, str] = {"slurm": "orchestrator.executors.slurm.executor:SlurmExecutor"}
 DEFAULT = "slurm"
 """Of jobs that are submitted and name none, and of those that were before there were others."""
@@ -147,8 +145,8 @@ class Executor(Protocol):
         """
 
     def submit(self, start: Start, warn: Warn) -> SubmittedIds:
-        """Submit a run, and write that down in its event log (`Submitted`). Where it raises, the run is as before;
-        PerhapsSubmitted says that the job may be there nevertheless.
+        """Submit a run. Where it raises, the run is as before; PerhapsSubmitted says that the job may be there
+        nevertheless.
         """
 
     def states(self, job_ids: Iterable[str], warn: Warn) -> dict[str, JobState]:
@@ -156,6 +154,16 @@ class Executor(Protocol):
 
     def cancel(self, job_ids: Iterable[str]) -> None:
         """End jobs, or take them out of the queue. One that is over stays so."""
+
+
+def submit(chosen: Executor, start: Start, warn: Warn = lambda message: None) -> SubmittedIds:
+    """Submit a run to an executor, and write that down in its event log. Raises what the executor raises."""
+    start.run.logs.mkdir(exist_ok=True)
+    start.run.stop_file.unlink(missing_ok=True)
+    ids = chosen.submit(start, warn)
+    named = None if chosen.name == DEFAULT else chosen.name
+    start.run.append(Submitted(job_id=ids.job_id, cluster=start.where, executor=named, data_job_id=ids.data_job_id))
+    return ids
 
 
 def executor_of(job: JobSpec) -> Executor:
@@ -171,20 +179,6 @@ def executor(name: str) -> Executor:
     if name in SHIPPED:
         module, _, attribute = SHIPPED[name].partition(":")
         return cast(Executor, getattr(importlib.import_module(module), attribute)())
-    from importlib.metadata import entry_points  # takes long to import
-
-    found = {each.name: each for each in entry_points(group=GROUP)}
-    if name not in found:
-        known = ", ".join((*SHIPPED, *sorted(found)))
-        raise UserError(f"launch.executor: there is no executor {name}; there are {known}")
-    return _loaded(found[name])
-
-
-def _loaded(entry: EntryPoint) -> Executor:
-    try:
-        return cast(Executor, entry.load()())
-    except Exception as error:  # whatever a package of somebody else does when it is imported
-        package = entry.dist.name if entry.dist is not None else entry.value
-        raise UserError(
-            f"launch.executor: {entry.name}, of the package {package}, cannot be loaded: {error}"
-        ) from error
+    if name == ON_HOSTS:
+        raise UserError("launch.executor: ssh is for `orchestrator run`, in the background with --detach")
+    return cast(Executor, plugins.load(plugins.EXECUTORS, name)())

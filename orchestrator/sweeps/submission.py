@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from orchestrator.errors import JobError, UserError
 from orchestrator.files.stored_files import open_stored, open_to_append
-from orchestrator.launch.executor import Start, executor_of
+from orchestrator.launch.executor import Start, executor_of, submit
 from orchestrator.launch.snapshot import place_of
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.run_directory.events.ledger import CellsSubmitted
@@ -81,7 +81,7 @@ def submit_cells(
             answers.append({"script": chosen.render(start).run, "tasks": 1})
             continue
         start = replace(start, from_scratch=saved_nothing(each.run, each.run.events()))
-        job_id = chosen.submit(start, lambda message: None).job_id
+        job_id = submit(chosen, start).job_id
         sweep.append(CellsSubmitted(how=chosen.name, cluster=start.where, max_parallel=None, jobs={each.id: job_id}))
         answers.append({"job_id": job_id, "tasks": 1})
     return answers

@@ -60,6 +60,41 @@ for job in given["jobs"]:
 """
 
 
+SUBMIT = """
+import time
+import orchestrator
+job = orchestrator.parse_job(given["job"])
+run = job.submit()
+states = set()
+while (status := run.status()).is_active:
+    states.add(status.state)
+    time.sleep(0.2)
+print(json.dumps([status.state, status.job.executor, sorted(states), len(run.metrics())]))
+"""
+
+
+@pytest.mark.slow(reason="a training that imports torch")
+def test_a_job_is_submitted_to_an_executor_of_another_package(site: Path, tmp_path: Path) -> None:
+    said = program(site, tmp_path, SUBMIT, job=spec(launch={"executor": "processes"}))
+    state, executor, seen, steps = json.loads(said.splitlines()[-1])
+    assert (state, executor, steps) == ("completed", "processes", 4)
+    assert seen[-1] == "running"
+
+
+def test_an_executor_that_no_package_has(site: Path, tmp_path: Path) -> None:
+    refused = """
+import orchestrator
+try:
+    orchestrator.parse_job(given["job"]).submit()
+except orchestrator.UserError as error:
+    print(error)
+"""
+    said = program(site, tmp_path, refused, job=spec(launch={"executor": "process"}))
+    assert "orchestrator.executors" in said
+    assert "processes" in said
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.slow(reason="three trainings, of which each imports torch")
 def test_a_job_trains_with_an_attention_and_a_tracker_of_another_package(site: Path, tmp_path: Path) -> None:
     scaled = {"attention_plugin": "scaled"}

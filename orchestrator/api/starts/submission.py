@@ -26,7 +26,7 @@ from orchestrator.cluster_profiles import known_profiles, load_profile
 from orchestrator.data.preparation import Source, to_be_made
 from orchestrator.errors import UserError
 from orchestrator.launch.continuation import Continuation
-from orchestrator.launch.executor import Executor, Start, executor_of
+from orchestrator.launch.executor import Executor, Start, executor_of, submit
 from orchestrator.launch.runs import find_run, taken_back
 from orchestrator.launch.snapshot import place_of
 from orchestrator.launch.start_checks import refuse_without_checkpoint
@@ -165,7 +165,7 @@ def submit_and_tell(
     chosen = executor_of(job)
     start = Start(job, place_of(run, job, copy=False), cluster, from_scratch, after, to_be_made(job))
     reporter.say(described(chosen, start))
-    submitted = chosen.submit(replace(start, place=place_of(run, job)), reporter.warn)
+    submitted = submit(chosen, replace(start, place=place_of(run, job)), reporter.warn)
     if submitted.data_job_id is not None:
         reporter.say(f"the data is made by job {submitted.data_job_id}; its output goes to {run.data_log}")
     reporter.say(f"submitted run {label(run)} as job {submitted.job_id} on {start.where}; it is in {run.path}")

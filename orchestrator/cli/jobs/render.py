@@ -11,17 +11,17 @@ import typer
 
 from orchestrator.cli.common import AsJson, JobFiles, Overrides, RunsDir, print_json, warn
 from orchestrator.errors import UserError
-from orchestrator.fields.base import Section
-from orchestrator.fields.formatting import as_yaml, shorten
-from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
-from orchestrator.launch.continuation import find_continuation
-from orchestrator.launch.kubernetes.manifest import (
+from orchestrator.executors.kubernetes.manifest import (
     DEFAULT_SECRET,
     Claim,
     Setting,
     manifest_text,
     render_manifest,
 )
+from orchestrator.fields.base import Section
+from orchestrator.fields.formatting import as_yaml, shorten
+from orchestrator.kernel_selection.cuda_connections import CONNECTIONS, device_connections
+from orchestrator.launch.continuation import find_continuation
 from orchestrator.launch.runs import next_run_dir
 from orchestrator.launch.scripts.render import render, render_template
 from orchestrator.migration.megatron_flags.flag_writer import UnwrittenField

@@ -7,7 +7,6 @@ from orchestrator.executors.slurm.batch_script import render_sbatch
 from orchestrator.executors.slurm.client import cancel, submit
 from orchestrator.executors.slurm.preparation import submit_preparation
 from orchestrator.launch.executor import Start, SubmittedIds, Warn
-from orchestrator.run_directory.events.types import Submitted
 from orchestrator.run_directory.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec
 
@@ -39,16 +38,12 @@ def profile(start: Start) -> ClusterSpec:
 def _submit(start: Start, data_job_id: str | None, warn: Warn) -> str:
     """Write the run's batch script and submit it; returns the job id."""
     run = start.run
-    run.logs.mkdir(exist_ok=True)
     before = (*start.after, data_job_id) if data_job_id else start.after
     script = render_sbatch(
         start.job, profile(start), start.place, from_scratch=start.from_scratch, after=before, module=start.module
     )
     write_atomically(run.batch_script, script)
-    run.stop_file.unlink(missing_ok=True)
-    job_id = submit(run.batch_script, warn=warn)
-    run.append(Submitted(job_id=job_id, cluster=start.where, data_job_id=data_job_id))
-    return job_id
+    return submit(run.batch_script, warn=warn)
 
 
 def _without_training(data_job_id: str, error: OrchestratorError | OSError) -> None:

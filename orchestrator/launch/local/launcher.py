@@ -94,6 +94,7 @@ def launch(
     watcher: Watcher | None = None,
     module: str = RUNTIME_MODULE,
     incarnation: str | None = None,
+    job_id: str | None = None,
     on_launched: Callable[[str], None] = lambda launch_id: None,
     follow_up: Callable[[Exit, Exited], Sequence[Event]] = lambda end, exited: (),
 ) -> Exit:
@@ -101,7 +102,7 @@ def launch(
 
     Raises RunIsHeld when it already runs, and UserError when it cannot be started as asked. `incarnation`: the launch
     id JOB.RESTARTS of a scheduler's start; signals are the scheduler's notice then, after which the run is to go on
-    elsewhere. `on_launched` hears the launch id. `follow_up` says what else belongs into the event log together with
+    elsewhere. `job_id`: of the executor's job that this runs in. `on_launched` hears the launch id. `follow_up` says what else belongs into the event log together with
     the `exited` event of this end, which would otherwise look like that of the run for a moment. What the watcher
     cannot show, because its output is gone, is not shown.
     """
@@ -114,7 +115,7 @@ def launch(
     write_atomically(run.launch_script, script)
     run.stop_file.unlink(missing_ok=True)
     with caught_signals() as signals:
-        run.append(Launched(launch_id=launch_id, **Process.current().to_record()))
+        run.append(Launched(launch_id=launch_id, job_id=job_id, **Process.current().to_record()))
         notifier = notifications.begin(run, job, launch_id)
         with run.open_to_append(run.launcher_log) as log:
             log.write(f"=== launch {launch_id} at {timestamp()}\n".encode())

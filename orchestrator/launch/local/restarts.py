@@ -34,10 +34,11 @@ def launch_with_restarts(
     from_scratch: bool = False,
     watcher: Callable[[], Watcher] = Watcher,
     module: str = RUNTIME_MODULE,
+    job_id: str | None = None,
     on_launched: Callable[[str], None] = lambda launch_id: None,
 ) -> Exit:
     """Start the run's training here and wait for its end; start it again while `launch.on_failure` says so. Returns the
-    last end. `watcher` makes what is told of one launch, and `on_launched` hears the id of each.
+    last end. `job_id`: of the executor's job that this runs in. `watcher` makes what is told of one launch, and `on_launched` hears the id of each.
 
     A person who asks for a stop, before the end or while the next start is waited for, keeps the run from it: that is
     the end then, and not what it would have recovered from.
@@ -62,7 +63,7 @@ def launch_with_restarts(
         return [again]
 
     def once(**options: Any) -> Exit:
-        end = launch(run, job, module=module, follow_up=follow_up, **options)
+        end = launch(run, job, module=module, job_id=job_id, follow_up=follow_up, **options)
         return end if decisions[-1].withdrawn_by is None else withdrawn_end(end)
 
     end = once(from_scratch=from_scratch, watcher=watcher(), on_launched=on_launched)

@@ -18,8 +18,8 @@ from kubeflow_trainer_api.models.io_k8s_api_core_v1_config_map import IoK8sApiCo
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 
 from orchestrator.errors import UserError
-from orchestrator.launch.kubernetes.manifest import Claim, Setting, manifest_text, render_manifest
-from orchestrator.launch.kubernetes.names import is_subdomain, job_set_name, pod_address, pod_name
+from orchestrator.executors.kubernetes.manifest import Claim, Setting, manifest_text, render_manifest
+from orchestrator.executors.kubernetes.names import is_subdomain, job_set_name, pod_address, pod_name
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 

@@ -15,7 +15,7 @@ from support.gate import Gate
 from support.ranks import free_port
 from support.stopping import request_stop
 
-from orchestrator.launch.kubernetes.pod import START_AGAIN
+from orchestrator.executors.kubernetes.pod import START_AGAIN
 from orchestrator.launch.processes.launch_processes import end_processes, ranks_of
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
@@ -49,7 +49,7 @@ class Pods:
             "NODE_RANK": str(index),
             **({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if port else {}),
         }
-        program = [sys.executable, "-P", "-m", "orchestrator.launch.kubernetes.pod", str(spec), str(self.runs_dir)]
+        program = [sys.executable, "-P", "-m", "orchestrator.executors.kubernetes.pod", str(spec), str(self.runs_dir)]
         log = self.runs_dir.parent / f"pod-{index}.log"
         with open(log, "ab") as output:
             pod = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.launch.kubernetes.pod SPEC_DIR RUNS_DIR`: what every pod of a rendered JobSet runs.
+"""`python -m orchestrator.executors.kubernetes.pod SPEC_DIR RUNS_DIR`: what every pod of a rendered JobSet runs.
 
 The first pod makes or finds the run directory, starts the training, and says at its end whether the set is to start
 again: by `launch.on_failure`, as on every other machine. The others wait for its launch, start their processes with the
@@ -48,7 +48,7 @@ _SECONDS_FOR_THE_FIRST_POD = 300.0
 
 def main() -> int:
     """Run this pod's part; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m orchestrator.launch.kubernetes.pod", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.executors.kubernetes.pod", description=__doc__)
     parser.add_argument("spec_dir", type=Path)
     parser.add_argument("runs_dir", type=Path)
     parser.add_argument("--module", default=RUNTIME_MODULE, help=argparse.SUPPRESS)

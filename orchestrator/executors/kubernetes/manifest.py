@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from orchestrator.errors import UserError
+from orchestrator.executors.kubernetes.names import REPLICATED_JOB, is_label, is_subdomain, job_set_name, pod_address
+from orchestrator.executors.kubernetes.pod import INCARNATION_VARIABLE, RESOLVED, WRITTEN
 from orchestrator.fields.values import environment_references, megabytes
-from orchestrator.launch.kubernetes.names import REPLICATED_JOB, is_label, is_subdomain, job_set_name, pod_address
-from orchestrator.launch.kubernetes.pod import INCARNATION_VARIABLE, RESOLVED, WRITTEN
 from orchestrator.run_directory.exits.causes import CAUSES
 from orchestrator.safe_path import module_command
 from orchestrator.spec.job import JobSpec
@@ -25,7 +25,7 @@ from orchestrator.spec.loading import dump_resolved
 from orchestrator.version import __version__
 
 DEFAULT_SECRET = "orchestrator"
-POD_MODULE = "orchestrator.launch.kubernetes.pod"
+POD_MODULE = "orchestrator.executors.kubernetes.pod"
 _CONTAINER = "trainer"
 _SPEC_DIR = "/etc/orchestrator"
 _SHARED_MEMORY = "/dev/shm"
