@@ -1,5 +1,5 @@
-"""`python -m orchestrator.launch RUN_DIR [--job ID] [--from-scratch]`: the launcher in the background, for `run --detach`,
-and in the job of an executor.
+"""`python -m orchestrator.launch RUN_DIR [--job ID] [--from-scratch]`: the launcher in the background, for
+`run --detach`, and in the job of an executor.
 """
 
 from __future__ import annotations

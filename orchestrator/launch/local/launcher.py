@@ -102,9 +102,9 @@ def launch(
 
     Raises RunIsHeld when it already runs, and UserError when it cannot be started as asked. `incarnation`: the launch
     id JOB.RESTARTS of a scheduler's start; signals are the scheduler's notice then, after which the run is to go on
-    elsewhere. `job_id`: of the executor's job that this runs in. `on_launched` hears the launch id. `follow_up` says what else belongs into the event log together with
-    the `exited` event of this end, which would otherwise look like that of the run for a moment. What the watcher
-    cannot show, because its output is gone, is not shown.
+    elsewhere. `job_id`: of the executor's job that this runs in. `on_launched` hears the launch id. `follow_up`
+    says what else belongs into the event log together with the `exited` event of this end, which would otherwise
+    look like that of the run for a moment. What the watcher cannot show, because its output is gone, is not shown.
     """
     check_startable(run, job, from_scratch=from_scratch, launch_id=incarnation)
     watcher = Display(watcher or Watcher())

@@ -38,7 +38,8 @@ def launch_with_restarts(
     on_launched: Callable[[str], None] = lambda launch_id: None,
 ) -> Exit:
     """Start the run's training here and wait for its end; start it again while `launch.on_failure` says so. Returns the
-    last end. `job_id`: of the executor's job that this runs in. `watcher` makes what is told of one launch, and `on_launched` hears the id of each.
+    last end. `job_id`: of the executor's job that this runs in. `watcher` makes what is told of one launch, and
+    `on_launched` hears the id of each.
 
     A person who asks for a stop, before the end or while the next start is waited for, keeps the run from it: that is
     the end then, and not what it would have recovered from.
