@@ -25,7 +25,6 @@ from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
 from orchestrator.launch.processes.stop_request import StopSignals, asked_to_stay, caught_signals, request_stop
 from orchestrator.launch.requeue_policy import decide, unless_withdrawn
 from orchestrator.launch.runs import attach_or_create, find_same
-from orchestrator.launch.scripts.render import RUNTIME_MODULE
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.quantities import timestamp
 from orchestrator.run_directory.events.log import EventLog
@@ -33,6 +32,7 @@ from orchestrator.run_directory.events.types import BY_LAUNCHER, Event, Exited, 
 from orchestrator.run_directory.exits.causes import Exit, cause_of
 from orchestrator.run_directory.lease import DEFAULT_TIME_TO_LIVE, read_holder, supersedes
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
