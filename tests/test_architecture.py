@@ -209,6 +209,26 @@ def test_nothing_names_a_registry_or_a_path_of_one_machine() -> None:
     assert found == []
 
 
+SLURM_COMMANDS = re.compile(r"\b(?:sbatch|sacct|squeue|scontrol|scancel|srun|sinfo|sacctmgr)\b", re.IGNORECASE)
+NAMES_SLURM = {
+    "migration": "other people's scripts, which it reads",
+    "run_directory/rundir.py": "launch.sbatch, the file's name since the first version",
+    "dashboard/pages/run_spec_and_plan.py": "the same file",
+    "spec/cluster.py": "the profile of a SLURM cluster: what its fields are called there",
+}
+
+
+def test_one_folder_names_the_commands_of_slurm() -> None:
+    package = ROOT / "orchestrator"
+    files = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if SLURM_COMMANDS.search(path.read_text())
+    ]
+    outside = [file for file in files if not file.startswith(("executors/slurm/", *NAMES_SLURM))]
+    assert outside == []
+
+
 READS_RUNS = (
     *("bench", "cli/runs", "dashboard", "evaluation", "executors", "inference", "launch", "review", "run_directory"),
     *("sweeps", "tracking", "tuning", "runtime/callbacks", "runtime/records", "runtime/checkpointing"),
@@ -220,6 +240,8 @@ OPENS_OTHERS = {
     "dashboard/assets.py": (1, "files of this package"),
     "launch/snapshot.py": (1, "the code of the folder that a person works in"),
     "launch/code_version.py": (1, "git's index of the folder that a person works in"),
+    "executors/slurm/refusals.py": (1, "the script that was submitted, for what it asked"),
+    "executors/ssh/hosts.py": (1, "a file that a person names"),
     "executors/kubernetes/pod.py": (1, "the ConfigMap of a pod"),
     "launch/machine.py": (1, "what the driver says in /proc"),
     "launch/notifications/channels.py": (1, "the null device"),

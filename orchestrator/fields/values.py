@@ -320,7 +320,7 @@ Memory = Annotated[
     After(_check_memory),
     WithJsonSchema({"type": "string", "pattern": r"^\d{1,12}[kKmMgGtT]?$", "examples": ["500G", "0"]}),
 ]
-"""An amount of memory as sbatch's --mem takes it."""
+"""An amount of memory as SLURM's --mem takes it."""
 
 
 def megabytes(memory: str) -> int:

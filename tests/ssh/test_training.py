@@ -56,7 +56,7 @@ def make_job(tmp_path: Path, inject: Callable[[str], Path], ranks: Ranks) -> Cal
         return four_layer_job(
             name,
             model={"num_layers": 2, "hidden_dropout": 0.1},
-            schedule={"train_iters": STEPS},
+            schedule={"train_iters": STEPS, "lr_decay_iters": STEPS},
             checkpoint={"save_interval": 3, "keep_last": 3},
             parallelism=parallelism,
             launch={"executor": "ssh", "hosts": list(hosts), "requeue_delay": 1, "env": env, **launch},

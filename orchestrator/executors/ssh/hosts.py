@@ -28,6 +28,8 @@ def hosts_of(launch: LaunchSpec) -> list[str]:
 
 
 def _in_file(path: Path) -> list[str]:
+    if not path.is_file():
+        raise UserError(f"launch.hosts_file: there is no file {path}")
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode()

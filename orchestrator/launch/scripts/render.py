@@ -38,7 +38,7 @@ def shell_quote(value: object) -> Quoted:
 
 
 def directive(option: object) -> Quoted:
-    """An option as the rest of an `#SBATCH` line, which sbatch reads itself: a backslash takes the meaning from the
+    """An option as the rest of a line that the scheduler reads itself: a backslash takes the meaning from the
     character after it. Raises UserError for what no such line can hold.
     """
     text = str(option)

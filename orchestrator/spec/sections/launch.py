@@ -74,7 +74,7 @@ class LaunchSpec(Section):
     """How long one start may take before the cluster ends it; the profile's by default. A run that is not done by then
     saves, goes back into the queue and goes on."""
     memory_per_node: Annotated[Memory | None, AlsoCalled("mem")] = None
-    """Memory to ask for, per node, as sbatch's --mem takes it: 500G; the profile's by default."""
+    """Memory to ask for, per node, as SLURM's --mem takes it: 500G; the profile's by default."""
     stop_margin: Duration = 120
     """How long before its time limit a run is asked to save and stop."""
     max_requeues: Size = 100
