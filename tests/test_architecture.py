@@ -241,7 +241,7 @@ OPENS_OTHERS = {
     "launch/snapshot.py": (1, "the code of the folder that a person works in"),
     "launch/code_version.py": (1, "git's index of the folder that a person works in"),
     "executors/slurm/refusals.py": (1, "the script that was submitted, for what it asked"),
-    "executors/ssh/hosts.py": (1, "a file that a person names"),
+    "launch/hosts.py": (1, "a file that a person names"),
     "executors/kubernetes/pod.py": (1, "the ConfigMap of a pod"),
     "launch/machine.py": (1, "what the driver says in /proc"),
     "launch/notifications/channels.py": (1, "the null device"),

@@ -220,7 +220,8 @@ def check_host(text: str) -> str:
     """A machine as `ssh` knows it, or a list of some. Raises ValueError for anything else, options of ssh above all."""
     if text.startswith("-") or not _HOST.fullmatch(text):
         raise ValueError("a machine is written as ssh knows it, such as node7 or user@node7, or node[1-4] for several")
-    expand_nodelist(text)
+    if not expand_nodelist(text):
+        raise ValueError("it names no machine")
     return text
 
 

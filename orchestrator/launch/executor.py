@@ -1,4 +1,5 @@
-"""The protocol of an executor, which starts runs that wait in a queue or work elsewhere, and finding one by its name.
+"""The protocol of an executor, which runs are submitted to, and finding one by its name. `launch.executor: ssh` is none
+of them: the launcher itself starts such a run on its hosts.
 
 An executor of one's own is a class with these methods in a package of one's own, whose entry point in the group
 `orchestrator.executors` has the name that `launch.executor` of a job gives.
@@ -14,7 +15,7 @@ from typing import Literal, Protocol, cast
 
 from orchestrator import plugins
 from orchestrator.data.preparation import Source
-from orchestrator.errors import UserError
+from orchestrator.errors import OrchestratorError, SchedulerError, UserError
 from orchestrator.run_directory.events.types import Submitted
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import RUNTIME_MODULE
@@ -161,9 +162,20 @@ def submit(chosen: Executor, start: Start, warn: Warn = lambda message: None) ->
     start.run.logs.mkdir(exist_ok=True)
     start.run.stop_file.unlink(missing_ok=True)
     ids = chosen.submit(start, warn)
-    named = None if chosen.name == DEFAULT else chosen.name
+    asked = start.job.launch.executor
+    named = None if asked == DEFAULT else asked  # so that lines of jobs on SLURM stay as they were
     start.run.append(Submitted(job_id=ids.job_id, cluster=start.where, executor=named, data_job_id=ids.data_job_id))
     return ids
+
+
+def states_of(name: str, job_ids: Iterable[str], warn: Warn = lambda message: None) -> dict[str, JobState]:
+    """What an executor says of jobs. Raises UserError and SchedulerError, whatever it raises itself."""
+    try:
+        return executor(name).states(job_ids, warn)
+    except OrchestratorError:
+        raise
+    except Exception as error:  # of another package's code: it is not to take what is known of other runs with it
+        raise SchedulerError(f"executor {name}: {type(error).__name__}: {error}") from error
 
 
 def executor_of(job: JobSpec) -> Executor:

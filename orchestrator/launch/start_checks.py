@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
 
 from orchestrator.errors import MissingDependency, RunIsHeld, UserError
 from orchestrator.fields.values import environment_references
 from orchestrator.kernel_selection.libraries import require_libraries
-from orchestrator.launch.scripts.render import refuse_missing_python
+from orchestrator.launch.hosts import hosts_of
+from orchestrator.launch.scripts.render import refuse_missing_python, render
 from orchestrator.planning.checks.preflight_checks import missing_train_step, unwritable_cache
 from orchestrator.planning.hardware.local_gpus import gpus_counted
 from orchestrator.quantities import timestamp
@@ -69,13 +71,24 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool, launch_id:
             )
     refuse_without_checkpoint(run, from_scratch=from_scratch)
     refuse_missing(job)
-    if not job.launch.on_hosts:
+    if job.launch.on_hosts:
+        _refuse_hosts(job)
+    else:
         refuse_missing_python(job)
-    if (
-        job.launch.nodes > 1
-        and not job.launch.on_hosts
-        and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0")
-    ):
+        _refuse_other_machines(job)
+    render(job, run_dir=run.path, python=sys.executable)  # a template of the job's own may be wrong
+
+
+def _refuse_hosts(job: JobSpec) -> None:
+    """Raises UserError where hosts cannot be started on from here, as far as this machine knows."""
+    hosts_of(job.launch)
+    if shutil.which("ssh") is None:
+        raise UserError("launch.executor: ssh: there is no program ssh on this machine; install OpenSSH's client")
+
+
+def _refuse_other_machines(job: JobSpec) -> None:
+    """Raises UserError where a job of several machines is not started as the first of them."""
+    if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
         raise UserError(
             f"this job runs on {job.launch.nodes} machines: start it on the first one, with MASTER_ADDR set to that "
             "machine's address and NODE_RANK to 0; it then says what to start on the others. With launch.executor: ssh "

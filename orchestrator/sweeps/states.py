@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Literal
 
-from orchestrator.launch.executor import executor
+from orchestrator.launch.executor import states_of
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses, unreadable
 from orchestrator.launch.states.state_words import State as RunState
 from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan
@@ -98,7 +98,7 @@ def check_scheduler(cells: Iterable[CellStatus]) -> None:
         if cell.status.job is not None and not cell.status.job.is_over:
             ids.setdefault(cell.status.job.executor, []).append(cell.status.job.job_id)
     for name, job_ids in ids.items():
-        executor(name).states(job_ids, lambda message: None)
+        states_of(name, job_ids)
 
 
 def cell_state(run: RunState, launched: float | None, submission: Submission | None) -> State:

@@ -90,19 +90,20 @@ def submit_cells(
 def local_request(
     sweep: SweepDir, starts: Sequence[CellStart], *, max_parallel: int | None, module: str = RUNTIME_MODULE
 ) -> Request:
-    """The cells for this machine, `max_parallel` at a time (one by default)."""
+    """The cells for this machine, `max_parallel` at a time (one by default, and where all want the same hosts)."""
     gpus = visible_gpus()
     tasks = []
     for start in starts:
         command = module_command("orchestrator.launch", str(start.run.path), "--module", module)
         command += ["--from-scratch"] if saved_nothing(start.run, start.run.events()) else []
-        wanted = 0 if start.job.runtime.device == "cpu" else start.job.processes_per_node
+        is_elsewhere = start.job.runtime.device == "cpu" or start.job.launch.on_hosts
+        wanted = 0 if is_elsewhere else start.job.processes_per_node
         task = Task(start.id, start.name, str(start.run.path), command, wanted, sweep.cancels(start.id))
         tasks.append(task)
     return Request(
         sweep_dir=str(sweep.path),
         arrays=[Array({}, tasks)],
-        max_parallel=max_parallel or 1,
+        max_parallel=1 if any(start.job.launch.on_hosts for start in starts) else max_parallel or 1,
         max_requeues=max((start.job.launch.max_requeues for start in starts), default=0),
         gpus=gpus,
     )

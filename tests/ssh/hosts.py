@@ -139,9 +139,9 @@ class Hosts:
         lines = self._machines[name].run("ps", "-eo", "pid=,args=").stdout.splitlines()
         return [line for line in lines if word in line]
 
-    def run(self, name: str, *command: str) -> str:
+    def run(self, name: str, *command: str, check: bool = True) -> str:
         """What a command on the machine prints."""
-        return self._machines[name].run(*command).stdout
+        return self._machines[name].run(*command, check=check, variables={"PATH": self.path}).stdout
 
     def _connect(self) -> None:
         self._switch.ip("link", "add", "bridge", "address", hardware_address(1), "type", "bridge")

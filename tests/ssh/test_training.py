@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +16,11 @@ from support.faults import CommandLine, Ranks, wait_for_step, wait_until
 from support.fixtures import inject
 from support.training import events, four_layer_job, layout, logs, losses
 
+from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
 
 __all__ = ["inject"]
 
@@ -162,6 +165,21 @@ def test_a_person_stops_it(hosts: Hosts, make_job: Callable[..., JobSpec], comma
         end()
     assert causes(run)[1:] == [("cancelled", None)]
     wait_until(lambda: not any(hosts.processes(name, "orchestrator") for name in ("h1", "h2")), "nothing is left")
+
+
+def test_a_launcher_on_one_of_its_hosts(
+    hosts: Hosts, make_job: Callable[..., JobSpec], inject: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A rank that fails is not taken for one that was killed."""
+    folder = inject("if RANK == 1: raise RuntimeError('a bug')").parent
+    job = make_job("inside", layout(dp=2), "h1", "h2", nodes=2)
+    job = job.changed(launch={"env": {**job.launch.env, "PYTHONPATH": f"{job.launch.env['PYTHONPATH']}:{folder}"}})
+    command = [sys.executable, "-m", "orchestrator", "run", str(tmp_path / "job.yaml"), "--runs-dir", str(tmp_path)]
+    (tmp_path / "job.yaml").write_text(dump_resolved(job))
+    hosts.run("h1", *command, check=False)
+    [run] = all_runs(tmp_path)
+    assert [cause for cause, _ in causes(run)] == ["bug"]
+    assert "a bug" in events(run, "exited")[0]["message"]
 
 
 def test_hosts_that_refuse(hosts: Hosts, make_job: Callable[..., JobSpec], commands: Commands, tmp_path: Path) -> None:

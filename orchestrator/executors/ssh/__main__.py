@@ -1,7 +1,7 @@
 """`python -m orchestrator.executors.ssh RUN_DIR`: start a launch on its hosts and see it through, in place of torchrun.
 
-Its exit code is that of the first host that fails. What it says itself begins with `===`; run_directory/exits reads
-there which host was lost.
+Its exit code is that of the first host that fails. Which host was lost it leaves in the run directory
+(run_directory/exits/host_failures.py).
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.errors import OrchestratorError, UserError
+from orchestrator.errors import OrchestratorError
 from orchestrator.executors.ssh.connection import Connection
-from orchestrator.executors.ssh.hosts import hosts_of
 from orchestrator.executors.ssh.messages import SECONDS_BETWEEN_SIGNS
 from orchestrator.fields.values import environment_references
+from orchestrator.launch.hosts import hosts_of
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE
-from orchestrator.run_directory.events.types import Requeued
-from orchestrator.run_directory.exits.classification import lost_host_line, refused_hosts_line
+from orchestrator.launch.requeue_policy import nodes_at_fault
+from orchestrator.run_directory.events.log import EventLog
+from orchestrator.run_directory.events.types import Launched, Requeued
+from orchestrator.run_directory.exits.host_failures import HostFailure, write_host_failure
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.safe_path import CODE_PATH_VARIABLE
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -31,50 +35,67 @@ SECONDS_TO_PREFER = 10.0
 """How long hosts are waited for that come first, once others are ready."""
 SECONDS_TO_SAVE = 30.0
 """How long ranks may take to save that are asked to stop."""
-SECONDS_TO_END = 15.0
-"""How long hosts may take to end their processes after that."""
+SECONDS_TO_LEAVE = 5.0
+"""How long ranks may take to leave a word that have lost others, and cannot save."""
+SECONDS_TO_END = 25.0
+"""How long hosts may take to end their processes after that; longer than `ssh` takes to give a host up."""
 _POLL_SECONDS = 0.1
+
+
+@dataclass
+class Launch:
+    """One launch: its run, and whether it was asked to end."""
+
+    run: RunDir
+    id: str
+    job: JobSpec
+    asked: list[int] = field(default_factory=list)
+
+    def fail(self, hosts: Sequence[str], why: str) -> None:
+        """Leave word of hosts that were lost; of none, that it could not begin."""
+        what = f"lost {', '.join(hosts)}" if hosts else "refused"
+        print(f"=== {what}: {why}", flush=True)
+        write_host_failure(self.run, HostFailure(self.id, tuple(hosts), why))
 
 
 def main() -> int:
     """Run one launch; returns its exit code."""
-    run, launch_id = RunDir(Path(sys.argv[1])), os.environ[LAUNCH_VARIABLE]
-    asked: list[int] = []
+    run = RunDir(Path(sys.argv[1]))
+    launch = Launch(run, os.environ[LAUNCH_VARIABLE], load_resolved(run.resolved()))
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        launch.asked.append(number)
 
     signal.signal(signal.SIGTERM, note)  # of the kernel, when the launcher was killed
     connections: list[Connection] = []
     try:
-        job = load_resolved(run.resolved())
-        python = job.launch.python or sys.executable
-        connections += [Connection(host, run, launch_id, python) for host in hosts_of(job.launch)]
-        chosen = _choose(run, job, connections, asked)
-        if not chosen:
-            return 1
-        return _see_through(chosen, job, asked)
-    except OrchestratorError as error:
-        say(refused_hosts_line(str(error)))
-        return error.exit_code
+        python = launch.job.launch.python or sys.executable
+        for host in hosts_of(launch.job.launch):
+            connections.append(Connection(host, run, launch.id, python))
+        chosen = _choose(launch, connections)
+        return _see_through(launch, chosen) if chosen else 1
+    except (OrchestratorError, OSError) as error:
+        launch.fail((), str(error))
+        return 2
     finally:
         for connection in connections:
             connection.close()
 
 
-def _choose(run: RunDir, job: JobSpec, connections: Sequence[Connection], asked: Sequence[int]) -> list[Connection]:
+def _choose(launch: Launch, connections: Sequence[Connection]) -> list[Connection]:
     """The hosts of this launch, once so many are ready: first those that no failure was blamed on. The others are let
     go. Empty where too few can be had, after that was said.
     """
-    wanted = job.launch.nodes
-    before = run.events().since_submission().last(Requeued)
-    blamed = before.exclude or () if before is not None else ()
-    in_order = sorted(connections, key=lambda each: each.host in blamed)
+    wanted = launch.job.launch.nodes
+    events = _since_a_person_started(launch.run.events())
+    blamed = set(nodes_at_fault(events))
     begun = time.monotonic()
     enough_since: float | None = None
-    while not asked:
-        ready = [each for each in in_order if each.ready is not None]
-        if ready[:wanted] == in_order[:wanted] or all(each.is_settled for each in connections):
+    while True:
+        in_order = sorted(connections, key=lambda each: not blamed.isdisjoint(each.names))
+        ready = [each for each in in_order if each.can_start]
+        is_best = ready[:wanted] == in_order[:wanted] or all(each.is_settled for each in connections)
+        if launch.asked or is_best:
             break
         now = time.monotonic()
         if enough_since is None and len(ready) >= wanted:
@@ -84,30 +105,41 @@ def _choose(run: RunDir, job: JobSpec, connections: Sequence[Connection], asked:
         for each in connections:
             each.show_a_sign()
         time.sleep(_POLL_SECONDS)
-    ready = [each for each in in_order if each.ready is not None]
     for each in connections:
         if each not in ready[:wanted]:
-            each.close()
-    if asked:
+            each.let_go()
+    if launch.asked:
         return []
     if len(ready) >= wanted:
         return ready[:wanted]
-    absent = [each for each in connections if each.ready is None]
+    absent = [each for each in connections if not each.can_start]
     why = "; ".join(f"{each.host}: {each.words}" for each in absent)
-    if before is None:
-        say(refused_hosts_line(f"{len(ready)} of {wanted} hosts can start this job ({why})"))
+    if events.last(Requeued) is None:
+        launch.fail((), f"{len(ready)} of {wanted} hosts can start this job ({why})")
     else:
-        say(lost_host_line(",".join(each.host for each in absent), why))
+        launch.fail([each.host for each in absent], why)
     return []
 
 
-def _see_through(chosen: Sequence[Connection], job: JobSpec, asked: Sequence[int]) -> int:
+def _since_a_person_started(events: EventLog) -> EventLog:
+    """The events since the newest launch that was no restart, or all of them."""
+    begin, is_restart = 0, False
+    for number, event in enumerate(events):
+        if isinstance(event, Launched):
+            begin, is_restart = (begin if is_restart else number), False
+        else:
+            is_restart |= isinstance(event, Requeued)
+    return events.since(begin)
+
+
+def _see_through(launch: Launch, chosen: Sequence[Connection]) -> int:
     """Start the processes of all hosts and wait until they have ended; the first host that fails ends the others."""
     first = chosen[0].ready
     assert first is not None
-    given = {name: os.environ[name] for value in job.launch.env.values() for name in environment_references(value)}
+    wanted = [name for value in launch.job.launch.env.values() for name in environment_references(value)]
+    given = {name: os.environ[name] for name in (*wanted, CODE_PATH_VARIABLE) if name in os.environ}
     meeting = {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.port)}
-    say(f"=== hosts {', '.join(each.host for each in chosen)}, which meet at {first.address}")
+    print(f"=== hosts {', '.join(each.host for each in chosen)}, which meet at {first.address}", flush=True)
     for number, each in enumerate(chosen):
         each.start({**given, **meeting, "NODE_RANK": str(number)})
     failed: Connection | None = None
@@ -115,14 +147,10 @@ def _see_through(chosen: Sequence[Connection], job: JobSpec, asked: Sequence[int
     next_sign = 0.0
     while any(each.code is None for each in chosen):
         now = time.monotonic()
-        if failed is None:
-            failed = next((each for each in chosen if each.code not in (None, 0)), None)
-        if deadline is None and (failed is not None or asked):
-            # Ranks that have lost others cannot save.
-            patience = SECONDS_TO_SAVE if failed is None else 0.0
+        failed = failed or next((each for each in chosen if each.code not in (None, 0)), None)
+        if deadline is None and (failed is not None or launch.asked):
+            patience = SECONDS_TO_SAVE if failed is None else SECONDS_TO_LEAVE
             deadline = now + patience + SECONDS_TO_END
-            if failed is not None and failed.is_lost:
-                say(lost_host_line(failed.host, failed.words))
             for each in chosen:
                 each.stop(patience)
         if deadline is not None and now > deadline:
@@ -132,20 +160,15 @@ def _see_through(chosen: Sequence[Connection], job: JobSpec, asked: Sequence[int
             for each in chosen:
                 each.show_a_sign()
         time.sleep(_POLL_SECONDS)
-    failed = failed or next((each for each in chosen if each.code not in (None, 0)), None)
+    # A host that was lost explains why the ranks of others failed, although these may be heard of first.
+    lost = [each for each in chosen if each.is_lost or each.code is None]
+    if lost and not launch.asked:
+        launch.fail([each.host for each in lost], lost[0].words)
+    failed = failed or next((each for each in chosen if each.code != 0), None)
     if failed is None:
-        return 0 if not asked else 1
-    if failed.is_lost and deadline is None:
-        say(lost_host_line(failed.host, failed.words))
+        return 1 if launch.asked else 0
     return failed.code or 1
 
 
-def say(line: str) -> None:
-    """A line in the launcher's log."""
-    print(line, flush=True)
-
-
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise UserError("usage: python -m orchestrator.executors.ssh RUN_DIR")
     sys.exit(main())

@@ -17,8 +17,19 @@ from orchestrator.safe_path import module_command
 
 HOST_MODULE = "orchestrator.executors.ssh.host"
 # A host that does not answer is given up after 15 seconds, which is less than it takes to give up the launcher.
-OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "10", "ServerAliveInterval": "5", "ServerAliveCountMax": "3"}
+OPTIONS = {
+    "BatchMode": "yes",
+    "ConnectTimeout": "10",
+    "ServerAliveInterval": "5",
+    "ServerAliveCountMax": "3",
+    # A connection that others share does not end with its host, and ports can be forwarded by one alone.
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    "ClearAllForwardings": "yes",
+}
 _MOST_WORDS = 300
+_MOST_AT_ONCE = 64 << 10
+"""Bytes of a line: a progress bar may never end it."""
 _OF_SSH = (b"ssh: ", b"client_loop: ", b"Timeout, server ", b"Connection ", b"packet_write_", b"Read from remote host ")
 """How lines begin that `ssh` itself writes, among those of the training."""
 
@@ -52,9 +63,20 @@ class Connection:
         return self._process.poll()
 
     @property
+    def can_start(self) -> bool:
+        """Whether the host waits for its start."""
+        return self.ready is not None and self.code is None
+
+    @property
     def is_settled(self) -> bool:
         """Whether it is known whether the host can start."""
         return self.ready is not None or self.code is not None
+
+    @property
+    def names(self) -> set[str]:
+        """What the host is called: by the job, without a user, and by itself."""
+        own = self.ready.names if self.ready is not None else ()
+        return {self.host, self.host.rpartition("@")[2], *own}
 
     @property
     def is_lost(self) -> bool:
@@ -72,6 +94,7 @@ class Connection:
 
     def start(self, variables: dict[str, str]) -> None:
         """Have the host start its processes."""
+        self._words = b""  # of the login
         self._started = True
         self.say("start", variables)
 
@@ -87,13 +110,17 @@ class Connection:
         """Send a message; a host that is gone does not hear it."""
         self._write(line_of(kind, said))
 
-    def close(self) -> None:
-        """End the connection, and with it what runs there; and read to the end what it said."""
+    def let_go(self) -> None:
+        """End the connection, and with it what runs there."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
         if self._process.poll() is None:
             self._process.terminate()
+
+    def close(self) -> None:
+        """The same; and read to the end what it said."""
+        self.let_go()
         self._process.wait()
         for reader in self._readers:
             reader.join(timeout=1.0)
@@ -106,7 +133,7 @@ class Connection:
 
     def _read_output(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
+        while line := self._process.stdout.readline(_MOST_AT_ONCE):
             if self._started:
                 _print(line)
             elif (message := read_message(line)) is not None:
@@ -114,11 +141,11 @@ class Connection:
                 if kind == "ready":
                     self.ready = read_ready(said)
                 elif kind == "refused":
-                    self.refusal = str(said)
+                    self.refusal = str(said)[:_MOST_WORDS]
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
+        while line := self._process.stderr.readline(_MOST_AT_ONCE):
             if not self._started or line.startswith(_OF_SSH):
                 self._words = (self._words + line)[-4096:]
             if self._started:

@@ -1,11 +1,12 @@
 """`python -m orchestrator.executors.ssh.host RUN_DIR`: a machine's part of a launch, at the far end of a connection.
 
-It starts the launch script and becomes its guard: when the launcher asks for it, or is not heard of any more, it ends
-all that it started. Nothing stays behind on a host that was cut off.
+It starts the launch script and guards it: when the launcher asks for it, or is not heard of any more, it ends all that
+it started. Nothing stays behind on a host that was cut off.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import select
 import signal
@@ -13,47 +14,68 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.executors.ssh.messages import SECONDS_WITHOUT_SIGN, Ready, line_of, read_message, ready_line
+from orchestrator.executors.ssh.messages import (
+    CONNECTION_LOST,
+    SECONDS_WITHOUT_SIGN,
+    Ready,
+    line_of,
+    read_message,
+    ready_line,
+)
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.processes.stop_request import stop_at_once
 from orchestrator.run_directory.events.types import Launched
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.safe_path import module_command
 
+GUARD_VARIABLE = "ORCHESTRATOR_HOST_GUARD"
+"""In the environment of what this program has started. The launch id alone may also be that of the launcher's own
+processes, where its machine is one of the hosts.
+"""
 SECONDS_TO_SAVE = 30.0
-"""How long processes that were asked to end may take over it."""
+"""How long processes may take to end where nobody says how long."""
+SECONDS_TO_GO = 2.0
+"""How long what is left may take to end after the script has."""
 _POLL_SECONDS = 0.2
 
 
 class Launcher:
     """The launcher, as it is heard on standard input."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: int = 0) -> None:
+        self._source = source
         self._rest = b""
+        self._messages: deque[tuple[str, Any]] = deque()
         self._heard = time.monotonic()
         self.is_gone = False
 
-    def listen(self, seconds: float) -> list[tuple[str, Any]]:
-        """The messages that arrive within that time, which may be none."""
-        if not self.is_gone and select.select([0], [], [], seconds)[0]:
-            said = os.read(0, 1 << 16)
-            self._heard = time.monotonic()
-            self.is_gone = not said
-            *lines, self._rest = (self._rest + said).split(b"\n")
-            return [message for line in lines if (message := read_message(line)) is not None]
-        self.is_gone |= time.monotonic() - self._heard > SECONDS_WITHOUT_SIGN
-        return []
+    def listen(self, seconds: float) -> tuple[str, Any] | None:
+        """The next message; None where none arrives within that time."""
+        if not self._messages and not self.is_gone:
+            if select.select([self._source], [], [], seconds)[0]:
+                said = os.read(self._source, 1 << 16)
+                self._heard = time.monotonic()
+                self.is_gone = not said
+                *lines, self._rest = (self._rest + said).split(b"\n")
+                self._messages.extend(message for line in lines if (message := read_message(line)) is not None)
+            else:
+                self.is_gone = time.monotonic() - self._heard > SECONDS_WITHOUT_SIGN
+        return self._messages.popleft() if self._messages else None
 
     def wait_for(self, kind: str) -> Any:
-        """The content of the next message of that kind; None once the launcher is gone."""
-        while not self.is_gone:
-            for heard, said in self.listen(_POLL_SECONDS):
-                if heard == kind:
-                    return said
-        return None
+        """The content of the next message of that kind, without those before it; None once the launcher is gone."""
+        while True:
+            message = self.listen(_POLL_SECONDS)
+            if message is not None and message[0] == kind:
+                return message[1]
+            if message is None and self.is_gone:
+                return None
 
 
 def main() -> int:
@@ -66,13 +88,13 @@ def main() -> int:
     if (refusal := _refusal(run, str(launch_id))) is not None:
         _say(line_of("refused", refusal))
         return 1
-    _say(ready_line(Ready(_own_address(), _free_port())))
+    _say(ready_line(Ready(_own_address(), _free_port(), (socket.gethostname(), socket.getfqdn()))))
     variables = launcher.wait_for("start")
     if not isinstance(variables, dict):
         return 1
     environment = {**os.environ, **{str(name): str(value) for name, value in variables.items()}}
-    environment[LAUNCH_VARIABLE] = str(launch_id)
-    return _guard(run, str(launch_id), launcher, environment)
+    code = _guard(run, launcher, {**environment, LAUNCH_VARIABLE: str(launch_id)})
+    return 1 if code == CONNECTION_LOST else code
 
 
 def _refusal(run: RunDir, launch_id: str) -> str | None:
@@ -83,16 +105,23 @@ def _refusal(run: RunDir, launch_id: str) -> str | None:
         return f"the run directory {run.path} cannot be read there: {error}"
     if launch_id not in launches:
         return f"{run.path} is not the same folder there: the run directory has to be on a file system that hosts share"
-    for earlier in launches:
-        if earlier != launch_id:
-            end_processes(earlier)
+    if launches[-1] != launch_id:
+        return "a newer start of the run has taken over"
+    for earlier in launches[:-1]:
+        end_processes(earlier)
     return None
 
 
 def _own_address() -> str:
-    """Where the launcher has reached this host: the other hosts are in one network with it."""
+    """Where the launcher has reached this host: the other hosts are in one network with it. Where the launcher is on
+    this host, the host's name.
+    """
     words = os.environ.get("SSH_CONNECTION", "").split()
-    return words[2] if len(words) == 4 else socket.gethostname()
+    try:
+        is_reached = len(words) == 4 and not ipaddress.ip_address(words[2].partition("%")[0]).is_loopback
+    except ValueError:
+        is_reached = False
+    return words[2] if is_reached else socket.gethostname()
 
 
 def _free_port() -> int:
@@ -101,20 +130,32 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _guard(run: RunDir, launch_id: str, launcher: Launcher, environment: dict[str, str]) -> int:
+def _guard(run: RunDir, launcher: Launcher, environment: dict[str, str]) -> int:
     """Run the launch script to its end, or until the launcher asks for that, or is gone."""
+    mark = uuid.uuid4().hex
+    tie = module_command("orchestrator.launch.processes.parent_death_signal", str(os.getpid()))
     child = subprocess.Popen(
-        ["bash", str(run.launch_script)], stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+        [*tie, "bash", str(run.launch_script)],
+        stdin=subprocess.DEVNULL,
+        env={**environment, GUARD_VARIABLE: mark},
+        start_new_session=True,
     )
+    patience = SECONDS_TO_GO
     while (code := child.poll()) is None:
-        asked = [said for kind, said in launcher.listen(_POLL_SECONDS) if kind == "stop"]
-        if asked or launcher.is_gone:
-            patience = asked[0] if asked and isinstance(asked[0], int | float) else SECONDS_TO_SAVE
-            end_processes(launch_id, grace=0.0 if stop_at_once(run) else patience)
-            code = child.wait()
+        message = launcher.listen(_POLL_SECONDS)
+        is_asked = message is not None and message[0] == "stop"
+        if is_asked or launcher.is_gone:
+            seconds = message[1] if message is not None and is_asked else SECONDS_TO_SAVE
+            patience = float(seconds) if isinstance(seconds, int | float) else SECONDS_TO_SAVE
             break
-    if code != 0:
-        end_processes(launch_id)  # a killed torchrun leaves its ranks behind
+        if launcher.is_gone:
+            time.sleep(_POLL_SECONDS)
+    while True:  # again: a process that is becoming another program was not found
+        end_processes(mark, 0.0 if stop_at_once(run) else patience, GUARD_VARIABLE)
+        patience = 0.0
+        if (code := child.poll()) is not None:
+            break
+        time.sleep(_POLL_SECONDS)
     return 128 - code if code < 0 else code
 
 

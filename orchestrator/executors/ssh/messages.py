@@ -20,10 +20,11 @@ CONNECTION_LOST = 255
 
 @dataclass(frozen=True)
 class Ready:
-    """A host that can start: the address at which it was reached, and a port that is free there."""
+    """A host that can start: the address at which it was reached, a port that is free there, and its own names."""
 
     address: str
     port: int
+    names: tuple[str, ...] = ()
 
 
 def line_of(kind: str, said: Any) -> bytes:
@@ -51,6 +52,6 @@ def read_message(line: bytes) -> tuple[str, Any] | None:
 def read_ready(said: Any) -> Ready | None:
     """What a host said of itself, where that makes sense."""
     try:
-        return Ready(address=str(said["address"]), port=int(said["port"]))
+        return Ready(str(said["address"]), int(said["port"]), tuple(str(name) for name in said["names"]))
     except (KeyError, TypeError, ValueError):
         return None

@@ -146,6 +146,7 @@ def launch(
         )
         run.append(exited, *follow_up(end, exited))
         notifications.over(notifier)
+        were_ended |= job.launch.on_hosts and child.returncode != 0
         if were_ended and job.tracking.trackers:
             send_the_end(run)
     return end

@@ -24,7 +24,9 @@ from orchestrator.safe_path import RUNTIME_MODULE
 from orchestrator.spec.job import JobSpec
 
 _POLL_SECONDS = 0.1
-_SECONDS_FOR_A_HOLDER = 1.5 * DEFAULT_TIME_TO_LIVE
+_SECONDS_FOR_A_HOLDER = 2.5 * DEFAULT_TIME_TO_LIVE
+"""A host that is cut off goes on for up to a minute, and then its lease has to run out."""
+_SECONDS_BETWEEN_LOOKS_AT_A_HOLDER = 1.0
 
 
 def launch_with_restarts(
@@ -117,5 +119,6 @@ def _waited(run: RunDir, job: JobSpec, seconds: float, signals: StopSignals) -> 
     ):
         if signals.first is not None or run.stop_file.exists():
             return False
-        time.sleep(min(_POLL_SECONDS, max(seconds - waited, 0.01)))
+        is_over = waited >= seconds
+        time.sleep(_SECONDS_BETWEEN_LOOKS_AT_A_HOLDER if is_over else min(_POLL_SECONDS, seconds - waited))
     return signals.first is None and not run.stop_file.exists()

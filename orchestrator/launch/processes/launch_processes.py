@@ -18,9 +18,11 @@ this exit code."""
 _SECONDS_TO_DIE = 30.0
 
 
-def processes_of(launch_id: str) -> dict[int, dict[str, str]]:
-    """pid → environment of every live process of a launch that we may see, the caller left out."""
-    wanted = f"{LAUNCH_VARIABLE}={launch_id}".encode()
+def processes_of(launch_id: str, variable: str = LAUNCH_VARIABLE) -> dict[int, dict[str, str]]:
+    """pid → environment of every live process of a launch that we may see, the caller left out. `variable`: which one
+    of their environment has the id.
+    """
+    wanted = f"{variable}={launch_id}".encode()
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -43,17 +45,17 @@ def ranks_of(launch_id: str) -> dict[int, int]:
     return ranks
 
 
-def end_processes(launch_id: str, grace: float = 0.0) -> list[int]:
+def end_processes(launch_id: str, grace: float = 0.0, variable: str = LAUNCH_VARIABLE) -> list[int]:
     """End every process of a launch: SIGTERM, and SIGKILL for what is left after `grace` seconds. Returns the pids."""
-    pids = list(processes_of(launch_id))
+    pids = list(processes_of(launch_id, variable))
     if grace > 0:
         _signal(pids, signal.SIGTERM)
         deadline = time.monotonic() + grace
-        while processes_of(launch_id) and time.monotonic() < deadline:
+        while processes_of(launch_id, variable) and time.monotonic() < deadline:
             time.sleep(0.1)
     # A process in an uninterruptible call (a hung GPU or disk) stays whatever is done: it is not waited for.
     deadline = time.monotonic() + _SECONDS_TO_DIE
-    while (left := list(processes_of(launch_id))) and time.monotonic() < deadline:
+    while (left := list(processes_of(launch_id, variable))) and time.monotonic() < deadline:
         _signal(left, signal.SIGKILL)
         time.sleep(0.05)
     return pids

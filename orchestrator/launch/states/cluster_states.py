@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.launch.executor import JobState, executor
+from orchestrator.launch.executor import JobState, states_of
 from orchestrator.launch.states.state_words import (
     SECONDS_TO_TAKE_THE_LEASE,
     State,
@@ -45,7 +45,7 @@ def ask_the_schedulers(jobs: Iterable[SubmittedJob]) -> SchedulerReport:
     troubles: dict[str, str] = {}
     for name, job_ids in wanted.items():
         try:
-            states = executor(name).states(job_ids, partial(troubles.setdefault, name)) if job_ids else {}
+            states = states_of(name, job_ids, partial(troubles.setdefault, name)) if job_ids else {}
         except OrchestratorError as error:
             troubles[name] = str(error)
             continue

@@ -94,7 +94,7 @@ def latest_job(events: EventLog) -> SubmittedJob | None:
     submitted = mine[0] if isinstance(mine[0], Submitted) else None
     return SubmittedJob(
         job_id=job_id,
-        executor=next((each.executor for each in mine.all(Submitted) if each.executor), DEFAULT),
+        executor=next((each.executor for each in reversed(mine.all(Submitted))), None) or DEFAULT,
         cluster=next((each.cluster for each in mine.all(Submitted) if each.cluster), "slurm"),
         submitted=mine[0].time or 0.0,
         launches=launches,

@@ -17,6 +17,7 @@ from orchestrator.run_directory.exits.causes import (
     lost_a_peer,
     telling_rank,
 )
+from orchestrator.run_directory.exits.host_failures import read_host_failure
 from orchestrator.run_directory.rundir import RunDir
 
 _TAIL_BYTES = 256 << 10
@@ -58,9 +59,6 @@ _FAILED_RANK = re.compile(
 _ENDED_BY_TORCHRUN = re.compile(
     r"^W\d{4} .*torch/distributed/elastic.* Sending process (\d+) closing signal", re.MULTILINE
 )
-_LOST_HOST = re.compile(r"^=== lost (\S+): (.*)$", re.MULTILINE)
-_REFUSED_HOSTS = re.compile(r"^=== refused: (.*)$", re.MULTILINE)
-# What the program that starts a launch on other machines says of them; the two functions below write it.
 _OWN_LINE = "=== "
 """How the lines begin that the launcher itself writes into a log."""
 _SIGNALS_OF_TORCHRUN = (-signal.SIGTERM, -signal.SIGKILL)
@@ -103,7 +101,7 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
     if word is not None and _settles(word.cause, return_code, failed):
         return _with_its_node(run, launch_id, word, failed) if word.cause == "gpu_error" else word
     iteration = word.iteration if word is not None else None
-    if by_hosts := _hosts_at_fault(run, launcher_tail, iteration):
+    if by_hosts := _hosts_at_fault(run, launch_id, iteration):
         return by_hosts
     tails = {run.rank_log(rank): marks.tail(run, run.rank_log(rank)) for rank in (failed or [0])}
     tails[run.launcher_log] = launcher_tail
@@ -143,24 +141,16 @@ def classify(run: RunDir, launch_id: str, return_code: int, marks: LogMarks) -> 
     return Exit.of("bug", _last_line(own) or f"torchrun returned {return_code}", iteration)
 
 
-def lost_host_line(host: str, why: str) -> str:
-    """The line of a launcher's log that says that a host, or several separated by commas, was lost."""
-    return f"=== lost {host}: {why}"
-
-
-def refused_hosts_line(why: str) -> str:
-    """The line that says that a launch could not begin on its hosts."""
-    return f"=== refused: {' '.join(why.split())}"
-
-
-def _hosts_at_fault(run: RunDir, output: str, iteration: int | None) -> Exit | None:
-    """What the launcher says of its hosts: more than ranks know that lost the others with one."""
-    if refused := _REFUSED_HOSTS.search(output):
-        return Exit.of("user_error", refused[1], iteration)
-    if lost := _LOST_HOST.search(output):
-        end = Exit.of("node_fail", f"host {lost[1]} was lost: {lost[2]}", iteration)
-        return _shown(end, run.launcher_log, lost.group(), node=lost[1])
-    return None
+def _hosts_at_fault(run: RunDir, launch_id: str, iteration: int | None) -> Exit | None:
+    """What was found out about the hosts of a launch: more than ranks know that lost the others with one."""
+    failure = read_host_failure(run, launch_id)
+    if failure is None:
+        return None
+    if not failure.hosts:
+        return Exit.of("user_error", failure.why, iteration)
+    names = ", ".join(failure.hosts)
+    end = Exit.of("node_fail", f"lost {names}: {failure.why}", iteration)
+    return replace(end, node=",".join(failure.hosts))
 
 
 @dataclass(frozen=True)

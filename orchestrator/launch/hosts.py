@@ -32,10 +32,13 @@ def _in_file(path: Path) -> list[str]:
         raise UserError(f"launch.hosts_file: there is no file {path}")
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode()
+            content = file.read(_MOST_BYTES + 1)
+        text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise UserError(f"launch.hosts_file: {path} cannot be read: {why}") from error
+    if len(content) > _MOST_BYTES:
+        raise UserError(f"launch.hosts_file: {path} is larger than 1 MiB: it has one host on each line")
     hosts = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
