@@ -65,7 +65,7 @@ def test_options_say_what_they_take() -> None:
     for option in (each for entry in COMMANDS for each in _options(entry)):
         taken.setdefault(option.opts[0], set()).add(value_name(option))
     expected = {"--cluster": "NAME|FILE", "--stop": "TEXT", "--top-k": "N", "--temperature": "NUMBER", "--host": "HOST"}
-    expected |= {"--dtype": "bf16|fp16|fp32", "--as": "orchestrator|megatron-lm", "--set": "KEY=VALUE"}
+    expected |= {"--dtype": "bf16|fp16|fp32", "--as": "orchestrator|megatron-lm|kubernetes", "--set": "KEY=VALUE"}
     assert {name: taken[name] for name in expected} == {name: {value} for name, value in expected.items()}
     assert taken["--json"] == {None}, "a flag takes no value"
     python = re.compile(r"[<>]|^(int|float|str|list|path)\b", re.IGNORECASE)

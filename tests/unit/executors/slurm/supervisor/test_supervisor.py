@@ -270,7 +270,7 @@ def test_a_controller_that_is_away_is_asked_again(
 NODE = """
 import os, sys, time
 from types import SimpleNamespace
-from orchestrator.batch import node
+from orchestrator.executors.slurm.supervisor import node
 
 def sleep(seconds):
     with open(os.environ["LOOKS"], "a") as file:
