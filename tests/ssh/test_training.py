@@ -34,19 +34,26 @@ STEPS = 12
 HELD = """
 import time
 import orchestrator.runtime.loop as loop
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.types import Launched
 step = loop.train_step
 def held_step(session):
-    start = len(session.launch.run.events().all(Launched))
+    run = session.launch.run
+    start = len(run.events().all(Launched))
     go_on = os.path.join(os.environ["GO_ON"], str(start))
     while start < 3 and session.state.iteration >= 2 + 3 * start and not os.path.exists(go_on):
-        if session.launch.stop.is_set() or session.launch.run.stop_file.exists():
+        if not committed(run):  # a checkpoint is committed between steps
+            time.sleep(1.0)
+            break
+        if session.launch.stop.is_set() or run.stop_file.exists():
             break
         time.sleep(0.05)
     return step(session)
 loop.train_step = held_step
 """
-"""The first start waits after step 5, the second after step 8, for whatever happens to it."""
+"""The first start waits after step 5, once a checkpoint is committed, and the second after step 8, for whatever happens to
+it.
+"""
 
 
 @pytest.fixture
