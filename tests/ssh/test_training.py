@@ -51,7 +51,7 @@ def held_step(session):
     return step(session)
 loop.train_step = held_step
 """
-"""The first start waits after step 5, once a checkpoint is committed, the second after step 8, whatever happens to it."""
+"""The first start waits after step 5, once a checkpoint is committed, and the second after step 8."""
 
 
 @pytest.fixture
