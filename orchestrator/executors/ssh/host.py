@@ -140,23 +140,28 @@ def _guard(run: RunDir, launcher: Launcher, environment: dict[str, str]) -> int:
         env={**environment, GUARD_VARIABLE: mark},
         start_new_session=True,
     )
-    patience = SECONDS_TO_GO
-    while (code := child.poll()) is None:
+    while child.poll() is None:
         message = launcher.listen(_POLL_SECONDS)
         is_asked = message is not None and message[0] == "stop"
         if is_asked or launcher.is_gone:
             seconds = message[1] if message is not None and is_asked else SECONDS_TO_SAVE
             patience = float(seconds) if isinstance(seconds, int | float) else SECONDS_TO_SAVE
-            break
-        if launcher.is_gone:
-            time.sleep(_POLL_SECONDS)
-    while True:  # again: a process that is becoming another program was not found
-        end_processes(mark, 0.0 if stop_at_once(run) else patience, GUARD_VARIABLE)
-        patience = 0.0
-        if (code := child.poll()) is not None:
-            break
-        time.sleep(_POLL_SECONDS)
+            _stop(run, child, patience)
+    # What is left now has been left behind. Again: a process that is becoming another program was not found.
+    end_processes(mark, SECONDS_TO_GO, GUARD_VARIABLE)
+    end_processes(mark, variable=GUARD_VARIABLE)
+    code = child.returncode
     return 128 - code if code < 0 else code
+
+
+def _stop(run: RunDir, child: subprocess.Popen[bytes], patience: float) -> None:
+    """Have torchrun end its ranks, so that it says in its report that it was not they who failed; then end it."""
+    child.terminate()
+    deadline = time.monotonic() + patience
+    while child.poll() is None:
+        if time.monotonic() > deadline or stop_at_once(run):
+            child.kill()
+        time.sleep(_POLL_SECONDS)
 
 
 def _say(line: bytes) -> None:
