@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.api.overrides import override_words
 from orchestrator.api.planned_job import PlannedJob, judge_named
 from orchestrator.api.runs import Run
 from orchestrator.api.starts.continuation import NoStart, StartOptions, no_start_sentence
@@ -17,7 +18,6 @@ from orchestrator.api.starts.reporter import Reporter, reporter_for
 from orchestrator.api.starts.submission import requested, submit_job, with_cluster
 from orchestrator.api.targets import TargetOptions, load_named
 from orchestrator.api.tuning import search_layouts, tuning_task
-from orchestrator.api.words import override_words
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.memory import capacity
 from orchestrator.run_directory.rundir import RunDir

@@ -10,13 +10,13 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.api.overrides import override_words
 from orchestrator.api.starts.continuation import NoStart, StartOptions, no_start_sentence
 from orchestrator.api.starts.local import train_quietly
 from orchestrator.api.starts.reporter import reporter_for
 from orchestrator.api.starts.resuming import resumption
 from orchestrator.api.starts.stopping import stop
 from orchestrator.api.starts.submission import submit_and_tell
-from orchestrator.api.words import override_words
 from orchestrator.errors import MissingDependency
 from orchestrator.launch.logs import LogFollower
 from orchestrator.launch.runs import all_runs

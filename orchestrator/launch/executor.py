@@ -1,8 +1,8 @@
 """The protocol of an executor, which runs are submitted to, and finding one by its name. `launch.executor: ssh` is none
 of them: the launcher itself starts such a run on its hosts.
 
-An executor of one's own is a class with these methods in a package of one's own, whose entry point in the group
-`orchestrator.executors` has the name that `launch.executor` of a job gives.
+Another package adds an executor: a class with these methods, and an entry point in the group `orchestrator.executors`
+with the name that `launch.executor` of a job gives.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.launch import ON_HOSTS
 
 SHIPPED: Mapping[str, str] = {"slurm": "orchestrator.executors.slurm.executor:SlurmExecutor"}
+BY_RUN = ("local", ON_HOSTS)
+"""What `run` starts, which submits nothing."""
 DEFAULT = "slurm"
 """Of jobs that are submitted and name none, and of those that were before there were others."""
 
@@ -191,6 +193,9 @@ def executor(name: str) -> Executor:
     if name in SHIPPED:
         module, _, attribute = SHIPPED[name].partition(":")
         return cast(Executor, getattr(importlib.import_module(module), attribute)())
-    if name == ON_HOSTS:
-        raise UserError("launch.executor: ssh is for `orchestrator run`, in the background with --detach")
-    return cast(Executor, plugins.load(plugins.EXECUTORS, name)())
+    if name in BY_RUN:
+        raise UserError(f"launch.executor: {name} is for `orchestrator run`, in the background with --detach")
+    try:
+        return cast(Executor, plugins.load(plugins.EXECUTORS, name)())
+    except UserError as error:
+        raise UserError(f"launch.executor: {error}; this package has {', '.join((*SHIPPED, *BY_RUN))}") from error

@@ -92,6 +92,7 @@ except orchestrator.UserError as error:
     said = program(site, tmp_path, refused, job=spec(launch={"executor": "process"}))
     assert "orchestrator.executors" in said
     assert "processes" in said
+    assert "this package has slurm, local, ssh" in said
     assert not (tmp_path / "runs").exists()
 
 

@@ -88,7 +88,7 @@ def command(
       orchestrator render job.yaml
       orchestrator render job.yaml --set launch.python=/opt/venv/bin/python > launch.sh
       orchestrator render job.yaml --as megatron-lm > pretrain_gpt.sh
-      orchestrator render job.yaml --as kubernetes --image IMAGE --claim work:/work | kubectl create -f -
+      orchestrator render job.yaml --as kubernetes --image IMAGE --claim work:/shared | kubectl create -f -
     """
     given = {"--image": image, "--claim": claims, "--namespace": namespace, "--secret": secret}
     loaded = load_job(jobs, overrides or [])

@@ -115,7 +115,8 @@ def _choose(launch: Launch, connections: Sequence[Connection]) -> list[Connectio
     absent = [each for each in connections if not each.can_start]
     why = "; ".join(f"{each.host}: {each.words}" for each in absent)
     if events.last(Requeued) is None:
-        launch.fail((), f"{len(ready)} of {wanted} hosts can start this job ({why})")
+        way_out = "repair these, or name other hosts in launch.hosts"
+        launch.fail((), f"{len(ready)} of {wanted} hosts can start this job ({why}): {way_out}")
     else:
         launch.fail([each.host for each in absent], why)
     return []

@@ -26,7 +26,7 @@ from orchestrator.spec.loading import load_resolved
 GOLDEN = Path(__file__).parents[2] / "golden"
 MakeJob = Callable[..., JobSpec]
 Orchestrator = Callable[..., tuple[int, str, str]]
-SETTING = Setting("registry.example.org/train:1", [Claim("work", "/work")])
+SETTING = Setting("registry.example.org/train:1", [Claim("work", "/shared")])
 WRITTEN = "name: tiny\n# what a person wrote: 1é\n"
 CASES: dict[str, tuple[dict[str, Any], Setting]] = {
     "kubernetes-plain": ({}, SETTING),
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[dict[str, Any], Setting]] = {
         },
         Setting(
             "registry.example.org/train@sha256:0123",
-            [Claim("work", "/work"), Claim("data", "/data", read_only=True), Claim("work", "/scratch")],
+            [Claim("work", "/shared"), Claim("data", "/data", read_only=True), Claim("work", "/scratch")],
             "team-a",
             "tokens",
         ),
@@ -249,7 +249,7 @@ def test_what_no_cluster_could_run_is_refused(make_job: MakeJob, setting: Settin
 
 
 @pytest.mark.parametrize(
-    "text", ["", "work", "work:", "work:here", "Work:/work", "work:/work:rw", ":/work", "a:/b:ro:x"]
+    "text", ["", "work", "work:", "work:here", "Work:/shared", "work:/shared:rw", ":/shared", "a:/b:ro:x"]
 )
 def test_a_claim_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=re.escape(f"--claim {text}: a claim is written CLAIM:/PATH")):
@@ -261,21 +261,31 @@ def test_runs_must_lie_where_a_later_pod_finds_them(make_job: MakeJob) -> None:
         rendered(make_job(), runs_dir="/elsewhere")
     with pytest.raises(UserError, match=r"launch\.runs_dir: /workshop is on no claim"):
         rendered(make_job(), runs_dir="../workshop")
-    assert container_of(rendered(make_job(), runs_dir="../work/a/..")[1])["command"][-1] == "/work"
+    assert container_of(rendered(make_job(), runs_dir="../shared/a/..")[1])["command"][-1] == "/shared"
 
 
 IMAGE = ("--as", "kubernetes", "--image", "train:1")
 
 
 def test_the_command_prints_the_manifest(orchestrator: Orchestrator, job_file: Path, runs_dir: Path) -> None:
-    arguments = ("render", job_file, *IMAGE, "--claim", "work:/work", "--claim", "data:/data:ro", "--namespace", "lab")
+    arguments = (
+        "render",
+        job_file,
+        *IMAGE,
+        "--claim",
+        "work:/shared",
+        "--claim",
+        "data:/data:ro",
+        "--namespace",
+        "lab",
+    )
     code, text, err = orchestrator(*arguments)
     assert (code, err) == (0, "")
     config_map, job_set = yaml.safe_load_all(text)
     assert config_map["data"]["job.yaml"] == job_file.read_text()
     assert config_map["metadata"] == job_set["metadata"]
     assert job_set["metadata"]["namespace"] == "lab"
-    assert container_of(job_set)["command"][-1] == "/work/runs"  # and not where the runs of this machine lie
+    assert container_of(job_set)["command"][-1] == "/shared/runs"  # and not where the runs of this machine lie
     assert json.loads(orchestrator(*arguments, "--json")[1])["objects"] == [config_map, job_set]
     assert not runs_dir.exists()
 
