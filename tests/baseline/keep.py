@@ -128,14 +128,14 @@ def interrupted(keep: Keeper, name: str) -> list[str]:
         keep("run", path, inject=f"{BAD_STEP_AND_KILL}\n{HOLD}", code=1, HOLD_AT="6")
         stopping.result()
     keep("resume", name, inject=HANG, code=1)
-    for left in ("held-0", "checkpoints/killed"):
+    for left in ("held-*-0", "checkpoints/killed"):
         next(keep.folder.glob(f"runs/{name}/*/{left}")).unlink()
     return [f"runs/{name}"]
 
 
 def stop_when_held(keep: Keeper, name: str) -> None:
     """Cancel a run once it is held."""
-    wait_until(lambda: [*keep.folder.glob(f"runs/{name}/*/held-0")], f"{name} to be held")
+    wait_until(lambda: [*keep.folder.glob(f"runs/{name}/*/held-*-0")], f"{name} to be held")
     assert keep.commands("cancel", name, cwd=keep.folder, env=os.environ).code == 0
 
 

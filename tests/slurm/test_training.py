@@ -18,8 +18,9 @@ import pytest
 from slurm.cluster import Cluster
 from support.commands import Commands
 from support.event_log import lines_of
-from support.faults import CommandLine, Ranks, wait_for_step, wait_until
+from support.faults import CommandLine, Ranks, wait_until
 from support.fixtures import inject, real_text
+from support.held import HOLD, hold_at, let_go, wait_for_hold
 from support.training import events, four_layer_job, layout, logs, losses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -44,27 +45,6 @@ QUICKSTART = Path(__file__).parents[2] / "jobs" / "quickstart.yaml"
 PATIENCE = 400.0
 LAYOUTS = {"tp2": layout(tp=2), "pp2": layout(pp=2), "dp2": layout(dp=2)}
 HOLD_AT = 6
-HOLD = f"""
-import time
-import orchestrator.runtime.loop as loop
-from orchestrator.run_directory.checkpoints.commit_markers import committed
-step = loop.train_step
-def held_step(session):
-    while (
-        session.state.iteration >= {HOLD_AT}
-        and committed(session.launch.run)
-        and not os.path.exists(os.environ["GO_ON"])
-        and not session.launch.stop.is_set()
-        and not session.launch.run.stop_file.exists()
-    ):
-        time.sleep(0.2)
-    return step(session)
-if "SLURM_RESTART_COUNT" not in os.environ:
-    loop.train_step = held_step
-"""
-"""A job's first start goes no further than that, once a checkpoint is committed, unless it is told to stop or to go on:
-it is there for whatever happens to it, however slow that or the machine is.
-"""
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +105,11 @@ class Submitted:
 
     def go_on(self) -> None:
         """Let the first start train on."""
-        (self.command.folder / "go_on").touch()
+        let_go(self.run)
 
     def wait_until_held(self) -> None:
-        wait_for_step(self.run, HOLD_AT - 2)  # a step's loss is known to the rank that writes it after the next one
+        """A checkpoint is there by then."""
+        wait_for_hold(self.run, 2)
 
     def wait_to_complete(self) -> RunStatus:
         """The status at the end, which is to be a good one."""
@@ -171,7 +152,8 @@ def submit(
         (folder / "torch.py").write_text("raise SystemExit('the working directory is searched for modules')\n")
         (folder / "clusters" / "test.yaml").write_text(f"name: test\nexclude: {list(exclude)}\n")
         command = CommandLine(folder, commands)
-        job = make(name, env={**starts[start], "GO_ON": str(folder / "go_on")}, **launch)
+        # The first start is there for whatever happens to it, however slow that or the machine is.
+        job = make(name, env={**starts[start], **hold_at(HOLD_AT, None, since=0)}, **launch)
         if mlflow:
             tells = ["sh", "-c", 'echo "$ORCHESTRATOR_OCCASION $ORCHESTRATOR_JOB_ID" >>"$0"', str(folder / "told")]
             job = job.model_copy(

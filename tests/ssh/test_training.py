@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from ssh.hosts import Hosts
 from support.commands import Commands
-from support.faults import CommandLine, Ranks, wait_for_step, wait_until
+from support.faults import CommandLine, Ranks, wait_until
 from support.fixtures import inject
+from support.held import HOLD, hold_at, let_go, wait_for_hold
 from support.training import events, four_layer_job, layout, losses
 
 from orchestrator.launch.runs import all_runs
@@ -31,27 +32,6 @@ pytestmark = [
 ]
 
 STEPS = 12
-HELD = """
-import time
-import orchestrator.runtime.loop as loop
-from orchestrator.run_directory.checkpoints.commit_markers import committed
-from orchestrator.run_directory.events.types import Launched
-step = loop.train_step
-def held_step(session):
-    run = session.launch.run
-    start = len(run.events().all(Launched))
-    go_on = os.path.join(os.environ["GO_ON"], str(start))
-    while start < 3 and session.state.iteration >= 2 + 3 * start and not os.path.exists(go_on):
-        if not committed(run):  # a checkpoint is committed between steps
-            time.sleep(1.0)
-            break
-        if session.launch.stop.is_set() or run.stop_file.exists():
-            break
-        time.sleep(0.05)
-    return step(session)
-loop.train_step = held_step
-"""
-"""The first start waits after step 5, once a checkpoint is committed, and the second after step 8."""
 
 
 @pytest.fixture
@@ -59,8 +39,10 @@ def make_job(tmp_path: Path, inject: Callable[[str], Path], ranks: Ranks) -> Cal
     """make_job(name, layout, hosts, held=False, **launch): a rank on each host, found by the address that it has."""
 
     def make(name: str, parallelism: dict[str, Any], *hosts: str, held: bool = False, **launch: Any) -> JobSpec:
-        forked = ranks.for_commands(inject(HELD).parent) if held else ranks.for_commands()
-        env = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "GO_ON": str(tmp_path), **forked}
+        forked = ranks.for_commands(inject(HOLD).parent) if held else ranks.for_commands()
+        env = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", **forked}
+        if held:  # the first start and the second one, each when it has saved
+            env |= hold_at(5, 8, None, since=0)
         return four_layer_job(
             name,
             model={"num_layers": 2, "hidden_dropout": 0.1},
@@ -114,12 +96,11 @@ def test_a_host_that_is_cut_off_and_one_that_is_killed(
     command = CommandLine(tmp_path, commands)
     with started(command, job) as end:
         run = command.run()
-        wait_for_step(run, 3)
-        wait_until(lambda: max(losses(run), default=0) >= 4, "the first start is held")
+        wait_for_hold(run, 2)
         assert hosts.processes("h2", "orchestrator")
         hosts.cut("h2")
         wait_until(lambda: len(events(run, "launched")) == 2, "another host takes its place")
-        wait_until(lambda: max(losses(run), default=0) >= 7, "the second start is held")
+        wait_for_hold(run, 2, launch=1)
         [(cause, node)] = causes(run)
         assert (cause, node) == ("node_fail", "h2")
         wait_until(lambda: not hosts.processes("h2", "orchestrator"), "what was cut off ends by itself")
@@ -161,7 +142,7 @@ def test_a_person_stops_it(hosts: Hosts, make_job: Callable[..., JobSpec], comma
     command = CommandLine(tmp_path, commands)
     with started(command, job) as end:
         run = command.run()
-        wait_for_step(run, 4)
+        wait_for_hold(run, 2)
         assert command("cancel", run.run_id).code == 0
         assert end().startswith("1\n")
     assert causes(run) == [("stopped", None)]
@@ -216,16 +197,15 @@ def test_a_full_disk_and_a_process_of_an_earlier_launch(
     command = CommandLine(tmp_path, commands)
     with started(command, job) as end:
         run = command.run()
-        wait_for_step(run, 4)
+        wait_for_hold(run, 1)
         launch_id = events(run, "launched")[0]["launch_id"]
         hosts.run("h1", "mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(run.checkpoints))
-        (tmp_path / "1").touch()
+        let_go(run)
         said = end()
     assert [cause for cause, _ in causes(run)] == ["disk_full"], said
     hosts.run("h1", "umount", str(run.checkpoints))
     hosts.run("h1", "sh", "-c", f"ORCHESTRATOR_LAUNCH_ID={launch_id} setsid sleep 987654 >/dev/null 2>&1 &")
     assert hosts.processes("h1", "sleep 987654")
-    (tmp_path / "2").touch()
     resumed = command("resume", run.run_id)
     assert resumed.code == 0, resumed.out + resumed.err
     assert not hosts.processes("h1", "sleep 987654")
