@@ -1,23 +1,16 @@
-"""Cluster profiles: where they are kept, and loading one."""
+"""Cluster profiles: finding and loading one."""
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.fields.formatting import shorten
+from orchestrator.profile_files import PROJECT_FOLDER, SUFFIX, is_file_name, known_profiles, profile_file, user_folder
 from orchestrator.spec.cluster import ClusterSpec, check_cluster
 from orchestrator.spec.loading import LoadedDocument, load_document
 from orchestrator.spec.messages.document import Document
 from orchestrator.spec.messages.suggestions import closest
-
-PROJECT_FOLDER = Path("clusters")
-"""In the folder where the command is started."""
-
-_SUFFIX = ".yaml"
-PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", re.ASCII)
 
 PROFILE = Document(
     ClusterSpec,
@@ -59,34 +52,6 @@ PROFILE = Document(
 )
 
 
-def user_folder() -> Path:
-    """Where a person's own profiles are kept: `~/.config/orchestrator/clusters`."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "orchestrator" / "clusters"
-
-
-def known_profiles(start: Path | None = None) -> dict[str, Path]:
-    """Every profile by name; the project's (below `start`, here by default) go before a person's own."""
-    found: dict[str, Path] = {}
-    for folder in (user_folder(), (start or Path()) / PROJECT_FOLDER):
-        for path in sorted(folder.glob(f"*{_SUFFIX}")):
-            if PROFILE_NAME.fullmatch(path.stem):
-                found[path.stem] = path
-    return dict(sorted(found.items()))
-
-
-def is_file_name(name: str) -> bool:
-    """Whether a cluster is named by the file of its profile, `team/alps.yaml`, and not by its name."""
-    return Path(name).suffix in (_SUFFIX, ".yml")
-
-
-def profile_file(name: str, start: Path | None = None) -> Path | None:
-    """The file of the profile that has this name, or is this file; None when there is none."""
-    if not is_file_name(name):
-        return known_profiles(start).get(name)
-    path = (start or Path()) / Path(name).expanduser()
-    return path if path.is_file() else None
-
-
 def load_profile(name: str, start: Path | None = None) -> ClusterSpec:
     """The profile of that name, or in that file. Raises UserError, naming the nearest, when there is none, and
     SpecError with every problem of one that is wrong.
@@ -110,7 +75,7 @@ def read_profile(path: Path, *, found_by_name: bool = True) -> LoadedDocument[Cl
     loaded = load_document(path, PROFILE)
     if found_by_name and loaded.value.name != path.stem:
         message = f"this profile is found as {path.stem}, by its file, and calls itself {loaded.value.name}"
-        hint = f"write name: {path.stem}, or rename the file to {loaded.value.name}{_SUFFIX}"
+        hint = f"write name: {path.stem}, or rename the file to {loaded.value.name}{SUFFIX}"
         raise SpecError(problems=[loaded.places.placed(Problem(message, ("name",), hint, code="profile_name"))])
     return loaded
 

@@ -11,6 +11,7 @@ OrchestratorError            anything a person should read as one message, witho
 │   └── MissingDependency    an optional part of the product is not installed
 └── JobError                 the job failed: exit code 1
     ├── LeaseLost            another incarnation of this run has taken over
+    ├── ConnectionLost       the connection to a login node has ended, and not what runs there
     ├── CheckpointError      a checkpoint is missing, torn or damaged, or could not be written
     └── SchedulerError       the cluster's scheduler does not answer, or fails
         └── PerhapsSubmitted it did not say whether it took a job
@@ -74,6 +75,10 @@ class LeaseLost(JobError):
 
 class CheckpointError(JobError):
     """A checkpoint is missing, torn or damaged, or could not be written."""
+
+
+class ConnectionLost(JobError):
+    """The connection to a login node has ended, and not what runs at its other end."""
 
 
 class SchedulerError(JobError):

@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.cluster_profiles import is_file_name, profile_file, read_profile, unknown_profile
+from orchestrator.cluster_profiles import read_profile, unknown_profile
 from orchestrator.errors import Location, Problem, SpecError, UserError
 from orchestrator.fields.refusals import Unavailable
 from orchestrator.planning.checks.limits import what_is_refused
 from orchestrator.planning.hardware.devices import device_named
+from orchestrator.profile_files import is_file_name, profile_file
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import LoadedDocument, LoadedJob, load_job

@@ -21,6 +21,7 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 from orchestrator.cli.common import print_json, stop_printing
 from orchestrator.errors import OrchestratorError, SpecError
 from orchestrator.imports import staying, without_pydantic_plugins
+from orchestrator.profile_files import LOGIN_VARIABLE, known_profiles, may_name_login_node
 from orchestrator.run_directory.rundir import write_refusal
 from orchestrator.version import __version__
 
@@ -105,6 +106,10 @@ COMMANDS = (
 )
 
 
+MAY_RUN_ON_A_LOGIN_NODE = frozenset({RUN, LOOK, PARTS})
+"""Panels of commands that may; the module for it is imported where a profile names such a node."""
+
+
 _COMPLETE = "_ORCHESTRATOR_COMPLETE"
 """The variable in which typer's scripts for the shells ask for completions."""
 
@@ -161,7 +166,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str], as_json: bool) -> int:
-    app = build_app(_typed(arguments, os.environ))
+    typed = _typed(arguments, os.environ)
+    app = build_app(typed)
+    if _may_run_on_a_login_node(typed):
+        code = importlib.import_module("orchestrator.cli.login_node").run(app, arguments)
+        if code is not None:
+            return int(code)
     if not as_json:
         try:
             app(arguments, prog_name="orchestrator")
@@ -176,6 +186,14 @@ def _run(arguments: list[str], as_json: bool) -> int:
     except typer.Abort:
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _may_run_on_a_login_node(typed: str | None) -> bool:
+    """Whether a command is one that may, and some profile may name such a node; not where it was sent to one."""
+    panels = {entry.panel for entry in COMMANDS if entry.name == typed}
+    if not panels & MAY_RUN_ON_A_LOGIN_NODE or _COMPLETE in os.environ or LOGIN_VARIABLE in os.environ:
+        return False
+    return any(map(may_name_login_node, known_profiles().values()))
 
 
 def _typed(arguments: Sequence[str], environment: Mapping[str, str]) -> str | None:

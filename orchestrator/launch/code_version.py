@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import version
+from orchestrator.launch.sent_project import sent_project
 
 MAX_DIFF_BYTES = 10_000_000
 MAX_MODULES = 500
@@ -33,8 +35,11 @@ def code_state(folder: Path, apart_from: Path | None = None, scratch: Path | Non
     """The state of the repositories of `folder` and of this package; neither needs to be one, nor git to exist.
 
     `apart_from`: a folder whose untracked files are not looked at, the one of the runs. `scratch`: where there is room
-    for a copy of an index of git, in place of the system's folder for temporary files.
+    for a copy of an index of git, in place of the system's folder for temporary files. Of a project that another
+    machine has sent, it is the state there.
     """
+    if (sent := sent_project()) is not None:
+        return CodeState(json.loads(sent.read("code.json")), sent.read("code.diff"))
     roots: dict[str, str] = {}
     for used_by, place in (("working directory", folder), ("orchestrator", Path(version.__file__).parent)):
         top = git(place, "rev-parse", "--show-toplevel")

@@ -1,6 +1,7 @@
 """`launch.snapshot: true`: a copy of the code as it is when a job is submitted, which later edits do not reach.
 
-    <run>/code/1/repository/  the repository of the working directory: all that git tracks or does not ignore
+    <run>/code/1/repository/  the repository of the working directory: all that git tracks or does not ignore; of a run
+                              that is submitted from another machine, the project that was sent
     <run>/code/1/package/     this package, where it is a checkout outside that repository
 
 What git ignores (data, built files, an environment) is linked, not copied, so that relative paths of the job still lead
@@ -14,24 +15,21 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from orchestrator import version
 from orchestrator.errors import UserError
-from orchestrator.launch.code_version import git
 from orchestrator.launch.executor import Place
-from orchestrator.quantities import disk_size
+from orchestrator.launch.repository_files import check_size, listed, repository_of
+from orchestrator.launch.sent_project import SentProject, sent_project
 from orchestrator.resources import resource_root
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 
 MAX_BYTES = 500_000_000
 MAX_FILES = 50_000
-_SHOWN = 3
 _NEVER_LINKED = ("__pycache__", ".git")
 _RESOURCES: tuple[Literal["templates", "jobs"], ...] = ("templates", "jobs")
 
@@ -45,10 +43,10 @@ class Snapshot:
 
 
 def place_of(run: RunDir, job: JobSpec, *, copy: bool = True) -> Place:
-    """Where a run that is submitted from here works: here, or in a copy of the code if the job asks for one. Without
-    `copy` none is made, as for a dry run.
+    """Where a run that is submitted from here works: here, or in a copy of the code if the job asks for one or another
+    machine has sent it. Without `copy` none is made, as for a dry run.
     """
-    if copy and job.launch.snapshot:
+    if copy and (job.launch.snapshot or sent_project() is not None):
         snapshot = take_snapshot(run)
         return Place(run, snapshot.working_directory, sys.executable, snapshot.python_path)
     return Place(run, Path.cwd(), sys.executable)
@@ -61,13 +59,17 @@ def take_snapshot(run: RunDir, folder: Path | None = None) -> Snapshot:
     copied.
     """
     folder = (folder or Path.cwd()).resolve()
-    root = _root_of(folder)
+    sent = sent_project()
+    root = sent.tree if sent is not None else _root_of(folder)
     try:
         (run.path / "code").mkdir(exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=".new-", dir=run.path / "code"))
         try:
             draft.chmod(0o755)
-            _copy_repository(root, draft / "repository", _runs_inside(root, run))
+            if sent is not None:
+                _copy_sent(sent, draft / "repository")
+            else:
+                _copy_repository(root, draft / "repository", _runs_inside(root, run))
             package = _copy_package(root, draft)
             home = _settle(draft, run.path / "code")
         except BaseException:
@@ -77,18 +79,28 @@ def take_snapshot(run: RunDir, folder: Path | None = None) -> Snapshot:
         raise UserError(f"launch.snapshot: {root} could not be copied to {run.path / 'code'}: {error}") from error
     work = home / "repository"
     working_directory = work / folder.relative_to(root)
-    path = [*_search_path(root, work), *([home / package] if package else [])]
+    path = [*_search_path(root, work, without_ours=package is not None), *([home / package] if package else [])]
     return Snapshot(working_directory, os.pathsep.join(dict.fromkeys(str(entry) for entry in path)))
 
 
 def _root_of(folder: Path) -> Path:
-    top = git(folder, "rev-parse", "--show-toplevel")
-    if top is None:
+    root = repository_of(folder)
+    if root is None:
         raise UserError(
             f"launch.snapshot copies the git repository of the working directory, but git finds none at {folder}.\n"
             "      Submit from a repository, or leave launch.snapshot out."
         )
-    return Path(os.fsdecode(top).removesuffix("\n")).resolve()
+    return root
+
+
+def _copy_sent(sent: SentProject, target: Path) -> None:
+    """Copy the code, and link what the project's folder has beside it where that lies."""
+    target.mkdir()
+    for name in sent.names():
+        _copy(sent.tree, name, target)
+    for link in sent.links():
+        (target / link).parent.mkdir(parents=True, exist_ok=True)
+        (target / link).symlink_to((sent.tree / link).readlink())
 
 
 def _runs_inside(root: Path, run: RunDir) -> Path:
@@ -103,62 +115,19 @@ def _copy_repository(root: Path, target: Path, runs: Path) -> None:
     def is_no_run(name: str) -> bool:
         return not (root / name).is_relative_to(runs)
 
-    names = [name for name in _listed(root, "--cached", "--others", "--exclude-standard") if is_no_run(name)]
-    _check_size(root, names)
+    names = [name for name in listed(root, "--cached", "--others", "--exclude-standard") if is_no_run(name)]
+    check_size(root, names, MAX_BYTES, MAX_FILES, "launch.snapshot")
     target.mkdir()
     for name in names:
         _copy(root, name, target)
-    listed = _listed(root, "--others", "--ignored", "--exclude-standard", "--directory")
-    ignored = [Path(name) for name in listed if is_no_run(name)]
+    passed_over = listed(root, "--others", "--ignored", "--exclude-standard", "--directory")
+    ignored = [Path(name) for name in passed_over if is_no_run(name)]
     if runs.is_relative_to(root):
         ignored.append(runs.relative_to(root))
     for path in ignored:
         if path.name not in _NEVER_LINKED and not (target / path).exists():
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             (target / path).symlink_to(root / path)
-
-
-def _listed(root: Path, *options: str) -> list[str]:
-    """Names that `git ls-files` gives, relative to the root and without a last slash; of repositories inside it too."""
-    said = git(root, "ls-files", "-z", *options)
-    if said is None:
-        raise UserError(f"launch.snapshot: git cannot list the files of {root}; what does `git status` say there?")
-    found: list[str] = []
-    for name in dict.fromkeys(os.fsdecode(each).rstrip("/") for each in said.split(b"\0") if each):
-        inside = root / name
-        if (inside / ".git").exists() and not inside.is_symlink():  # a submodule, or another repository
-            found += [f"{name}/{each}" for each in _listed(inside, *options)]
-        else:
-            found.append(name)
-    return found
-
-
-def _check_size(root: Path, names: Iterable[str]) -> None:
-    """Raises UserError, naming what is largest, when this is more than code can be."""
-    sizes: Counter[str] = Counter()
-    for name in names:
-        try:
-            sizes[name] = (root / name).lstat().st_size
-        except FileNotFoundError:
-            continue
-    total = sizes.total()
-    if total <= MAX_BYTES and len(sizes) <= MAX_FILES:
-        return
-    folders: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    for name, size in sizes.items():
-        top = name.partition("/")[0]
-        folders[top] += size
-        counts[top] += 1
-    largest = folders if total > MAX_BYTES else counts
-    shown = ", ".join(
-        f"{name} ({disk_size(folders[name])}, {counts[name]} files)" for name, _ in largest.most_common(_SHOWN)
-    )
-    raise UserError(
-        f"launch.snapshot: {root} holds {disk_size(total)} in {len(sizes)} files that git does not ignore; "
-        f"a snapshot takes at most {disk_size(MAX_BYTES)} and {MAX_FILES} files.\n"
-        f"      The largest: {shown}. Name what is not code in .gitignore: it is linked then, not copied."
-    )
 
 
 def _copy(root: Path, name: str, target: Path) -> None:
@@ -198,9 +167,9 @@ def _copy_package(root: Path, draft: Path) -> str | None:
     return "package"
 
 
-def _search_path(root: Path, work: Path) -> list[Path]:
+def _search_path(root: Path, work: Path, *, without_ours: bool) -> list[Path]:
     """Where Python finds modules now because PYTHONPATH or an editable installation says so: the copies of folders of
-    the repository, and what PYTHONPATH names beside them.
+    the repository, and what PYTHONPATH names beside them; `without_ours`, not this package, which has been copied.
     """
     asked = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
     found = []
@@ -211,7 +180,7 @@ def _search_path(root: Path, work: Path) -> list[Path]:
             # Not an environment inside the repository: that is linked.
             if copy.is_dir() and copy.resolve().is_relative_to(work.resolve()):
                 found.append(copy)
-        elif path in asked:
+        elif path in asked and not (without_ours and path == Path(version.__file__).resolve().parents[1]):
             found.append(path)
     return found
 

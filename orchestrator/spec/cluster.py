@@ -38,6 +38,16 @@ SbatchOption = Annotated[Text, After(_check_option)]
 """`--mail-type=FAIL`, as one word."""
 
 
+def _check_login(text: str) -> str:
+    if text.startswith("-") or text.split() != [text] or ":" in text or "/" in text:
+        raise ValueError("a login node is written HOST or USER@HOST; a port goes into ~/.ssh/config")
+    return text
+
+
+Login = Annotated[Text, After(_check_login)]
+"""`me@login.example.org`, as `ssh` takes it."""
+
+
 class ProfileSection(Section):
     """A part of a profile. Most commands need none, so its validator is built when it is first used."""
 
@@ -77,6 +87,12 @@ class ClusterSpec(ProfileSection):
 
     name: Name
     """What `launch.cluster` and `--cluster` call it; the name of its file."""
+    login: Login | None = None
+    """Login node to reach by `ssh` from a machine that is not part of the cluster: `me@login.example.org`, or a name of
+    ~/.ssh/config. Commands on this cluster then run there."""
+    login_folder: Text | None = None
+    """The project's folder on the login node, with its data and runs: `~/orchestrator/NAME` by default, after the
+    project's folder here."""
     partition: Word | None = None
     """Where jobs go that name no partition; the cluster's own default otherwise."""
     partitions: dict[Word, PartitionSpec] = Field(default_factory=dict)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from slurm.machine import Machine, MachineError, run, wait_until
+from slurm.machine import Machine, MachineError, hardware_address, run, wait_until
 
 GPU_TYPE = "h200"
 SLURMD_PORT = 6818
@@ -106,11 +106,6 @@ StorageHost=localhost
 StorageUser=root
 StorageLoc=slurm
 """
-
-
-def hardware_address(number: int) -> str:
-    """Of the machine whose address in the network ends with this number."""
-    return f"02:00:00:00:00:{number:02x}"
 
 
 class Cluster:

@@ -25,6 +25,11 @@ INIT = """
 """
 
 
+def hardware_address(number: int) -> str:
+    """Of the machine whose address in its network ends with this number."""
+    return f"02:00:00:00:00:{number:02x}"
+
+
 class MachineError(Exception):
     """Machines cannot be had here; the message says why."""
 
@@ -115,13 +120,14 @@ class Machine:
         self, *command: str, check: bool = True, variables: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """`run` on this machine."""
-        return run(*self._enter(), *command, check=check, variables=variables)
+        return run(*self.entered(), *command, check=check, variables=variables)
 
     def ip(self, *command: str) -> None:
         """`ip` in its network. Process ids, as in `netns PID`, are those of this side."""
         run("nsenter", f"--net=/proc/{self.pid}/ns/net", "--", "ip", *command)
 
-    def _enter(self) -> list[str]:
+    def entered(self) -> list[str]:
+        """What goes before a command line that is to run on this machine."""
         here = f"/proc/{self.pid}/ns"
         namespaces = [f"--net={here}/net", f"--uts={here}/uts", f"--mount={here}/mnt", f"--pid={here}/pid_for_children"]
         return ["nsenter", *namespaces, "--"]

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from slurm.cluster import hardware_address
-from slurm.machine import Machine, MachineError, run, wait_until
+from slurm.machine import Machine, MachineError, hardware_address, run, wait_until
 
 SSHD = """\
 Port 22

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from support.problems import codes, problems_of
 
-from orchestrator.cluster_profiles import PROFILE, known_profiles, load_profile, user_folder
+from orchestrator.cluster_profiles import PROFILE, load_profile
 from orchestrator.errors import UserError
+from orchestrator.profile_files import known_profiles, user_folder
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
 from orchestrator.spec.loading import load_document_text
 from orchestrator.spec.schema.shape import leaf_paths, shape_at

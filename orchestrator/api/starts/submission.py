@@ -22,7 +22,7 @@ from orchestrator.api.starts.preflight import ON_A_CLUSTER, check_start
 from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import label
 from orchestrator.api.targets import TargetOptions
-from orchestrator.cluster_profiles import known_profiles, load_profile
+from orchestrator.cluster_profiles import load_profile
 from orchestrator.data.preparation import Source, to_be_made
 from orchestrator.errors import UserError
 from orchestrator.launch.continuation import Continuation
@@ -31,6 +31,7 @@ from orchestrator.launch.runs import find_run, taken_back
 from orchestrator.launch.snapshot import place_of
 from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states.run_states import status_of
+from orchestrator.profile_files import known_profiles
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.cluster import ClusterSpec

@@ -10,19 +10,12 @@ import typer
 
 from orchestrator.cli.common import AsJson, aligned, print_json
 from orchestrator.cli.outputs import refuse_printed
-from orchestrator.cluster_profiles import (
-    PROFILE,
-    PROFILE_NAME,
-    find_profile,
-    is_file_name,
-    known_profiles,
-    read_profile,
-    user_folder,
-)
+from orchestrator.cluster_profiles import PROFILE, find_profile, read_profile
 from orchestrator.errors import SpecError, UserError, file_refusal
 from orchestrator.executors.slurm.discovery import DiscoveredCluster, Partition, discover
 from orchestrator.executors.slurm.profile_text import default_partition, profile_text
 from orchestrator.planning.hardware.devices import device_named
+from orchestrator.profile_files import PROFILE_NAME, is_file_name, known_profiles, user_folder
 from orchestrator.quantities import spec_duration
 from orchestrator.run_directory.rundir import write_atomically
 from orchestrator.spec.cluster import ClusterSpec

@@ -41,10 +41,11 @@ from orchestrator.cli.runs.sweeps.tables import (
     what_matters,
     why_no_cell,
 )
-from orchestrator.cluster_profiles import load_profile, profile_file
+from orchestrator.cluster_profiles import load_profile
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import withdraw_generations
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
+from orchestrator.profile_files import profile_file
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.messages.suggestions import closest

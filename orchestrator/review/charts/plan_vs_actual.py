@@ -7,13 +7,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.cluster_profiles import load_profile, profile_file
+from orchestrator.cluster_profiles import load_profile
 from orchestrator.errors import UserError
 from orchestrator.kernel_selection.auto_values import as_started
 from orchestrator.planning.forecast import Forecast, forecast, planned_timeline
 from orchestrator.planning.hardware.devices import CPU, computing_unit, device_named
 from orchestrator.planning.layout.pipeline import Timeline
 from orchestrator.planning.plan import Plan, make_plan
+from orchestrator.profile_files import profile_file
 from orchestrator.review.charts.curves import Reference
 from orchestrator.review.charts.series import Series, usual_of
 from orchestrator.run_directory.events.log import EventLog

@@ -15,7 +15,7 @@ from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
 from orchestrator.cli.terminal import Terminal
-from orchestrator.cluster_profiles import known_profiles, load_profile
+from orchestrator.cluster_profiles import load_profile
 from orchestrator.conversion.exportability import export_problems
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.launch.continuation import has_steps_left
@@ -29,6 +29,7 @@ from orchestrator.planning.checks.plugin_checks import plugin_problems
 from orchestrator.planning.forecast import forecast
 from orchestrator.planning.plan import Plan, make_plan
 from orchestrator.planning.verdict import too_large
+from orchestrator.profile_files import known_profiles
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.ledger import CellsCancelled
 from orchestrator.run_directory.events.types import Withdrawn

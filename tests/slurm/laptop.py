@@ -1,0 +1,223 @@
+"""A laptop: a machine without SLURM and torch, which reaches this one, the login node, by a real sshd alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from slurm.machine import Machine, MachineError, hardware_address, run, wait_until
+
+SLURM = ("sbatch", "scancel", "scontrol", "sacct", "sinfo", "squeue", "srun")
+HIDDEN = ("torch", "megatron", "transformer_engine")
+ANSWERS = """\
+ListenAddress {address}
+Port 22
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/key.pub
+PidFile {folder}/sshd.pid
+PermitRootLogin yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+StrictModes no
+UsePAM no
+SetEnv {variables}
+"""
+CALLS = """\
+Host login
+  HostName {address}
+  User root
+  IdentityFile {home}/.ssh/key
+  IdentitiesOnly yes
+  UserKnownHostsFile {home}/.ssh/known_hosts
+  StrictHostKeyChecking yes
+  LogLevel ERROR
+"""
+
+
+class Laptop:
+    """Its home and project are on a disk of its own. `project` is where its person works."""
+
+    def __init__(self, changing: Callable[[], AbstractContextManager[None]]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="laptop-", dir="/tmp"))
+        self._machine = Machine("laptop", self._folder)
+        self._disk = self._folder / "disk"
+        self._changing = changing
+        self._link: str | None = None
+        self.project = self._disk / "project"
+        self.home = self._disk / "home"
+
+    def start(self, variables: dict[str, str]) -> None:
+        """Raises MachineError where namespaces are not allowed. `variables` are set for whoever logs in."""
+        Path("/run/sshd").mkdir(exist_ok=True)
+        (self._folder / "hosts").write_text("127.0.0.1 localhost\n")
+        (self._folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        self._disk.mkdir()
+        for key in ("key", "host_key"):
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / key))
+        self._machine.boot()
+        with self._changing():
+            address = self._connect()
+        self._take_away()
+        self._settle(address)
+        settings = self._folder / "sshd_config"
+        said = " ".join(f'"{name}={value}"' for name, value in variables.items())
+        settings.write_text(ANSWERS.format(address=address, folder=self._folder, variables=said))
+        run("/usr/sbin/sshd", "-f", str(settings), "-E", str(self._folder / "sshd.log"))
+        wait_until(lambda: self.run("ssh", "login", "true", check=False).returncode == 0, "the login node answers")
+
+    def stop(self) -> None:
+        """End its processes and the sshd, and remove its files."""
+        self.break_connections()
+        if (pid := self._folder / "sshd.pid").exists():
+            run("kill", pid.read_text().strip(), check=False)
+        if self._link is not None:
+            with self._changing():
+                run("ip", "link", "delete", self._link, check=False)
+        self._machine.kill()
+        shutil.rmtree(self._folder)
+
+    def write(self, name: str, text: str) -> None:
+        """A file of the project."""
+        self.run("sh", "-c", 'mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1"', "-", str(self.project / name), text)
+
+    def __call__(self, *words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """`orchestrator`, typed in the project."""
+        return self.run(sys.executable, "-P", "-m", "orchestrator", *map(str, words), check=check)
+
+    @contextmanager
+    def started(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """The same, beside the test."""
+        command = [*self._machine.entered(), *self._in_the_project(sys.executable, "-P", "-m", "orchestrator", *words)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            command, env=self._variables(), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def cut(self) -> None:
+        """Unplug its network."""
+        assert self._link is not None
+        run("ip", "link", "set", self._link, "down")
+
+    def heal(self) -> None:
+        """Plug it in again."""
+        assert self._link is not None
+        run("ip", "link", "set", self._link, "up")
+
+    def break_connections(self) -> int:
+        """Kill what the sshd has started for each connection; how many there were."""
+        pid = (self._folder / "sshd.pid").read_text().strip()
+        connections = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in connections:
+            run("kill", "-KILL", each, check=False)
+        return len(connections)
+
+    @contextmanager
+    def breaking_connections(self, times: int, most_seconds: float) -> Iterator[None]:
+        """Meanwhile, kill the connections so many times, each within that time after the last."""
+        is_over, left = threading.Event(), [times]
+
+        def kill() -> None:
+            while left[0] and not is_over.wait(random.uniform(0.1, most_seconds)):
+                left[0] -= bool(self.break_connections())
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            killer.join()
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self._machine.run(*self._in_the_project(*command), check=check, variables=self._variables())
+
+    def _in_the_project(self, *command: str) -> list[str]:
+        return ["sh", "-c", 'mkdir -p "$0" && cd "$0" && exec "$@"', str(self.project), *command]
+
+    def _variables(self) -> dict[str, str]:
+        """Of its person; none of the tests' own."""
+        dropped = dict.fromkeys(("SLURM_CONF", "PYTHONPATH"), "")
+        return {
+            **dropped,
+            "HOME": str(self.home),
+            "XDG_CONFIG_HOME": "",
+            "PATH": f"{self.home}/bin:{os.environ['PATH']}",
+        }
+
+    def _connect(self) -> str:
+        """Link it to this machine; this machine's address."""
+        routes = run("ip", "-4", "route", "show").stdout
+        for number in random.sample(range(512), 512):
+            network = f"198.{18 + number // 256}.{number % 256}"  # of 198.18.0.0/15, which is set aside for tests
+            name = f"laptop-{number}"
+            peer = f"name eth0 address {hardware_address(10)} netns {self._machine.pid}".split()
+            link = ["ip", "link", "add", name, "type", "veth", "peer", *peer]
+            if f"{network}." not in routes and run(*link, check=False).returncode == 0:
+                self._link = name
+                break
+        else:
+            raise MachineError("no network interface could be added")
+        run("ip", "link", "set", self._link, "addrgenmode", "none")
+        run("ip", "address", "add", f"{network}.254/24", "dev", self._link)
+        run("ip", "link", "set", self._link, "up")
+        self._machine.ip("address", "add", f"{network}.10/24", "dev", "eth0")
+        self._machine.ip("link", "set", "eth0", "up")
+        return f"{network}.254"
+
+    def _take_away(self) -> None:
+        """What a laptop does not have: SLURM's commands, torch, and other machines' disks."""
+        for name in SLURM:
+            if (path := shutil.which(name)) is not None:
+                self._machine.run("mount", "--bind", "/dev/null", path)
+        for folder in site.getsitepackages():
+            for name in HIDDEN:
+                if (path := Path(folder, name)).is_dir():
+                    self._machine.run("mount", "-t", "tmpfs", "tmpfs", str(path))
+        self._machine.run("mount", "-t", "tmpfs", "tmpfs", str(self._disk))
+
+    def _settle(self, address: str) -> None:
+        """Its person's home: a key, and an `ssh` that knows the login node."""
+        settings = CALLS.format(address=address, home=self.home)
+        known = f"{address} {(self._folder / 'host_key.pub').read_text()}"
+        program = f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.home}/.ssh/config "$@"\n'
+        files = {".ssh/config": settings, ".ssh/known_hosts": known, "bin/ssh": program}
+        files[".ssh/key"] = (self._folder / "key").read_text()
+        for name, text in files.items():
+            path = str(self.home / name)
+            self._machine.run("sh", "-c", 'mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1"', "-", path, text)
+        self._machine.run("chmod", "600", f"{self.home}/.ssh/key")
+        self._machine.run("chmod", "755", f"{self.home}/bin/ssh")
+
+
+def processes_with(word: str) -> list[str]:
+    """The command lines on this machine that hold a word."""
+    lines = run("ps", "-eo", "pid=,args=").stdout.splitlines()
+    return [line for line in lines if word in line and "ps -eo" not in line]
+
+
+def agents() -> list[str]:
+    """The agents and keepers of commands on this machine."""
+    return processes_with("compile(s.read(int(")
+
+
+def wait_until_nothing_is_left(seconds: float = 60.0) -> None:
+    """Until no agent is on this machine."""
+    deadline = time.monotonic() + seconds
+    while agents():
+        assert time.monotonic() < deadline, agents()
+        time.sleep(0.2)

@@ -1,0 +1,192 @@
+"""From a laptop, which has neither SLURM nor torch, through a real sshd: whatever happens to the connection, nothing is
+lost and nothing happens twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import yaml
+from slurm.cluster import Cluster
+from slurm.laptop import Laptop, processes_with, wait_until_nothing_is_left
+from slurm.machine import MachineError
+from support.faults import Ranks, wait_until
+from support.fixtures import inject
+from support.held import HOLD, hold_at, wait_for_hold
+from support.network import changing
+from support.training import events, four_layer_job, losses
+
+from orchestrator.launch.runs import all_runs
+from orchestrator.launch.states.run_states import status_of
+from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import dump_resolved
+
+__all__ = ["inject"]
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.timeout(900),
+    pytest.mark.slow("connections break ten times, and trainings go on meanwhile"),
+]
+
+STEPS = 10
+PROFILE = """\
+name: far
+login: login
+login_folder: {folder}
+python: {python}
+gpu_request: none
+"""
+
+
+@pytest.fixture
+def laptop(cluster: Cluster, shared_folder: Path, tmp_path: Path) -> Iterator[Laptop]:
+    """Its project has a profile of the cluster, whose login node this machine is."""
+    found = Laptop(partial(changing, shared_folder))
+    try:
+        found.start({**cluster.variables, "OMP_NUM_THREADS": "1"})
+        found.write("clusters/far.yaml", PROFILE.format(folder=tmp_path / "far", python=sys.executable))
+        yield found
+    except MachineError as error:
+        pytest.skip(str(error))
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def make_job(ranks: Ranks, inject: Callable[[str], Path]) -> Callable[[str], JobSpec]:
+    """make_job(name): one rank, whose first start is held when it has saved."""
+    forked = ranks.for_commands(inject(HOLD).parent) | hold_at(4, None, since=0)
+
+    def make(name: str) -> JobSpec:
+        return four_layer_job(
+            name,
+            model={"num_layers": 1},
+            schedule={"train_iters": STEPS},
+            checkpoint={"save_interval": 2},
+            launch={"cluster": "far", "requeue_delay": 1, "health_check": False, "env": forked},
+        )
+
+    return make
+
+
+def test_a_run_whose_connection_breaks_ten_times(
+    laptop: Laptop, make_job: Callable[[str], JobSpec], ranks: Ranks, tmp_path: Path
+) -> None:
+    job = make_job("far")
+    laptop.write("far.yaml", dump_resolved(job))
+    folder = tmp_path / "far" / "runs"
+    with laptop.breaking_connections(3, 2.0):
+        said = laptop("submit", "far.yaml", check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+    [run] = all_runs(folder)
+    assert len(events(run, "submitted")) == 1
+    assert "again" not in laptop("submit", "far.yaml").stderr
+    assert len(events(run, "submitted")) == 1, "the same spec again finds its run"
+
+    with laptop.started("logs", "far", "-f") as following, laptop.breaking_connections(4, 3.0):
+        wait_for_hold(run, 1)
+        said = laptop("cancel", "far", check=False)
+        assert said.returncode == 0, said.stdout + said.stderr
+        wait_until(lambda: not status_of(run).is_active, "it stops")
+        said = laptop("resume", "far", check=False)
+        assert said.returncode == 0, said.stdout + said.stderr
+        shown, told = following.communicate(timeout=300)
+    assert following.returncode == 0, told
+    assert status_of(run).state == "completed"
+    assert len(events(run, "resumed")) == 1
+    assert len(events(run, "submitted")) == 2
+    assert losses(run) == ranks.losses_of(job, tmp_path / "here")
+    printed = laptop("logs", "far").stdout
+    assert sorted(shown.splitlines()) == sorted(printed.splitlines()), "each line once"
+
+    with laptop.breaking_connections(3, 1.0):
+        [listed] = json.loads(laptop("list", "--json").stdout)
+        assert json.loads(laptop("status", run.run_id, "--json").stdout)["state"] == "completed"
+    assert listed["state"] == "completed"
+    code = yaml.safe_load((run.path / "code.json").read_text())
+    assert code["repositories"] == []
+    assert (run.path / "code" / "1" / "repository" / "far.yaml").exists(), "the code is pinned"
+    wait_until_nothing_is_left()
+    assert list((tmp_path / "far" / ".orchestrator" / "requests").iterdir()) == []
+
+
+def test_a_sweep_of_six_from_a_repository(laptop: Laptop, make_job: Callable[[str], JobSpec], tmp_path: Path) -> None:
+    """Cells start once each, with the code that the laptop has, committed or not, and without what git ignores."""
+    laptop.write("far.yaml", dump_resolved(make_job("six").changed(launch={"env": {}}, schedule={"train_iters": 3})))
+    laptop.write("six.yaml", "base: far.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3], runtime.seed: [1, 2]}\n")
+    laptop.write(".gitignore", "large\n")
+    laptop.write("large", "data")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"]):
+        laptop.run("git", *words)
+    laptop.write("later.py", "A = 1")
+    with laptop.breaking_connections(3, 3.0):
+        said = laptop("sweep", "run", "six.yaml", "--max-parallel", "3", check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+    again = laptop("sweep", "run", "six.yaml", "--max-parallel", "3")
+    assert again.returncode == 0
+    runs = all_runs(tmp_path / "far" / "runs")
+    assert len(runs) == 6
+    wait_until(lambda: all(status_of(run).state == "completed" for run in runs), "all cells complete")
+    assert [len(events(run, "launched")) for run in runs] == [1] * 6
+    results = json.loads(laptop("sweep", "results", "six", "--json").stdout)
+    assert len(results) == 6
+    repository = runs[0].path / "code.json"
+    [code] = json.loads(repository.read_text())["repositories"]
+    assert (code["dirty"], code["untracked"], len(code["commit"])) == (True, ["later.py"], 40)
+    [pinned] = {path for run in runs for path in run.path.glob("code/*/repository")}
+    assert (pinned / "later.py").exists()
+    assert not (pinned / "large").exists()
+
+
+PAGE = """\
+import sys, urllib.request as r
+print(r.urlopen(r.Request(sys.argv[1], headers={"Authorization": f"Bearer {sys.argv[2]}"}), timeout=10).read().decode())
+"""
+
+
+def page(laptop: Laptop, address: str, token: str) -> str:
+    """What a program on the laptop is answered."""
+    answer = laptop.run(sys.executable, "-c", PAGE, address, token, check=False)
+    return answer.stdout + answer.stderr
+
+
+def test_a_dashboard_and_a_connection_that_is_cut(laptop: Laptop, make_job: Callable[[str], JobSpec]) -> None:
+    """It is shown through the connection, to who has its token. Nothing of it stays when the laptop is gone."""
+    laptop.write("far.yaml", dump_resolved(make_job("far")))
+    laptop("submit", "far.yaml")
+    with laptop.started("dashboard", "--port", "0") as process:
+        assert process.stdout is not None
+        found = re.search(r"(http://127[^ ]*)\?token=([^ ]*)", process.stdout.readline())
+        assert found is not None
+        address, token = found.groups()
+        wait_until(lambda: "far" in page(laptop, address, token), "the page")
+        assert "401" in page(laptop, address, "another")
+        laptop.break_connections()
+        wait_until(lambda: "far" in page(laptop, address, token), "the page is back")
+        laptop.cut()
+        wait_until_nothing_is_left(150.0)
+        assert processes_with("orchestrator.dashboard") == []
+        laptop.heal()
+
+
+def test_what_is_refused(laptop: Laptop, tmp_path: Path) -> None:
+    """Nothing is tried again that cannot be otherwise; what is wrong is said once, with exit code 2."""
+    profile = PROFILE.format(folder=tmp_path / "far", python=sys.executable)
+    for wrong, word in (
+        (profile.replace("login: login", "login: nobody@login"), "Permission denied"),
+        (profile.replace("login: login", "login: nowhere"), "nowhere"),
+        (profile.replace(sys.executable, "/no/python"), "/no/python"),
+        (profile.replace(str(tmp_path), "/proc/no"), "/proc/no"),
+    ):
+        laptop.write("clusters/far.yaml", wrong)
+        said = laptop("list", check=False)
+        assert (said.returncode, said.stdout) == (2, "")
+        assert word in said.stderr
+        assert "Traceback" not in said.stderr
