@@ -44,7 +44,7 @@ HOME = ".orchestrator"
 SECONDS_BETWEEN_SIGNS = 5.0
 SECONDS_WITHOUT_SIGN = 30.0
 """An agent ends that hears nothing for so long."""
-SECONDS_UNTIL_LEFT = 60.0
+SECONDS_UNTIL_LEFT = 75.0
 """A command that only shows something is ended when nobody has listened for so long; another hears the end of input."""
 SECONDS_OF_ANY = 900.0
 """The most that a command may go on for when nobody listens."""
@@ -299,7 +299,9 @@ def _started(command: dict[str, Any]) -> tuple[subprocess.Popen[bytes], dict[int
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     settings = termios.tcgetattr(theirs)
-    settings[3] &= ~termios.ECHO  # the person's own terminal shows what is typed
+    # The person's own terminal shows what is typed, and ends the lines.
+    settings[1] &= ~termios.OPOST
+    settings[3] &= ~termios.ECHO
     termios.tcsetattr(theirs, termios.TCSANOW, settings)
     child = subprocess.Popen(
         command["arguments"],

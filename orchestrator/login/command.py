@@ -24,7 +24,8 @@ from orchestrator.login.connection import Connection
 from orchestrator.profile_files import LOGIN_VARIABLE
 from orchestrator.spec.cluster import ClusterSpec
 
-SECONDS_TO_CONNECT_AGAIN = 120.0
+SECONDS_TO_CONNECT_AGAIN = 60.0
+"""The agent ends a command that only shows something a little later."""
 TRIES_TO_CONNECT = 3
 """How often more, where there was no connection yet."""
 _FINAL = ("Permission denied", "verification failed", "Could not resolve")

@@ -23,6 +23,7 @@ _OPTIONS = {"ConnectTimeout": "10", "ServerAliveInterval": "5", "ServerAliveCoun
 _SHARED = {"ControlMaster": "auto", "ControlPersist": "60"}
 _BOOT = "import sys;s=sys.stdin.buffer;exec(compile(s.read(int(s.readline())),'agent','exec'))"
 _SECONDS_TO_ANSWER = 60.0
+_SECONDS_TO_END = 3.0
 _MOST_WORDS = 300
 _AT_ONCE = 1 << 16
 
@@ -91,8 +92,9 @@ class Connection:
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        if self._process.poll() is None:
-            self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_SECONDS_TO_END)  # what was said last arrives
+        self._process.terminate()
         self._process.wait()
 
     def _answer(self, kind: str) -> Any:

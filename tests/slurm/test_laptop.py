@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import yaml
 from slurm.cluster import Cluster
 from slurm.laptop import Laptop, processes_with, wait_until_nothing_is_left
 from slurm.machine import MachineError
@@ -103,22 +102,25 @@ def test_a_run_whose_connection_breaks_ten_times(
     assert len(events(run, "resumed")) == 1
     assert len(events(run, "submitted")) == 2
     assert losses(run) == ranks.losses_of(job, tmp_path / "here")
-    printed = laptop("logs", "far").stdout
-    assert sorted(shown.splitlines()) == sorted(printed.splitlines()), "each line once"
+    followed = [line for line in shown.splitlines() if line.startswith("[")]
+    assert sorted(followed) == sorted(laptop("logs", "far").stdout.splitlines()), "each line once"
 
     with laptop.breaking_connections(3, 1.0):
         [listed] = json.loads(laptop("list", "--json").stdout)
         assert json.loads(laptop("status", run.run_id, "--json").stdout)["state"] == "completed"
     assert listed["state"] == "completed"
-    code = yaml.safe_load((run.path / "code.json").read_text())
-    assert code["repositories"] == []
+    code = json.loads((run.path / "code.json").read_text())
+    assert [each for each in code["repositories"] if each["used_by"] != "orchestrator"] == [], "it is in none there"
     assert (run.path / "code" / "1" / "repository" / "far.yaml").exists(), "the code is pinned"
     wait_until_nothing_is_left()
     assert list((tmp_path / "far" / ".orchestrator" / "requests").iterdir()) == []
 
 
 def test_a_sweep_of_six_from_a_repository(laptop: Laptop, make_job: Callable[[str], JobSpec], tmp_path: Path) -> None:
-    """Cells start once each, with the code that the laptop has, committed or not, and without what git ignores."""
+    """Cells start once each, with the code that the laptop has, committed or not, and without what git ignores. A
+    dashboard is shown meanwhile through the connection, to who has its token, also after the network was cut. Nothing
+    of it stays when the laptop is gone.
+    """
     laptop.write("far.yaml", dump_resolved(make_job("six").changed(launch={"env": {}}, schedule={"train_iters": 3})))
     laptop.write("six.yaml", "base: far.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3], runtime.seed: [1, 2]}\n")
     laptop.write(".gitignore", "large\n")
@@ -129,8 +131,18 @@ def test_a_sweep_of_six_from_a_repository(laptop: Laptop, make_job: Callable[[st
     with laptop.breaking_connections(3, 3.0):
         said = laptop("sweep", "run", "six.yaml", "--max-parallel", "3", check=False)
     assert said.returncode == 0, said.stdout + said.stderr
-    again = laptop("sweep", "run", "six.yaml", "--max-parallel", "3")
-    assert again.returncode == 0
+    with laptop.started("dashboard", "--port", "0") as process:
+        assert process.stdout is not None
+        found = re.search(r"(http://127[^ ]*)\?token=([^ ]*)", process.stdout.readline())
+        assert found is not None
+        address, token = found.groups()
+        wait_until(lambda: "six" in page(laptop, address, token), "the page")
+        assert "401" in page(laptop, address, "another")
+        laptop.cut()
+        wait_until(lambda: "refused" in page(laptop, address, token), "the cut is seen")
+        laptop.heal()
+        wait_until(lambda: "six" in page(laptop, address, token), "the page is back")
+    assert laptop("sweep", "run", "six.yaml", "--max-parallel", "3").returncode == 0
     runs = all_runs(tmp_path / "far" / "runs")
     assert len(runs) == 6
     wait_until(lambda: all(status_of(run).state == "completed" for run in runs), "all cells complete")
@@ -138,11 +150,13 @@ def test_a_sweep_of_six_from_a_repository(laptop: Laptop, make_job: Callable[[st
     results = json.loads(laptop("sweep", "results", "six", "--json").stdout)
     assert len(results) == 6
     repository = runs[0].path / "code.json"
-    [code] = json.loads(repository.read_text())["repositories"]
+    code = json.loads(repository.read_text())["repositories"][0]
     assert (code["dirty"], code["untracked"], len(code["commit"])) == (True, ["later.py"], 40)
     [pinned] = {path for run in runs for path in run.path.glob("code/*/repository")}
     assert (pinned / "later.py").exists()
     assert not (pinned / "large").exists()
+    wait_until_nothing_is_left(150.0)
+    assert processes_with("-m orchestrator.dashboard") == []
 
 
 PAGE = """\
@@ -155,25 +169,6 @@ def page(laptop: Laptop, address: str, token: str) -> str:
     """What a program on the laptop is answered."""
     answer = laptop.run(sys.executable, "-c", PAGE, address, token, check=False)
     return answer.stdout + answer.stderr
-
-
-def test_a_dashboard_and_a_connection_that_is_cut(laptop: Laptop, make_job: Callable[[str], JobSpec]) -> None:
-    """It is shown through the connection, to who has its token. Nothing of it stays when the laptop is gone."""
-    laptop.write("far.yaml", dump_resolved(make_job("far")))
-    laptop("submit", "far.yaml")
-    with laptop.started("dashboard", "--port", "0") as process:
-        assert process.stdout is not None
-        found = re.search(r"(http://127[^ ]*)\?token=([^ ]*)", process.stdout.readline())
-        assert found is not None
-        address, token = found.groups()
-        wait_until(lambda: "far" in page(laptop, address, token), "the page")
-        assert "401" in page(laptop, address, "another")
-        laptop.break_connections()
-        wait_until(lambda: "far" in page(laptop, address, token), "the page is back")
-        laptop.cut()
-        wait_until_nothing_is_left(150.0)
-        assert processes_with("orchestrator.dashboard") == []
-        laptop.heal()
 
 
 def test_what_is_refused(laptop: Laptop, tmp_path: Path) -> None:
