@@ -1,7 +1,7 @@
-"""The agent on a login node. Each connection sends this file and runs it with `python -c`: nothing is installed there.
+"""The agent on a login node. Each connection sends this file, which imports the standard library alone, and runs it.
 
-It imports the standard library alone. It unpacks what the other side sends, starts a command at most once, and passes
-on what it prints. The command belongs to a keeper of its own, and all that connects the two is a folder of files:
+It unpacks what the other side sends, starts a command at most once, and passes on what it prints. The command belongs
+to a keeper of its own, and all that connects the two is a folder of files:
 
     requests/ID/command.json   what to run
     requests/ID/started        made once; its time of change says that the keeper is alive
@@ -91,8 +91,10 @@ def main() -> int:
     if kind != "hello":
         return 1
     folder = Path(hello["folder"]).expanduser().absolute()
+    home = folder / HOME
     try:
-        home = _made(folder / HOME)
+        folder.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         _say("refused", f"{folder} cannot be made there: {error.strerror}")
         return 1
@@ -120,12 +122,6 @@ def _next(source: BinaryIO) -> tuple[str, Any]:
 def _say(kind: str, content: Any) -> None:
     sys.stdout.buffer.write(message(kind, content))
     sys.stdout.buffer.flush()
-
-
-def _made(folder: Path) -> Path:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
 
 
 def _archive(home: Path, kind: str, key: str) -> Path:
@@ -197,7 +193,7 @@ def _command(folder: Path, home: Path, request: dict[str, Any]) -> dict[str, Any
     if project is not None:
         words += ["--runs-dir", str(runs)]  # not where the project is unpacked, whatever the job says
     return {
-        "arguments": [sys.executable, "-P", "-m", "orchestrator", *words],
+        "arguments": [sys.executable, *words],
         "variables": variables,
         "working_directory": str(working_directory),
         "only_shows": request["only_shows"],
@@ -409,17 +405,17 @@ def _attend(source: BinaryIO, place: Path, offset: int) -> int:
     output = _Tail(place / "output", offset)
     alive, seen = 0.0, time.monotonic()
     while True:
-        ended = _content(place / "ended")
+        has_ended = (place / "ended").exists()  # before the last look
         lines = output.lines()
         if lines:
             sys.stdout.buffer.write(lines)
             sys.stdout.buffer.flush()
             continue
-        if ended is not None:
-            _say("ended", int(ended))
+        if has_ended:
+            _say("ended", int((place / "ended").read_bytes()))
             time.sleep(SECONDS_WITHOUT_SIGN)  # until the thread has heard the thanks
             return 0
-        now, changed = time.monotonic(), _time_of(place / "started")
+        now, changed = time.monotonic(), os.path.getmtime(place / "started") if (place / "started").exists() else 0.0
         if changed != alive:
             alive, seen = changed, now
         if now - seen > SECONDS_UNTIL_LEFT:
@@ -451,20 +447,6 @@ def _watch(heard: list[float]) -> None:
     while time.monotonic() - heard[0] < SECONDS_WITHOUT_SIGN:
         time.sleep(1.0)
     os._exit(CONNECTION_LOST)
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-def _time_of(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 if __name__ == "__main__":

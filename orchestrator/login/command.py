@@ -22,6 +22,7 @@ from orchestrator.login import agent
 from orchestrator.login.archives import Project, package_archive
 from orchestrator.login.connection import Connection
 from orchestrator.profile_files import LOGIN_VARIABLE
+from orchestrator.safe_path import module_command
 from orchestrator.spec.cluster import ClusterSpec
 
 SECONDS_TO_CONNECT_AGAIN = 60.0
@@ -136,7 +137,7 @@ class _Attempt:
         return {
             "id": self._id,
             "offset": self._offset,
-            "arguments": list(command.arguments),
+            "arguments": [*module_command("orchestrator")[1:], *command.arguments],
             "variables": variables,
             "archives": {kind: archive.key() for kind, archive in self._archives.items()},
             "working_directory": "." if command.project is None else command.project.working_directory,
