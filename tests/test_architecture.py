@@ -238,9 +238,9 @@ READS_RUNS = (
 OPENS_OTHERS = {
     "cli/runs/report.py": (1, "a note that a person names"),
     "dashboard/assets.py": (1, "files of this package"),
-    "launch/snapshot.py": (1, "the code of the folder that a person works in"),
-    "launch/sent_project.py": (1, "what another machine has sent with the command"),
-    "launch/code_version.py": (1, "git's index of the folder that a person works in"),
+    "launch/code/snapshot.py": (1, "the code of the folder that a person works in"),
+    "launch/code/sent_project.py": (1, "what another machine has sent with the command"),
+    "launch/code/code_version.py": (1, "git's index of the folder that a person works in"),
     "executors/slurm/refusals.py": (1, "the script that was submitted, for what it asked"),
     "launch/hosts.py": (1, "a file that a person names"),
     "executors/kubernetes/pod.py": (1, "the ConfigMap of a pod"),

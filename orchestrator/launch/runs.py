@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
 from orchestrator.files.stored_files import is_name
-from orchestrator.launch.code_version import CodeState, code_state
+from orchestrator.launch.code.code_version import CodeState, code_state
 from orchestrator.launch.processes.stop_request import caught_signals
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.types import (

@@ -68,10 +68,7 @@ def read_message(line: bytes) -> tuple[str, Any] | None:
         record = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(record, dict) or len(record) != 1:
-        return None
-    [(kind, content)] = record.items()
-    return kind, content
+    return next(iter(record.items())) if isinstance(record, dict) and len(record) == 1 else None
 
 
 def encoded(data: bytes) -> str:
@@ -87,9 +84,7 @@ def decoded(text: str) -> bytes:
 def main() -> int:
     """Serve one connection, over standard input and output."""
     source = sys.stdin.buffer
-    kind, hello = _next(source)
-    if kind != "hello":
-        return 1
+    _, hello = _next(source)
     folder = Path(hello["folder"]).expanduser().absolute()
     home = folder / HOME
     try:
@@ -189,11 +184,12 @@ def _command(folder: Path, home: Path, request: dict[str, Any]) -> dict[str, Any
         _link(folder, project / "tree")
         working_directory = project / "tree" / request["working_directory"]
         variables["ORCHESTRATOR_PROJECT"] = str(project)
-    words = [word if isinstance(word, str) else str(archives[word[0]] / word[1]) for word in request["arguments"]]
+    places = {**archives, "python": Path(sys.executable)}
+    words = [word if isinstance(word, str) else str(places[word[0]] / word[1]) for word in request["arguments"]]
     if project is not None:
         words += ["--runs-dir", str(runs)]  # not where the project is unpacked, whatever the job says
     return {
-        "arguments": [sys.executable, *words],
+        "arguments": words,
         "variables": variables,
         "working_directory": str(working_directory),
         "only_shows": request["only_shows"],

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Literal
 
 from orchestrator import version
-from orchestrator.launch.code_version import code_state
-from orchestrator.launch.repository_files import check_size, listed, repository_of
+from orchestrator.launch.code.code_version import code_state
+from orchestrator.launch.code.repository_files import check_size, listed, repository_of
 from orchestrator.resources import resource_root
 
 MAX_BYTES = 100_000_000

@@ -137,7 +137,7 @@ class _Attempt:
         return {
             "id": self._id,
             "offset": self._offset,
-            "arguments": [*module_command("orchestrator")[1:], *command.arguments],
+            "arguments": [("python", ""), *module_command("orchestrator")[1:], *command.arguments],
             "variables": variables,
             "archives": {kind: archive.key() for kind, archive in self._archives.items()},
             "working_directory": "." if command.project is None else command.project.working_directory,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from orchestrator.cluster_profiles import find_profile, read_profile
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.http.listening import TOKEN_VARIABLE, listen
-from orchestrator.launch.repository_files import repository_of
+from orchestrator.launch.code.repository_files import repository_of
 from orchestrator.launch.runs import find_run
 from orchestrator.login.archives import project_of
 from orchestrator.login.command import Command, Word

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.launch.code_version import code_state
+from orchestrator.launch.code.code_version import code_state
 from orchestrator.launch.continuation import Continuation, is_settled, with_unwritten
 from orchestrator.launch.runs import create_run, next_run_dir, refuse_lost_spec, remove_new_run, written_of
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses

@@ -30,7 +30,7 @@ from baseline.packing import RUNS, kept, pack, unpack
 from baseline.place import place
 from baseline.readers import told
 from baseline.recording import to_text
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import all_runs, create_run
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import load_job

@@ -25,7 +25,7 @@ from support.held import HOLD, hold_at
 from support.ranks import Started
 from support.training import four_layer_job, layout, logs
 
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.launch.scripts.render import render
 from orchestrator.process import Process

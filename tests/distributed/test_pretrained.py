@@ -12,7 +12,7 @@ import pytest
 from support.faults import Ranks
 from support.training import events, layout, losses, make_run, tiny_job, values
 
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.rundir import RunDir

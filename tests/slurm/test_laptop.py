@@ -41,6 +41,7 @@ login: login
 login_folder: {folder}
 python: {python}
 gpu_request: none
+time: 30m
 """
 
 

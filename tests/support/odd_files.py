@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.run_directory.checkpoints.commit_markers import FileRecord, write_commit
 from orchestrator.run_directory.lease import Lease

@@ -25,10 +25,10 @@ from orchestrator.api.targets import TargetOptions
 from orchestrator.cluster_profiles import load_profile
 from orchestrator.data.preparation import Source, to_be_made
 from orchestrator.errors import UserError
+from orchestrator.launch.code.snapshot import place_of
 from orchestrator.launch.continuation import Continuation
 from orchestrator.launch.executor import Executor, Start, executor_of, submit
 from orchestrator.launch.runs import find_run, taken_back
-from orchestrator.launch.snapshot import place_of
 from orchestrator.launch.start_checks import refuse_without_checkpoint
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.profile_files import known_profiles

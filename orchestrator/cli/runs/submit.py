@@ -25,9 +25,9 @@ from orchestrator.cli.runs.starts.options import AllowChanges, New, tell_no_star
 from orchestrator.cli.runs.sweep import SweepOptions, start_sweep
 from orchestrator.cli.terminal import Terminal
 from orchestrator.errors import UserError
+from orchestrator.launch.code.snapshot import place_of
 from orchestrator.launch.executor import Start, executor_of
 from orchestrator.launch.runs import next_run_dir
-from orchestrator.launch.snapshot import place_of
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.run_directory.rundir import RunDir

@@ -14,9 +14,9 @@ from typing import Any
 from orchestrator import errors
 from orchestrator.errors import JobError, UserError
 from orchestrator.executors.slurm.batch_script import render_sbatch, sbatch_options
+from orchestrator.launch.code.snapshot import place_of
 from orchestrator.launch.executor import Place
 from orchestrator.launch.scripts.render import render_template, shell_quote
-from orchestrator.launch.snapshot import place_of
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.run_directory.rundir import write_atomically
 from orchestrator.safe_path import RUNTIME_MODULE, module_command

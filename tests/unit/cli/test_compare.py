@@ -12,7 +12,7 @@ import pytest
 from support.training import tiny_job
 from unit.cli.conftest import Orchestrator
 
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog

@@ -22,7 +22,7 @@ from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.assets import asset
 from orchestrator.dashboard.security import form_mark
 from orchestrator.dashboard.settings import Settings
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved

@@ -19,7 +19,7 @@ from support.training import tiny_job
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.pages import run_logs
 from orchestrator.dashboard.settings import Settings, Shared
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.process import Process
 from orchestrator.review.index import Staleness

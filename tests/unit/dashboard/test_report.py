@@ -27,7 +27,7 @@ from orchestrator.dashboard.report.document import Curves, Document, Facts, Line
 from orchestrator.dashboard.report.drawing import drawn
 from orchestrator.dashboard.report.html import to_html
 from orchestrator.dashboard.report.markdown import sparkline, to_markdown
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec

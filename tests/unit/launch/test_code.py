@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.code_version import code_state
-from orchestrator.launch.snapshot import take_snapshot
+from orchestrator.launch.code.code_version import code_state
+from orchestrator.launch.code.snapshot import take_snapshot
 from orchestrator.run_directory.rundir import RunDir
 
 PROGRAMS = ("core.fsmonitor", "diff.external", "diff.own.command", "diff.own.textconv", "filter.own.clean")

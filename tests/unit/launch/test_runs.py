@@ -15,7 +15,7 @@ from support.event_log import lines_of
 from support.refusals import after, before, fill_the_disk
 
 from orchestrator.errors import RunNotFound, UserError
-from orchestrator.launch.code_version import code_state
+from orchestrator.launch.code.code_version import code_state
 from orchestrator.launch.processes.stop_request import Terminated, caught_signals, sigterm_as_ctrl_c
 from orchestrator.launch.runs import (
     add_generation,

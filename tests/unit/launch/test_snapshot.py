@@ -12,8 +12,8 @@ import pytest
 from support.limits import set_limits
 
 from orchestrator.errors import UserError
-from orchestrator.launch.code_version import code_state
-from orchestrator.launch.snapshot import Snapshot, take_snapshot
+from orchestrator.launch.code.code_version import code_state
+from orchestrator.launch.code.snapshot import Snapshot, take_snapshot
 from orchestrator.run_directory.rundir import RunDir
 
 HOSTILE = "it's $(touch x) ü\n.py"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support.training import four_layer_job
 
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
 from orchestrator.run_directory.rundir import RunDir

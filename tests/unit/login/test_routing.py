@@ -13,7 +13,7 @@ from support.training import four_layer_job
 from orchestrator.cli.login_node import parsed
 from orchestrator.cli.main import build_app, main
 from orchestrator.errors import UserError
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.login.command import Command
 from orchestrator.login.routing import command_there

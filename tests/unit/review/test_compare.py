@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.training import tiny_job
 
 from orchestrator.cli.runs.compare import as_record
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import (

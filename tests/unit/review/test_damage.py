@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.training import tiny_job
 
 from orchestrator.dashboard.rendering import spark_points, spark_words
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review.charts.curves import CHARTS, View, figure_of
 from orchestrator.review.charts.series import GrowingSeries

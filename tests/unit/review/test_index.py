@@ -14,7 +14,7 @@ from support.limits import set_limits
 from support.refusals import before, refuse
 from support.training import tiny_job
 
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review.cache import Cache
 from orchestrator.review.charts.curves import CHARTS, View

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.conversion.exportability import export_warnings
 from orchestrator.executors.slurm.batch_script import render_sbatch
+from orchestrator.launch.code.snapshot import place_of
 from orchestrator.launch.scripts.render import render
-from orchestrator.launch.snapshot import place_of
 from orchestrator.planning.plan import make_plan
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.cluster import ClusterSpec

@@ -15,7 +15,7 @@ from support.faults import Ranks
 from support.training import losses, tiny_job
 
 from orchestrator.cli.main import main
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved

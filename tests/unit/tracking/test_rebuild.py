@@ -16,7 +16,7 @@ from support.held import HOLD, hold_at
 from support.ranks import Started
 from support.training import layout, logs, tiny_job
 
-from orchestrator.launch.code_version import CodeState
+from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec

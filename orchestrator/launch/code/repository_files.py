@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.launch.code_version import git
+from orchestrator.launch.code.code_version import git
 from orchestrator.quantities import disk_size
 
 _SHOWN = 3

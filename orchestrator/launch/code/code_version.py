@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import version
-from orchestrator.launch.sent_project import sent_project
+from orchestrator.launch.code.sent_project import sent_project
 
 MAX_DIFF_BYTES = 10_000_000
 MAX_MODULES = 500

@@ -21,9 +21,9 @@ from typing import Literal
 
 from orchestrator import version
 from orchestrator.errors import UserError
+from orchestrator.launch.code.repository_files import check_size, listed, repository_of
+from orchestrator.launch.code.sent_project import SentProject, sent_project
 from orchestrator.launch.executor import Place
-from orchestrator.launch.repository_files import check_size, listed, repository_of
-from orchestrator.launch.sent_project import SentProject, sent_project
 from orchestrator.resources import resource_root
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec

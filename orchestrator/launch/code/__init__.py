@@ -1,0 +1,1 @@
+"""Which code a run has: its version, a copy of it, and what another machine has sent."""
