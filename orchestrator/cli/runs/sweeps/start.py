@@ -42,7 +42,7 @@ from orchestrator.sweeps.ledger import Submission, SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import CellRun, match_cells
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, left_statuses
-from orchestrator.sweeps.submission import CellStart, local_request, start_driver, submit_cells
+from orchestrator.sweeps.submission import CellStart, SweepStart, local_request, start_driver, submit_cells
 
 
 def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[CellStatus]]:
@@ -240,7 +240,7 @@ def begin(
         interrupts.hold()
         start_driver(sweep, local_request(sweep, starts, max_parallel=parallel))
         return
-    arrays = submit_cells(sweep, starts, profile, max_parallel=parallel)
+    arrays = submit_cells(SweepStart(sweep, starts, profile, parallel))
     if as_json:
         return
     where = profile.name if profile is not None else executor_of(starts[0].job).name
