@@ -19,7 +19,7 @@ from orchestrator.cluster_profiles import known_profiles, load_profile
 from orchestrator.conversion.exportability import export_problems
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.launch.continuation import has_steps_left
-from orchestrator.launch.executor import executor, executor_of
+from orchestrator.launch.executor import executor, executor_of, is_started_here
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation
@@ -79,6 +79,8 @@ def refusals(*, dry_run: bool) -> Check:
 
     def check(plan: Plan) -> Sequence[Problem]:
         job = plan.job
+        if is_started_here(job):
+            return [*export_problems(job), *plugin_problems(job, plan.data_sets)]
         name = job.launch.cluster
         if name not in profiles:
             only = None if name or not executor_of(job).has_clusters else _only_cluster(dry_run=dry_run)
