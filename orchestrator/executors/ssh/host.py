@@ -108,7 +108,10 @@ def _refusal(run: RunDir, launch_id: str) -> str | None:
     except (OSError, OrchestratorError) as error:
         return f"the run directory {run.path} cannot be read there: {error}"
     if launch_id not in launches:
-        return f"{run.path} is not the same folder there: the run directory has to be on a file system that hosts share"
+        return (
+            f"{run.path} is not the same folder there: the run directory has to be on a file system that hosts share, "
+            "or for a single host launch.copy_to has to say where it is copied to"
+        )
     if launches[-1] != launch_id:
         return "a newer start of the run has taken over"
     _end_earlier(launches[:-1])
