@@ -13,11 +13,13 @@ from orchestrator.api.overrides import override_words
 from orchestrator.api.planned_job import PlannedJob, judge_named
 from orchestrator.api.runs import Run
 from orchestrator.api.starts.continuation import NoStart, StartOptions, no_start_sentence
-from orchestrator.api.starts.local import prepare_quietly, run_here, train_quietly
+from orchestrator.api.starts.local import prepare_quietly, run_here, start_quietly, train_quietly
 from orchestrator.api.starts.reporter import Reporter, reporter_for
 from orchestrator.api.starts.submission import requested, submit_job, with_cluster
 from orchestrator.api.targets import TargetOptions, load_named
 from orchestrator.api.tuning import search_layouts, tuning_task
+from orchestrator.errors import UserError
+from orchestrator.launch.executor import is_started_here
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.planning.memory import capacity
 from orchestrator.run_directory.rundir import RunDir
@@ -134,15 +136,28 @@ class Job:
         say: Callable[[str], object] | None = None,
     ) -> Run:
         """Put it into the queue of a cluster, as `orchestrator submit` does: the name of a profile or its file, else
-        the job's own, else the only one there is. It starts when the runs `after` have completed.
+        the job's own, else the only one there is. It starts when the runs `after` have completed. A job with
+        `launch.executor: local` or `ssh` is started from this machine, in the background.
 
         Raises what `run` raises before a start, and SchedulerError where the cluster's scheduler does not answer.
         """
         named, reporter = _named(cluster, None), reporter_for(say)
         loaded = self._load([], named)
+        options = StartOptions(new, allow_changes, allow_warnings, from_scratch)
+        if is_started_here(loaded.job):
+            if cluster is not None or after:
+                raise UserError(f"launch.executor: {loaded.job.launch.executor} has no cluster, and waits for no run")
+            started = run_here(
+                loaded,
+                None if runs_dir is None else Path(runs_dir),
+                options,
+                reporter,
+                prepare=lambda: prepare_quietly(loaded.job),
+                train=lambda run, job: start_quietly(run, job, reporter, from_scratch=from_scratch),
+            )
+            return _not_started(started, reporter) if isinstance(started, NoStart) else Run(started.path)
         named = with_cluster(loaded, named)
         folder = runs_dir_of(loaded.job, None if runs_dir is None else Path(runs_dir))
-        options = StartOptions(new, allow_changes, allow_warnings, from_scratch)
         before = [each if isinstance(each, str) else str(each.path) for each in after]
         request = requested(loaded, named, folder, options, reporter, after=before, strict=False)
         done = submit_job(request, loaded, folder, options, reporter)

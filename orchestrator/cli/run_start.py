@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sys
-import time
 from typing import Annotated
 
 import typer
@@ -16,25 +12,20 @@ from orchestrator.api.starts.run_sentences import bytes_unsent, ending, label, u
 from orchestrator.cli.common import print_json, stop_printing, warn
 from orchestrator.cli.data_preparation import prepare
 from orchestrator.cli.terminal import Terminal
-from orchestrator.errors import JobError
+from orchestrator.launch.local.background import start_in_background
 from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.local.restarts import launch_with_restarts
-from orchestrator.launch.start_checks import check_startable
 from orchestrator.launch.states.run_states import last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.exits.causes import Exit
-from orchestrator.run_directory.exits.classification import LogMarks
 from orchestrator.run_directory.rundir import RunDir, in_command
-from orchestrator.safe_path import RUNTIME_MODULE, module_command
 from orchestrator.spec.job import JobSpec
 
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start it in the background and return at once.")]
 FromScratch = Annotated[
     bool, typer.Option("--from-scratch", help="Begin at iteration 0 although the run was started before.")
 ]
-
-SECONDS_TO_START = 60.0
 
 
 def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_json: bool) -> int:
@@ -67,53 +58,6 @@ class _JsonWatcher(Watcher):
 
     def say(self, message: str, severity: Severity | None = None) -> None:
         typer.echo(message, err=True)
-
-
-def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module: str = RUNTIME_MODULE) -> str:
-    """Start a launcher of its own session; returns the launch id. Raises JobError when it ends before it launched."""
-    check_startable(run, job, from_scratch=from_scratch)
-    run.logs.mkdir(exist_ok=True)
-    marks = LogMarks.of(run)
-    before = launch_id_of(run)
-    options = ["--from-scratch"] if from_scratch else []
-    with run.open_to_append(run.launcher_log) as log:
-        pid = os.posix_spawn(
-            sys.executable,
-            module_command("orchestrator.launch", str(run.path), "--module", module, *options),
-            os.environ,
-            setsid=True,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
-                (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
-            ],
-        )
-    deadline = time.monotonic() + SECONDS_TO_START
-    try:
-        while (launch_id := launch_id_of(run)) in (None, before):
-            has_ended = os.waitpid(pid, os.WNOHANG) != (0, 0)
-            if has_ended or time.monotonic() > deadline:
-                if not has_ended:
-                    _give_up(pid)
-                said = marks.tail(run, run.launcher_log).strip()
-                raise JobError(f"run {run.run_id} could not be started in the background: {said or 'it said nothing'}")
-            time.sleep(0.05)
-    except KeyboardInterrupt:
-        _give_up(pid)
-        raise
-    return str(launch_id)
-
-
-def _give_up(launcher: int) -> None:
-    """End a launcher that would launch a run that has been given up."""
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        os.kill(launcher, signal.SIGKILL)
-        os.waitpid(launcher, 0)
-
-
-def launch_id_of(run: RunDir) -> str | None:
-    last = run.events().last_launch
-    return last.launch_id if last else None
 
 
 def report(run: RunDir, job: JobSpec, total: int, end: Exit, as_json: bool) -> int:

@@ -146,9 +146,10 @@ def _started(event: Started) -> str:
     degrees = " x ".join(f"{name.upper()} {size}" for name, size in (event.topology or {}).items() if size != 1)
     size = _known(event.world_size)
     processes = f"{size} process{'' if size == 1 else 'es'}" + (f" ({degrees})" if degrees else "")
+    nodes = f" on {event.nodes} node{'' if event.nodes == 1 else 's'}" if event.nodes is not None else ""
     computing = f", on {choices_line(event.choices)}" if event.device is not None else ""
     versions = f" (torch {event.torch}, megatron-core {event.megatron_core})" if event.torch is not None else ""
-    return f"started {processes} at iteration {_known(event.iteration)}{computing}{versions}"
+    return f"started {processes}{nodes} at iteration {_known(event.iteration)}{computing}{versions}"
 
 
 def _exited(event: Exited) -> str:

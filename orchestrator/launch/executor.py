@@ -24,8 +24,8 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.launch import ON_HOSTS
 
 SHIPPED: Mapping[str, str] = {"slurm": "orchestrator.executors.slurm.executor:SlurmExecutor"}
-BY_RUN = ("local", ON_HOSTS)
-"""What `run` starts, which submits nothing."""
+BY_LAUNCHER = ("local", ON_HOSTS)
+"""What the launcher starts from this machine: there is nothing to submit."""
 DEFAULT = "slurm"
 """Of jobs that are submitted and name none, and of those that were before there were others."""
 
@@ -180,6 +180,11 @@ def states_of(name: str, job_ids: Iterable[str], warn: Warn = lambda message: No
         raise SchedulerError(f"executor {name}: {type(error).__name__}: {error}") from error
 
 
+def is_started_here(job: JobSpec) -> bool:
+    """Whether the job says that the launcher of this machine starts it, in place of an executor."""
+    return job.launch.executor in BY_LAUNCHER
+
+
 def executor_of(job: JobSpec) -> Executor:
     """The executor that a job is submitted to. Raises UserError for a name that nothing has."""
     return executor(job.launch.executor or DEFAULT)
@@ -193,9 +198,9 @@ def executor(name: str) -> Executor:
     if name in SHIPPED:
         module, _, attribute = SHIPPED[name].partition(":")
         return cast(Executor, getattr(importlib.import_module(module), attribute)())
-    if name in BY_RUN:
-        raise UserError(f"launch.executor: {name} is for `orchestrator run`, in the background with --detach")
+    if name in BY_LAUNCHER:
+        raise UserError(f"launch.executor: {name} starts runs from this machine, where no scheduler has them")
     try:
         return cast(Executor, plugins.load(plugins.EXECUTORS, name)())
     except UserError as error:
-        raise UserError(f"launch.executor: {error}; this package has {', '.join((*SHIPPED, *BY_RUN))}") from error
+        raise UserError(f"launch.executor: {error}; this package has {', '.join((*SHIPPED, *BY_LAUNCHER))}") from error

@@ -1,4 +1,4 @@
-"""The hosts that a job names: in its spec, or in a file."""
+"""The hosts that a job names, in its spec or in a file, and where its run lies on them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from pathlib import Path
 from orchestrator.errors import UserError
 from orchestrator.fields.nodelist import expand_nodelist
 from orchestrator.fields.values import check_host
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.sections.launch import LaunchSpec
 
 _MOST_BYTES = 1 << 20
+
+
+def run_on_hosts(run: RunDir, launch: LaunchSpec) -> RunDir:
+    """The run directory as its hosts know it."""
+    return run if launch.copy_to is None else RunDir(Path(launch.copy_to) / run.name / run.run_id)
 
 
 def hosts_of(launch: LaunchSpec) -> list[str]:

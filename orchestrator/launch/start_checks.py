@@ -20,6 +20,7 @@ from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import CheckpointSaved
 from orchestrator.run_directory.lease import held_message, read_holder, supersedes
 from orchestrator.run_directory.rundir import RunDir, in_command
+from orchestrator.spec.elastic import node_counts
 from orchestrator.spec.job import JobSpec
 
 _NEEDED = {"torch": "torch", "megatron.core": "megatron-core"}
@@ -82,8 +83,11 @@ def check_startable(run: RunDir, job: JobSpec, *, from_scratch: bool, launch_id:
 def _refuse_hosts(job: JobSpec) -> None:
     """Raises UserError where hosts cannot be started on from here, as far as this machine knows."""
     hosts_of(job.launch)
+    node_counts(job)
     if shutil.which("ssh") is None:
         raise UserError("launch.executor: ssh: there is no program ssh on this machine; install OpenSSH's client")
+    if job.launch.copy_to is not None and shutil.which("rsync") is None:
+        raise UserError("launch.copy_to: there is no program rsync on this machine; install it here and on the host")
 
 
 def _refuse_other_machines(job: JobSpec) -> None:

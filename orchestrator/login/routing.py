@@ -17,6 +17,7 @@ from orchestrator.cluster_profiles import find_profile, read_profile
 from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.http.listening import TOKEN_VARIABLE, listen
 from orchestrator.launch.code.repository_files import repository_of
+from orchestrator.launch.executor import executor_of, is_started_here
 from orchestrator.launch.runs import find_run
 from orchestrator.login.archives import project_of
 from orchestrator.login.command import Command, Word
@@ -72,6 +73,8 @@ def _start(arguments: Sequence[str], values: Mapping[str, Any]) -> Command | Non
     """A submission to a cluster with a login node. Of a job that is wrong nothing is known: it is refused here."""
     try:
         job = _job(values)
+        if is_started_here(job) or not executor_of(job).has_clusters:
+            return None
     except OrchestratorError:
         return None
     name = values.get("cluster") or job.launch.cluster or _only(known_profiles())

@@ -35,6 +35,7 @@ from orchestrator.runtime.processes.exits import Outcome, outcome_of, write_exit
 from orchestrator.runtime.processes.process_groups import stop_process_groups
 from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
+from orchestrator.spec.elastic import on_nodes
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -60,7 +61,7 @@ def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> 
     launch_id = os.environ.get("ORCHESTRATOR_LAUNCH_ID", "by-hand")
     write_log_to_run(run, rank)
     try:
-        job = load_resolved(run.resolved())
+        job = _job_of_this_start(run)
         outcome, iteration = run_rank(run, job, launch_id, arguments.from_scratch, callbacks(run), clock)
     except BaseException as error:
         # The boundary of the process: whatever happened is recorded, and the traceback goes to this rank's log. A
@@ -78,6 +79,14 @@ def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> 
         os._exit(outcome.exit_code)
     stop_process_groups()
     return 0
+
+
+def _job_of_this_start(run: RunDir) -> JobSpec:
+    """The run's job, on fewer nodes where it was started on fewer. Raises UserError where its layout forbids that."""
+    job = load_resolved(run.resolved())
+    if job.launch.min_nodes is None:
+        return job
+    return on_nodes(job, int(os.environ["WORLD_SIZE"]) // job.processes_per_node)
 
 
 def run_rank(

@@ -287,6 +287,7 @@ def _tell_of_the_start(session: Session, restored: Restored, host: float) -> Non
         token=session.launch.lease.token,
         pid=os.getpid(),
         world_size=session.processes.ranks.world_size,
+        nodes=session.job.launch.nodes if session.job.launch.min_nodes is not None else None,
         topology=layout(session.job),
         iteration=state.iteration,
         samples=state.consumed_samples,

@@ -39,50 +39,47 @@ class CellStart:
     run: RunDir
 
 
+@dataclass(frozen=True)
+class SweepStart:
+    """Cells that an executor is to start. `max_parallel`: how many at once."""
+
+    sweep: SweepDir
+    starts: Sequence[CellStart]
+    cluster: ClusterSpec | None
+    max_parallel: int | None
+    dry_run: bool = False
+    module: str = RUNTIME_MODULE
+
+
 @runtime_checkable
 class SubmitsCells(Protocol):
     """An executor that takes many cells at once."""
 
-    def submit_cells(
-        self,
-        sweep: SweepDir,
-        starts: Sequence[CellStart],
-        cluster: ClusterSpec | None,
-        *,
-        max_parallel: int | None,
-        dry_run: bool = False,
-        module: str = RUNTIME_MODULE,
-    ) -> list[dict[str, Any]]:
+    def submit_cells(self, asked: SweepStart) -> list[dict[str, Any]]:
         """Submit cells whose run directories exist, and write that into their event logs and the sweep's ledger.
 
         Returns for each array its `job_id` and its number of `tasks`; for a dry run its `script`, and writes nothing.
         """
 
 
-def submit_cells(
-    sweep: SweepDir,
-    starts: Sequence[CellStart],
-    cluster: ClusterSpec | None,
-    *,
-    max_parallel: int | None,
-    dry_run: bool = False,
-    module: str = RUNTIME_MODULE,
-) -> list[dict[str, Any]]:
+def submit_cells(asked: SweepStart) -> list[dict[str, Any]]:
     """Submit cells to their executor, at once where it can do that, else one by one; see `SubmitsCells`."""
-    chosen = executor_of(starts[0].job)
+    chosen = executor_of(asked.starts[0].job)
     if isinstance(chosen, SubmitsCells):
-        return chosen.submit_cells(sweep, starts, cluster, max_parallel=max_parallel, dry_run=dry_run, module=module)
-    if max_parallel is not None:
+        return chosen.submit_cells(asked)
+    if asked.max_parallel is not None:
         raise UserError(f"the executor {chosen.name} starts all cells of a sweep: leave out how many are at once")
     answers: list[dict[str, Any]] = []
-    for each in starts:
-        start = Start(each.job, place_of(each.run, each.job, copy=not dry_run), cluster, module=module)
-        if dry_run:
+    for each in asked.starts:
+        place = place_of(each.run, each.job, copy=not asked.dry_run)
+        start = Start(each.job, place, asked.cluster, module=asked.module)
+        if asked.dry_run:
             answers.append({"script": chosen.render(start).run, "tasks": 1})
             continue
         start = replace(start, from_scratch=saved_nothing(each.run, each.run.events()))
         job_id = submit(chosen, start).job_id
-        sweep.append(CellsSubmitted(how=chosen.name, cluster=start.where, max_parallel=None, jobs={each.id: job_id}))
+        submitted = CellsSubmitted(how=chosen.name, cluster=start.where, max_parallel=None, jobs={each.id: job_id})
+        asked.sweep.append(submitted)
         answers.append({"job_id": job_id, "tasks": 1})
     return answers
 

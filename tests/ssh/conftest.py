@@ -6,15 +6,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from slurm.machine import MachineError, search_path
 from ssh.hosts import Hosts
+from ssh.runs import STEPS
+from support.commands import Commands
+from support.faults import CommandLine, Ranks
+from support.fixtures import inject
+from support.held import HOLD, hold_at
 from support.network import changing
+from support.training import four_layer_job
+
+from orchestrator.spec.job import JobSpec
+
+__all__ = ["inject"]
 
 PROGRAMS = ("sshd", "ssh", "ssh-keygen", "ip", "nsenter", "setpriv", "unshare")
 
@@ -48,3 +58,40 @@ def unavailable(reason: str) -> NoReturn:
     if os.environ.get("ORCHESTRATOR_TEST_SLURM") == "required":
         pytest.fail(f"ORCHESTRATOR_TEST_SLURM=required: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, inject: Callable[[str], Path], ranks: Ranks) -> Callable[..., JobSpec]:
+    """make_job(name, layout, hosts, held=False, **launch): a rank on each host, found by the address that it has."""
+
+    def make(name: str, parallelism: dict[str, Any], *hosts: str, held: bool = False, **launch: Any) -> JobSpec:
+        forked = ranks.for_commands(inject(HOLD).parent) if held else ranks.for_commands()
+        env = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", **forked}
+        if held:  # the first start and the second one, each when it has saved
+            env |= hold_at(5, 8, None, since=0)
+        return four_layer_job(
+            name,
+            model={"num_layers": 2, "hidden_dropout": 0.1},
+            schedule={"train_iters": STEPS, "lr_decay_iters": STEPS},
+            checkpoint={"save_interval": 3, "keep_last": 3},
+            parallelism=parallelism,
+            launch={"executor": "ssh", "hosts": list(hosts), "requeue_delay": 1, "env": env, **launch},
+        )
+
+    return make
+
+
+@pytest.fixture
+def here(ranks: Ranks, tmp_path: Path) -> Callable[[JobSpec], dict[int, float]]:
+    """The losses of a job on one machine that nothing happens to."""
+
+    def trained(job: JobSpec) -> dict[int, float]:
+        alone = {"nodes": 1, "executor": None, "hosts": [], "copy_to": None, "env": {"OMP_NUM_THREADS": "1"}}
+        return ranks.losses_of(job.changed(launch=alone), tmp_path / "here")
+
+    return trained
+
+
+@pytest.fixture
+def command(tmp_path: Path, commands: Commands) -> CommandLine:
+    return CommandLine(tmp_path, commands)

@@ -1,7 +1,8 @@
 """Machines with a real sshd each, for the tests, with the faults that they play.
 
 The machines h1, h2, ... are those of slurm/machine.py, in one network; one link leads from there to this machine, which
-reaches them by an `ssh` that has settings of its own. They share all files with it.
+reaches them by an `ssh` that has settings of its own: far1, far2, ... are the same by way of h1. They share all files
+with it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ StrictModes no
 UsePAM no
 """
 SSH = """\
-Host h*
+Host far*
+  ProxyJump h1
+Host h* far*
   User root
   IdentityFile {folder}/key
   IdentitiesOnly yes
@@ -75,7 +78,7 @@ class Hosts:
                 hosts.write(f"{self.address(name)} {name}\n")
                 known.write(f"{self.address(name)} {public}")
         settings = self._folder / "ssh_config"
-        lines = "".join(f"Host {name}\n  HostName {self.address(name)}\n" for name in self.names)
+        lines = "".join(f"Host {name} far{name[1:]}\n  HostName {self.address(name)}\n" for name in self.names)
         settings.write_text(SSH.format(folder=self._folder) + lines)
         program = self._folder / "bin" / "ssh"
         program.parent.mkdir()
@@ -106,10 +109,14 @@ class Hosts:
             self._switch.ip("link", "set", name, "up")
         self.start_sshd(name)
 
-    def start_sshd(self, name: str) -> None:
+    def start_sshd(self, name: str, more: str = "") -> None:
+        """`more`: lines of its settings."""
         settings = self._folder / f"{name}.sshd_config"
-        settings.write_text(SSHD.format(folder=self._folder, name=name))
-        if not (self._folder / f"{name}.pid").exists():
+        settings.write_text(SSHD.format(folder=self._folder, name=name) + more)
+        pid = self._folder / f"{name}.pid"
+        if pid.exists():
+            self._machines[name].run("kill", "-CONT", pid.read_text().strip())
+        else:
             self._machines[name].run("/usr/sbin/sshd", "-f", str(settings), "-E", str(self._folder / f"{name}.log"))
         ssh = str(self._folder / "bin" / "ssh")
         wait_until(lambda: run(ssh, name, "true", check=False).returncode == 0, f"{name} answers")
@@ -119,6 +126,15 @@ class Hosts:
         pid = (self._folder / f"{name}.pid").read_text().strip()
         self._machines[name].run("kill", pid)
         wait_until(lambda: not (self._folder / f"{name}.pid").exists(), f"sshd of {name} has ended")
+
+    def pause_sshd(self, name: str) -> None:
+        """The machine takes connections and says nothing, until it is booted again."""
+        pid = (self._folder / f"{name}.pid").read_text().strip()
+        self._machines[name].run("kill", "-STOP", pid)
+
+    def sshd_log(self, name: str) -> str:
+        """What its sshd has said."""
+        return (self._folder / f"{name}.log").read_text()
 
     def kill(self, name: str) -> None:
         """Power failure: nothing of it goes on, and nothing is heard of it."""

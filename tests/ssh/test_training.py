@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ssh.hosts import Hosts
-from support.commands import Commands
-from support.faults import CommandLine, Ranks, wait_until
-from support.fixtures import inject
-from support.held import HOLD, hold_at, let_go, wait_for_hold
-from support.training import events, four_layer_job, layout, losses
+from ssh.runs import STEPS, causes, started
+from support.faults import CommandLine, wait_until
+from support.held import let_go, wait_for_hold
+from support.training import events, layout, losses
 
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved
-
-__all__ = ["inject"]
 
 pytestmark = [
     pytest.mark.distributed,
@@ -31,69 +25,17 @@ pytestmark = [
     pytest.mark.slow("a lost host is seen after a quarter of a minute, and holds its run for up to one"),
 ]
 
-STEPS = 12
-
-
-@pytest.fixture
-def make_job(tmp_path: Path, inject: Callable[[str], Path], ranks: Ranks) -> Callable[..., JobSpec]:
-    """make_job(name, layout, hosts, held=False, **launch): a rank on each host, found by the address that it has."""
-
-    def make(name: str, parallelism: dict[str, Any], *hosts: str, held: bool = False, **launch: Any) -> JobSpec:
-        forked = ranks.for_commands(inject(HOLD).parent) if held else ranks.for_commands()
-        env = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", **forked}
-        if held:  # the first start and the second one, each when it has saved
-            env |= hold_at(5, 8, None, since=0)
-        return four_layer_job(
-            name,
-            model={"num_layers": 2, "hidden_dropout": 0.1},
-            schedule={"train_iters": STEPS, "lr_decay_iters": STEPS},
-            checkpoint={"save_interval": 3, "keep_last": 3},
-            parallelism=parallelism,
-            launch={"executor": "ssh", "hosts": list(hosts), "requeue_delay": 1, "env": env, **launch},
-        )
-
-    return make
-
-
-@pytest.fixture
-def here(ranks: Ranks, tmp_path: Path) -> Callable[[JobSpec], dict[int, float]]:
-    """The losses of a job on one machine that nothing happens to."""
-
-    def trained(job: JobSpec) -> dict[int, float]:
-        alone = {"nodes": 1, "executor": None, "hosts": [], "env": {"OMP_NUM_THREADS": "1"}}
-        return ranks.losses_of(job.changed(launch=alone), tmp_path / "here")
-
-    return trained
-
-
-@contextmanager
-def started(command: CommandLine, job: JobSpec) -> Iterator[Callable[[], str]]:
-    """A run in the foreground; yields what waits for its end and returns what was printed."""
-    with command.started("run", command.write(job)) as process:
-
-        def end() -> str:
-            out, err = process.communicate(timeout=600)
-            return f"{process.returncode}\n{out}{err}"
-
-        yield end
-
-
-def causes(run: RunDir) -> list[tuple[str, str | None]]:
-    return [(event["cause"], event.get("node")) for event in events(run, "exited")]
-
 
 def test_a_host_that_is_cut_off_and_one_that_is_killed(
     hosts: Hosts,
     make_job: Callable[..., JobSpec],
     here: Callable[[JobSpec], dict[int, float]],
-    commands: Commands,
-    tmp_path: Path,
+    command: CommandLine,
 ) -> None:
     """Two of three: the third takes the place of the one that is cut off, which takes that of the one that is killed.
     What was left on the host that was cut off has ended by itself.
     """
     job = make_job("faults", layout(dp=2), "h[1-3]", held=True, nodes=2)
-    command = CommandLine(tmp_path, commands)
     with started(command, job) as end:
         run = command.run()
         wait_for_hold(run, 2)
@@ -119,13 +61,12 @@ def test_four_hosts_train_as_one_machine(
     hosts: Hosts,
     make_job: Callable[..., JobSpec],
     here: Callable[[JobSpec], dict[int, float]],
-    commands: Commands,
+    command: CommandLine,
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "machines"
     file.write_text("# name slots\nh1 slots=1\nh2\n\nh3  # the third\nh4\n")
     job = make_job("four", layout(tp=2, dp=2), nodes=4, hosts_file=str(file))
-    command = CommandLine(tmp_path, commands)
     stopped = command("run", command.write(job.changed(schedule={"train_iters": 6})))
     assert stopped.code == 0, stopped.out + stopped.err
     run = command.run()
@@ -136,10 +77,9 @@ def test_four_hosts_train_as_one_machine(
     assert losses(run) == here(job)
 
 
-def test_a_person_stops_it(hosts: Hosts, make_job: Callable[..., JobSpec], commands: Commands, tmp_path: Path) -> None:
+def test_a_person_stops_it(hosts: Hosts, make_job: Callable[..., JobSpec], command: CommandLine) -> None:
     """`cancel` lets it save; `cancel --now` ends all processes of the hosts at once."""
     job = make_job("stopped", layout(dp=2), "h1", "h2", held=True, nodes=2)
-    command = CommandLine(tmp_path, commands)
     with started(command, job) as end:
         run = command.run()
         wait_for_hold(run, 2)
@@ -169,13 +109,14 @@ def test_a_launcher_on_one_of_its_hosts(
     assert "a bug" in events(run, "exited")[0]["message"]
 
 
-def test_hosts_that_refuse(hosts: Hosts, make_job: Callable[..., JobSpec], commands: Commands, tmp_path: Path) -> None:
+def test_hosts_that_refuse(
+    hosts: Hosts, make_job: Callable[..., JobSpec], command: CommandLine, tmp_path: Path
+) -> None:
     """Before anything has been trained it is a mistake of the person, who hears which host says what."""
     hosts.stop_sshd("h2")
     hosts.run("h1", "mkdir", "-p", str(tmp_path / "runs"))
     hosts.run("h1", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path / "runs"))  # not the folder that others see there
     job = make_job("refused", layout(dp=2), "h1", "h2", nodes=2)
-    command = CommandLine(tmp_path, commands)
     begun = time.monotonic()
     said = command("run", command.write(job))
     assert time.monotonic() - begun < 60
@@ -190,11 +131,9 @@ def test_a_full_disk_and_a_process_of_an_earlier_launch(
     hosts: Hosts,
     make_job: Callable[..., JobSpec],
     here: Callable[[JobSpec], dict[int, float]],
-    commands: Commands,
-    tmp_path: Path,
+    command: CommandLine,
 ) -> None:
     job = make_job("full", layout(dp=1), "h1", held=True)
-    command = CommandLine(tmp_path, commands)
     with started(command, job) as end:
         run = command.run()
         wait_for_hold(run, 1)

@@ -16,7 +16,7 @@ PLACES = {
     "to_submit": ("orchestrator.executors.slurm.client", "SUBMIT_SECONDS"),
     "for_the_launcher_to_stop": ("orchestrator.api.starts.stopping", "SECONDS_FOR_THE_LAUNCHER"),
     "between_questions_about_a_job": ("orchestrator.api.starts.stopping", "SECONDS_BETWEEN_QUESTIONS"),
-    "to_start_in_the_background": ("orchestrator.cli.run_start", "SECONDS_TO_START"),
+    "to_start_in_the_background": ("orchestrator.launch.local.background", "SECONDS_TO_START"),
     "between_looks_at_a_sweep": ("orchestrator.cli.runs.sweeps.tables", "SECONDS_BETWEEN_LOOKS"),
     "between_lines_about_a_sweep": ("orchestrator.cli.runs.sweeps.tables", "SECONDS_BETWEEN_LINES"),
     "to_answer_a_search": ("orchestrator.dashboard.pages.run_logs", "SECONDS_OF_WAITING"),

@@ -17,7 +17,7 @@ STARTED = {
     "inference": "orchestrator.cli.models.generate.run_inference",
     "layouts": "orchestrator.cli.jobs.tune.Trials",
     "sweeps": "orchestrator.cli.runs.sweeps.start.local_request",
-    "sweeps on clusters": "orchestrator.cli.runs.sweeps.start.submit_cells",
+    "sweeps on clusters": "orchestrator.cli.runs.sweeps.start.SweepStart",
     "job.run": "orchestrator.api.starts.local.launch_with_restarts",
     "training": "orchestrator.cli.run_start.launch_with_restarts",
 }

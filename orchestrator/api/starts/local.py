@@ -24,6 +24,7 @@ from orchestrator.api.starts.previous_launch import wait_for_previous
 from orchestrator.api.starts.reporter import Reporter
 from orchestrator.api.starts.run_sentences import ending, label
 from orchestrator.errors import JobError, OrchestratorError, UserError
+from orchestrator.launch.local.background import start_in_background
 from orchestrator.launch.local.launcher import Severity
 from orchestrator.launch.local.restarts import launch_with_restarts
 from orchestrator.launch.runs import taken_back
@@ -115,6 +116,15 @@ def train_quietly(run: RunDir, job: JobSpec, reporter: Reporter, *, from_scratch
     if end.code != 0:
         raise JobError(said.removeprefix("error: "))
     reporter.say(said)
+
+
+def start_quietly(run: RunDir, job: JobSpec, reporter: Reporter, *, from_scratch: bool) -> RunDir:
+    """Start a run in the background. Raises JobError and UserError where it does not begin."""
+    wait_for_previous(run, reporter)
+    _prepare_quietly([str(run.path)], job)
+    start_in_background(run, job, from_scratch=from_scratch)
+    reporter.say(f"started run {label(run)} in the background")
+    return run
 
 
 def _prepare_quietly(what: Sequence[str], job: JobSpec) -> None:

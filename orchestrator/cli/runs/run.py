@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import NoReturn
+
 import typer
 
 from orchestrator.api.starts.continuation import NoStart, StartOptions
@@ -39,20 +42,27 @@ def command(
       orchestrator run job.yaml --set schedule.train_iters=100 --new
       orchestrator run job.yaml --detach
     """
-    loaded = load_job(jobs, overrides or [])
+    options = StartOptions(new, allow_changes, allow_warnings, from_scratch)
+    train_here(jobs, overrides or [], options, runs_dir, detach=detach, as_json=as_json)
+
+
+def train_here(
+    jobs: list[Path], overrides: list[str], options: StartOptions, runs_dir: Path | None, *, detach: bool, as_json: bool
+) -> NoReturn:
+    """Train a job from this machine, and end the command as that ends."""
+    loaded = load_job(jobs, overrides)
 
     def train(run: RunDir, job: JobSpec) -> int:
-        return start(run, job, from_scratch=from_scratch, detach=detach, as_json=as_json)
+        return start(run, job, from_scratch=options.from_scratch, detach=detach, as_json=as_json)
 
     done = run_here(
         loaded,
         runs_dir,
-        StartOptions(new, allow_changes, allow_warnings, from_scratch),
+        options,
         Terminal(as_json),
-        prepare=lambda: prepare_first(jobs, overrides or [], loaded.job, as_json),
+        prepare=lambda: prepare_first(jobs, overrides, loaded.job, as_json),
         train=train,
     )
     if isinstance(done, NoStart):
         tell_no_start(done, as_json)
-        return
-    raise typer.Exit(done)
+    raise typer.Exit(0 if isinstance(done, NoStart) else done)

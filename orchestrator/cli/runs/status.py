@@ -14,7 +14,7 @@ from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.quantities import age, clock_time, short_count
 from orchestrator.run_directory.checkpoints.newest import passed_over
-from orchestrator.run_directory.events.types import FirstStep
+from orchestrator.run_directory.events.types import FirstStep, Started
 from orchestrator.run_directory.exits.causes import cause_of
 from orchestrator.run_directory.results.record import newest_results
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir, in_command
@@ -43,6 +43,7 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
         found = [result.to_json() for result in newest_results(run)]
         also = {
             "computes_on": status.events.choices,
+            **({} if (nodes := _nodes(status)) is None else {"nodes": nodes}),
             "goodput": spent.to_json(),
             "unsaved_steps": _unsaved_steps(status, spent),
             "first_step": first.said() if (first := _first_step(status)) else None,
@@ -53,10 +54,16 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
         print_json({**status.to_json(), "train_iters": total, **also, **sent})
         return
     typer.echo(f"run {label(run)}")
-    typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, spent, total, unsent)]))
+    typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, spent, total, unsent, job.launch.nodes)]))
 
 
-def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[tuple[str, str]]:
+def _nodes(status: RunStatus) -> int | None:
+    """On how many nodes it was last started, of a job that may run on fewer than it names."""
+    started = status.events.last(Started)
+    return None if started is None else started.nodes
+
+
+def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int, most_nodes: int) -> list[tuple[str, str]]:
     run = status.run
     lines = [("state", status.describe())]
     lines += [("" if number else "shown by", line) for number, line in enumerate(status.evidence)]
@@ -76,6 +83,8 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
     if spent.launches:
         lines.append(("launches", _launches_line(spent, _unsaved_steps(status, spent))))
         lines += _goodput_line(spent)
+    if (nodes := _nodes(status)) is not None:
+        lines.append(("nodes", f"{nodes} of {most_nodes} (launch.min_nodes)"))
     if (choices := status.events.choices) is not None:
         lines.append(("computes on", choices_line(choices)))
     if (first := _first_step(status)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Annotated
 
@@ -21,16 +22,21 @@ from orchestrator.api.targets import TargetOptions, load_named
 from orchestrator.cli.common import AllowWarnings, AsJson, JobFiles, Overrides, RunsDir, print_json, warn
 from orchestrator.cli.jobs.planning_options import Strict
 from orchestrator.cli.run_start import FromScratch
+from orchestrator.cli.runs.run import train_here
 from orchestrator.cli.runs.starts.options import AllowChanges, New, tell_no_start
 from orchestrator.cli.runs.sweep import SweepOptions, start_sweep
 from orchestrator.cli.terminal import Terminal
 from orchestrator.errors import UserError
 from orchestrator.launch.code.snapshot import place_of
-from orchestrator.launch.executor import Start, executor_of
+from orchestrator.launch.executor import Start, executor_of, is_started_here
+from orchestrator.launch.hosts import run_on_hosts
+from orchestrator.launch.processes.stop_request import sigterm_as_ctrl_c
 from orchestrator.launch.runs import next_run_dir
+from orchestrator.launch.scripts.render import render
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.spec.job import JobSpec
 
 Cluster = Annotated[
     str | None,
@@ -68,7 +74,8 @@ def command(
 ) -> None:
     """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it if it has ended. A spec
     with edits in safe keys only continues its run too. After other edits nothing starts without --new or
-    --allow-changes. Missing data sets are made by a job of their own, which the training waits for.
+    --allow-changes. Missing data sets are made by a job of their own, which the training waits for. A job with
+    launch.executor: local or ssh is started from this machine, in the background.
 
     \b
     Example:
@@ -80,14 +87,22 @@ def command(
     if array:
         if from_scratch or after or strict:
             raise UserError("--array starts a sweep, which has no --from-scratch, --after or --strict")
-        sweep = SweepOptions(dry_run=dry_run, cluster=cluster, new=new, allow_changes=allow_changes)
+        sweep = SweepOptions(dry_run=dry_run, cluster=cluster, detach=True, new=new, allow_changes=allow_changes)
         start_sweep(jobs, overrides, array, replace(sweep, allow_warnings=allow_warnings), runs_dir, as_json)
         return
     named = TargetOptions(cluster)
     loaded = load_named(jobs, overrides or [], named)
-    named = with_cluster(loaded, named)
-    folder = runs_dir_of(loaded.job, runs_dir)
     options = StartOptions(new, allow_changes, allow_warnings, from_scratch)
+    folder = runs_dir_of(loaded.job, runs_dir)
+    if is_started_here(loaded.job):
+        if cluster or after or strict:
+            raise UserError(f"launch.executor: {loaded.job.launch.executor} has no --cluster, --after or --strict")
+        if dry_run:
+            _show_script(loaded.job, next_run_dir(loaded.job, folder), as_json=as_json)
+            return
+        with sigterm_as_ctrl_c():
+            train_here(jobs, overrides or [], options, runs_dir, detach=True, as_json=as_json)
+    named = with_cluster(loaded, named)
     asked = Terminal(as_json or dry_run)
     request = requested(loaded, named, folder, options, asked, after=after or [], strict=strict)
     if dry_run:
@@ -100,6 +115,16 @@ def command(
         tell_no_start(done, as_json)
     elif as_json:
         print_json({**status_of(done.run).to_json(), "job_id": done.job_id})
+
+
+def _show_script(job: JobSpec, run: RunDir, *, as_json: bool) -> None:
+    """Print what each machine of a job would run that is started from this one."""
+    place = run_on_hosts(run, job.launch)
+    script = render(job, run_dir=place.path, python=sys.executable)
+    if as_json:
+        print_json({"run_dir": str(run.path), "script": script, "data_script": None})
+    else:
+        typer.echo(script, nl=False)
 
 
 def _show(run: RunDir, request: Request, *, from_scratch: bool, as_json: bool) -> None:

@@ -43,6 +43,7 @@ from orchestrator.cli.runs.sweeps.tables import (
 )
 from orchestrator.cluster_profiles import load_profile
 from orchestrator.errors import UserError
+from orchestrator.launch.executor import is_started_here
 from orchestrator.launch.runs import withdraw_generations
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.profile_files import profile_file
@@ -84,7 +85,7 @@ ClusterName = Annotated[
     str | None,
     typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), not launch.cluster."),
 ]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="With --local: return at once.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Of cells that run on this machine: return at once.")]
 
 
 @app.command("run")
@@ -150,7 +151,8 @@ def start_sweep(
     cells = loaded.cells.cells
     if not cells:
         raise UserError(why_no_cell(loaded.cells))
-    profile = None if asked.local else cluster_of(cells[0].job, dry_run=asked.dry_run)
+    local = asked.local or is_started_here(cells[0].job)
+    profile = None if local else cluster_of(cells[0].job, dry_run=asked.dry_run)
     folder = runs_dir_of(cells[0].job, runs_dir).absolute()
     sweep = sweep_dir(loaded.name, folder)
     parallel = asked.max_parallel or loaded.spec.max_parallel
@@ -162,9 +164,9 @@ def start_sweep(
         matched = continued(dry_run=True)
         warn_of_data(jobs)
         warn_of_dropped(sweep, [each.id for each in matched])
-        show_dry_run(loaded, sweep, matched, profile, parallel, local=asked.local, as_json=as_json)
+        show_dry_run(loaded, sweep, matched, profile, parallel, local=local, as_json=as_json)
         return
-    check_cells(jobs, local=asked.local)
+    check_cells(jobs, local=local)
     with interrupts_of_a_start() as interrupts:
         with sweep.alone():
             matched = continued()
@@ -180,13 +182,13 @@ def start_sweep(
                 taken = take_changes_of(matched, found, as_json=as_json)
                 if not as_json:
                     typer.echo(describe_cells(loaded))
-                begin(sweep, starts, profile, parallel, interrupts, local=asked.local, as_json=as_json)
+                begin(sweep, starts, profile, parallel, interrupts, local=local, as_json=as_json)
             except UserError:  # refused for certain; of other errors, some cells may be in the queue
                 if len(sweep.submissions_made()) == before:
                     withdraw_plan(sweep, planned, new)
                     withdraw_generations(taken)
                 raise
-        conclude(sweep, starts, interrupts, wait=asked.local and not asked.detach, as_json=as_json)
+        conclude(sweep, starts, interrupts, wait=local and not asked.detach, as_json=as_json)
 
 
 @app.command("retry")

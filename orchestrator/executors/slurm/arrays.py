@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -19,41 +19,35 @@ from orchestrator.launch.executor import Place
 from orchestrator.launch.scripts.render import render_template, shell_quote
 from orchestrator.launch.start_checks import saved_nothing
 from orchestrator.run_directory.rundir import write_atomically
-from orchestrator.safe_path import RUNTIME_MODULE, module_command
+from orchestrator.safe_path import module_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.request import Array, Request, Task
-from orchestrator.sweeps.submission import CellStart
+from orchestrator.sweeps.submission import SweepStart
 
 _OF_THE_ARRAY = ("job-name", "output", "error", "open-mode", "signal", "dependency", "array", "time")
 """Options that submitit writes itself."""
 
 
-def cluster_request(
-    sweep: SweepDir,
-    starts: Sequence[CellStart],
-    cluster: ClusterSpec,
-    *,
-    max_parallel: int | None,
-    dry_run: bool = False,
-    module: str = RUNTIME_MODULE,
-) -> Request:
+def cluster_request(asked: SweepStart) -> Request:
     """The cells as arrays on a cluster: one for all that ask SLURM for the same. Writes each cell's batch script into
     its run directory, unless this is a dry run.
 
     Raises UserError for what no batch script can carry.
     """
+    sweep, cluster = asked.sweep, asked.cluster
+    assert cluster is not None, "without a name it is the only one there is"
     arrays: dict[str, Array] = {}
     made = len(sweep.submissions_made())
     places: dict[bool, Place] = {}  # one copy of the code serves all the cells that want one
-    for start in starts:
+    for start in asked.starts:
         if start.job.launch.snapshot not in places:
-            places[start.job.launch.snapshot] = place_of(start.run, start.job, copy=not dry_run)
+            places[start.job.launch.snapshot] = place_of(start.run, start.job, copy=not asked.dry_run)
         place = replace(places[start.job.launch.snapshot], run=start.run)
-        scratch = not dry_run and saved_nothing(start.run, start.run.events())
-        script = render_sbatch(start.job, cluster, place, from_scratch=scratch, module=module)
-        if not dry_run:
+        scratch = not asked.dry_run and saved_nothing(start.run, start.run.events())
+        script = render_sbatch(start.job, cluster, place, from_scratch=scratch, module=asked.module)
+        if not asked.dry_run:
             start.run.logs.mkdir(exist_ok=True)
             write_atomically(start.run.batch_script, script)
             start.run.stop_file.unlink(missing_ok=True)
@@ -65,11 +59,11 @@ def cluster_request(
     return Request(
         sweep_dir=str(sweep.path),
         arrays=list(arrays.values()),
-        max_parallel=max_parallel,
+        max_parallel=asked.max_parallel,
         cluster=cluster.name,
         python=shell_quote(cluster.python or sys.executable),
-        max_requeues=max((start.job.launch.max_requeues for start in starts), default=0),
-        dry_run=dry_run,
+        max_requeues=max((start.job.launch.max_requeues for start in asked.starts), default=0),
+        dry_run=asked.dry_run,
     )
 
 

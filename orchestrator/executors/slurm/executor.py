@@ -11,10 +11,7 @@ from orchestrator.executors.slurm.batch_script import render_sbatch, sbatch_opti
 from orchestrator.executors.slurm.preparation import data_options, render_preparation
 from orchestrator.executors.slurm.submission import profile, submit_run
 from orchestrator.launch.executor import JobState, Scripts, Start, SubmittedIds, Warn
-from orchestrator.safe_path import RUNTIME_MODULE
-from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.sweeps.ledger import SweepDir
-from orchestrator.sweeps.submission import CellStart
+from orchestrator.sweeps.submission import SweepStart
 
 ID_OF_THE_DATA_JOB = "DATA_JOB"
 """Stands in a script that is not submitted for what is known after the submission only."""
@@ -46,20 +43,8 @@ class SlurmExecutor:
     def submit(self, start: Start, warn: Warn) -> SubmittedIds:
         return submit_run(start, warn)
 
-    def submit_cells(
-        self,
-        sweep: SweepDir,
-        starts: Sequence[CellStart],
-        cluster: ClusterSpec | None,
-        *,
-        max_parallel: int | None,
-        dry_run: bool = False,
-        module: str = RUNTIME_MODULE,
-    ) -> list[dict[str, Any]]:
-        assert cluster is not None, "without a name it is the only one there is"
-        return submit(
-            cluster_request(sweep, starts, cluster, max_parallel=max_parallel, dry_run=dry_run, module=module)
-        )
+    def submit_cells(self, asked: SweepStart) -> list[dict[str, Any]]:
+        return submit(cluster_request(asked))
 
     def states(self, job_ids: Iterable[str], warn: Warn) -> dict[str, JobState]:
         return client.job_states(job_ids, warn)

@@ -16,6 +16,7 @@ import sys
 import time
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from orchestrator.executors.ssh.messages import (
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.processes.stop_request import stop_at_once
 from orchestrator.run_directory.events.types import Launched
-from orchestrator.run_directory.rundir import RunDir
+from orchestrator.run_directory.rundir import RunDir, write_atomically
 from orchestrator.safe_path import module_command
 
 GUARD_VARIABLE = "ORCHESTRATOR_HOST_GUARD"
@@ -82,10 +83,13 @@ def main() -> int:
     """Take part in a launch; returns the exit code of its script, and 1 where there was none."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a connection that ends, which is heard on standard input
     run, launcher = RunDir(Path(sys.argv[1])), Launcher()
-    launch_id = launcher.wait_for("launch")
-    if launch_id is None:
+    launch = launcher.wait_for("launch")
+    if not isinstance(launch, dict):
         return 1
-    if (refusal := _refusal(run, str(launch_id))) is not None:
+    launch_id, earlier = str(launch.get("id")), launch.get("earlier")
+    if isinstance(earlier, list):  # the run directory is copied to this host once it is ready
+        _end_earlier(earlier)
+    elif (refusal := _refusal(run, launch_id)) is not None:
         _say(line_of("refused", refusal))
         return 1
     _say(ready_line(Ready(_own_address(), _free_port(), (socket.gethostname(), socket.getfqdn()))))
@@ -93,7 +97,7 @@ def main() -> int:
     if not isinstance(variables, dict):
         return 1
     environment = {**os.environ, **{str(name): str(value) for name, value in variables.items()}}
-    code = _guard(run, launcher, {**environment, LAUNCH_VARIABLE: str(launch_id)})
+    code = _guard(run, launcher, {**environment, LAUNCH_VARIABLE: launch_id})
     return 1 if code == CONNECTION_LOST else code
 
 
@@ -104,12 +108,19 @@ def _refusal(run: RunDir, launch_id: str) -> str | None:
     except (OSError, OrchestratorError) as error:
         return f"the run directory {run.path} cannot be read there: {error}"
     if launch_id not in launches:
-        return f"{run.path} is not the same folder there: the run directory has to be on a file system that hosts share"
+        return (
+            f"{run.path} is not the same folder there: the run directory has to be on a file system that hosts share, "
+            "or for a single host launch.copy_to has to say where it is copied to"
+        )
     if launches[-1] != launch_id:
         return "a newer start of the run has taken over"
-    for earlier in launches[:-1]:
-        end_processes(earlier)
+    _end_earlier(launches[:-1])
     return None
+
+
+def _end_earlier(launches: Sequence[Any]) -> None:
+    for earlier in launches:
+        end_processes(str(earlier))
 
 
 def _own_address() -> str:
@@ -142,6 +153,8 @@ def _guard(run: RunDir, launcher: Launcher, environment: dict[str, str]) -> int:
     )
     while child.poll() is None:
         message = launcher.listen(_POLL_SECONDS)
+        if message is not None and message[0] == "stop_file":
+            write_atomically(run.stop_file, str(message[1]))
         is_asked = message is not None and message[0] == "stop"
         if is_asked or launcher.is_gone:
             seconds = message[1] if message is not None and is_asked else SECONDS_TO_SAVE

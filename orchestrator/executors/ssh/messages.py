@@ -1,7 +1,9 @@
 """What the launcher and the program on a host say to each other, in lines of JSON over the connection.
 
 host      {"ready": {...}} or {"refused": "why"}; what it prints after its start is the training's output
-launcher  {"launch": id}, then {"start": {variables}}; an empty line every few seconds; {"stop": seconds}
+launcher  {"launch": {"id": ...}}, with "earlier": the ids of earlier launches, where the host has a copy of the run
+          directory; then {"start": {variables}}; an empty line every few seconds; {"stop_file": text} for the copy;
+          {"stop": seconds}
 """
 
 from __future__ import annotations

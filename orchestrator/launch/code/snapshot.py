@@ -41,6 +41,15 @@ class Snapshot:
     working_directory: Path
     python_path: str
 
+    def moved(self, home: Path, to: Path) -> Snapshot:
+        """The same, once its folder lies elsewhere."""
+        path = [_moved(Path(entry), home, to) for entry in filter(None, self.python_path.split(os.pathsep))]
+        return Snapshot(_moved(self.working_directory, home, to), os.pathsep.join(map(str, path)))
+
+
+def _moved(path: Path, home: Path, to: Path) -> Path:
+    return to / path.relative_to(home) if path.is_relative_to(home) else path
+
 
 def place_of(run: RunDir, job: JobSpec, *, copy: bool = True) -> Place:
     """Where a run that is submitted from here works: here, or in a copy of the code if the job asks for one or another
@@ -66,21 +75,36 @@ def take_snapshot(run: RunDir, folder: Path | None = None) -> Snapshot:
         draft = Path(tempfile.mkdtemp(prefix=".new-", dir=run.path / "code"))
         try:
             draft.chmod(0o755)
-            if sent is not None:
-                _copy_sent(sent, draft / "repository")
-            else:
-                _copy_repository(root, draft / "repository", _runs_inside(root, run))
-            package = _copy_package(root, draft)
+            taken = _copied(root, folder, draft, run)
             home = _settle(draft, run.path / "code")
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
     except OSError as error:
         raise UserError(f"launch.snapshot: {root} could not be copied to {run.path / 'code'}: {error}") from error
-    work = home / "repository"
-    working_directory = work / folder.relative_to(root)
-    path = [*_search_path(root, work, without_ours=package is not None), *([home / package] if package else [])]
-    return Snapshot(working_directory, os.pathsep.join(dict.fromkeys(str(entry) for entry in path)))
+    return taken.moved(draft, home)
+
+
+def copy_code(run: RunDir, target: Path) -> Snapshot:
+    """The code of the working directory, copied into an empty folder: its repository, where it is in one, and this
+    package as above. Raises UserError and OSError.
+    """
+    folder = Path.cwd().resolve()
+    return _copied(repository_of(folder), folder, target, run)
+
+
+def _copied(root: Path | None, folder: Path, target: Path, run: RunDir) -> Snapshot:
+    work = target / "repository"
+    if root is None:
+        work.mkdir()
+        root = folder = work  # nothing is in there
+    elif (sent := sent_project()) is not None and sent.tree == root:
+        _copy_sent(sent, work)
+    else:
+        _copy_repository(root, work, _runs_inside(root, run))
+    package = _copy_package(root, target)
+    path = [*_search_path(root, work, without_ours=package is not None), *([target / package] if package else [])]
+    return Snapshot(work / folder.relative_to(root), os.pathsep.join(dict.fromkeys(str(entry) for entry in path)))
 
 
 def _root_of(folder: Path) -> Path:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Literal, TypeAlias
 
+from orchestrator.launch.hosts import run_on_hosts
 from orchestrator.launch.notifications import process as notifications
 from orchestrator.launch.processes.launch_processes import LAUNCH_VARIABLE, end_processes
 from orchestrator.launch.processes.stop_request import (
@@ -42,6 +43,7 @@ HOSTS_MODULE = "orchestrator.executors.ssh"
 """The program that starts the launch script on other machines."""
 _POLL_SECONDS = 0.1
 _ORPHAN_GRACE_SECONDS = 30.0
+_SECONDS_TO_COPY_BACK = 10.0
 
 
 Severity: TypeAlias = Literal["warning", "error"]
@@ -111,7 +113,8 @@ def launch(
     launch_id = incarnation or f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
     run.logs.mkdir(exist_ok=True)
     marks = LogMarks.of(run)
-    script = render(job, run_dir=run.path, python=sys.executable, from_scratch=from_scratch, module=module)
+    run_dir = run_on_hosts(run, job.launch).path
+    script = render(job, run_dir=run_dir, python=sys.executable, from_scratch=from_scratch, module=module)
     write_atomically(run.launch_script, script)
     run.stop_file.unlink(missing_ok=True)
     with caught_signals() as signals:
@@ -124,7 +127,10 @@ def launch(
         if job.launch.nodes > 1 and not job.launch.on_hosts:
             watcher.say(for_the_others(run, launch_id))
         try:
-            by_force = _wait(child, run, launch_id, signals, watcher, to_go_on=incarnation is not None)
+            patience = _SECONDS_TO_COPY_BACK if job.launch.copy_to is not None else 0.0
+            by_force = _wait(
+                child, run, launch_id, signals, watcher, to_go_on=incarnation is not None, patience=patience
+            )
         finally:
             watcher.close()
         were_ended = child.returncode < 0 or by_force is not None
@@ -195,15 +201,20 @@ def _wait(
     watcher: Watcher,
     *,
     to_go_on: bool,
+    patience: float,
 ) -> str | None:
-    """Wait for torchrun, passing stop requests on. Returns who ended it at once, None when nobody did."""
+    """Wait for torchrun, passing stop requests on. Returns who ended it at once, None when nobody did. `patience`: how
+    long a program that sees a request to end at once by itself may take for that.
+    """
     asked = False
+    forced = 0.0
     by_force: str | None = None
     while child.poll() is None:
         watcher.poll()
         if by_force is None:
             by_force = "a second SIGINT" if signals.at_once else stop_at_once(run)
             if by_force is not None:
+                forced = time.monotonic()
                 watcher.say(f"ending at once, without waiting for a save ({by_force})")
         if signals.first is not None and not asked:
             asked = True
@@ -211,7 +222,7 @@ def _wait(
             if by_force is None:
                 now = f"Ctrl-C {'again' if signals.first == 'SIGINT' else 'twice'}"
                 watcher.say(f"{signals.first}: stopping after this step and saving; {now} ends it at once, unsaved")
-        if by_force is not None:
+        if by_force is not None and time.monotonic() - forced >= patience:
             end_processes(launch_id)  # again at each look: a process that is becoming another program was not found
         time.sleep(_POLL_SECONDS)
     watcher.poll()

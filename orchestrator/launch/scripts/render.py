@@ -67,13 +67,23 @@ def render(
         arguments=[str(run_dir), *(["--from-scratch"] if from_scratch else [])],
         processes_per_node=job.processes_per_node,
         nodes=job.launch.nodes,
+        elastic=job.launch.min_nodes is not None,
     )
 
 
 def render_program(
-    job: JobSpec, *, python: str, module: str, arguments: Sequence[str], processes_per_node: int, nodes: int = 1
+    job: JobSpec,
+    *,
+    python: str,
+    module: str,
+    arguments: Sequence[str],
+    processes_per_node: int,
+    nodes: int = 1,
+    elastic: bool = False,
 ) -> str:
-    """The script that starts any program of ours on several processes, with the environment of the job."""
+    """The script that starts any program of ours on several processes, with the environment of the job. `elastic`:
+    NNODES of its environment says on how many nodes.
+    """
     template = Path(job.launch.template) if job.launch.template else None
     context = {
         "environment": script_environment(job, processes_per_node),
@@ -81,6 +91,7 @@ def render_program(
         "module": module,
         "arguments": list(arguments),
         "nodes": nodes,
+        "elastic": elastic,
         "processes_per_node": processes_per_node,
     }
     return render_template(template, SHIPPED_TEMPLATE, context)

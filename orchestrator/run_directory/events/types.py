@@ -24,8 +24,7 @@ Text: TypeAlias = str | None
 Texts: TypeAlias = tuple[str, ...] | None
 Count: TypeAlias = int | None
 Code: TypeAlias = int | None  # an exit code: negative after a signal
-Moment: TypeAlias = float | None
-"""Seconds since the epoch."""
+Moment: TypeAlias = float | None  # seconds since the epoch
 Number: TypeAlias = float | None
 Flag: TypeAlias = bool | None
 Object: TypeAlias = Mapping[str, Any] | None
@@ -239,12 +238,13 @@ class Launched(Event, name="launched"):
 
 
 class Started(Event, name="started"):
-    """Its ranks are about to train: as what, from where, and on what."""
+    """Its ranks are about to train: as what, from where, and on what. `nodes`: where a job can do with fewer."""
 
     launch_id: Text
     token: Count
     pid: Count
     world_size: Count
+    nodes: Count = None
     topology: Object
     iteration: Count
     samples: Count

@@ -146,6 +146,8 @@ def _hosts_at_fault(run: RunDir, launch_id: str, iteration: int | None) -> Exit 
     failure = read_host_failure(run, launch_id)
     if failure is None:
         return None
+    if failure.was_cancelled:
+        return Exit.of("cancelled", failure.why, iteration)
     if not failure.hosts:
         return Exit.of("user_error", failure.why, iteration)
     names = ", ".join(failure.hosts)

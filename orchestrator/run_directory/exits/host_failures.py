@@ -17,11 +17,12 @@ _MOST_WORDS = 2000
 
 @dataclass(frozen=True)
 class HostFailure:
-    """Hosts that a launch has lost, or without any that it could not begin on enough of them."""
+    """Hosts that a launch has lost; without any, that it could not begin on enough of them or was cancelled before."""
 
     launch_id: str
     hosts: tuple[str, ...]
     why: str
+    was_cancelled: bool = False
 
 
 def write_host_failure(run: RunDir, failure: HostFailure) -> None:
@@ -41,4 +42,4 @@ def read_host_failure(run: RunDir, launch_id: str) -> HostFailure | None:
         return None
     hosts = record.get("hosts")
     named = tuple(str(host) for host in hosts) if isinstance(hosts, list) else ()
-    return HostFailure(launch_id, named, str(record.get("why", "")))
+    return HostFailure(launch_id, named, str(record.get("why", "")), record.get("was_cancelled") is True)

@@ -25,6 +25,7 @@ _OWNED = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|LOCAL_WORLD_SIZE|NODE_RANK|MASTER_(ADDR|PORT)|"
     r"(ORCHESTRATOR|TORCHELASTIC|PET)_.*"
 )
+_FOLDER_THERE = re.compile(r"/[\w./-]+", re.ASCII)
 
 
 def training_data(job: JobSections) -> Iterator[Problem]:
@@ -287,6 +288,35 @@ def hosts_of_ssh(job: JobSections) -> Iterator[Problem]:
         yield Problem("hosts are for executor: ssh, which this job does not have", paths, "write executor: ssh")
 
 
+def fewest_nodes(job: JobSections) -> Iterator[Problem]:
+    """A job can go on without some of its machines where its launcher starts it on them."""
+    launch, path = job.launch, "launch.min_nodes"
+    if launch.min_nodes is None:
+        return
+    if not launch.on_hosts:
+        paths = (path, "launch.executor")
+        yield Problem("min_nodes is for executor: ssh, which this job does not have", paths, "leave it out")
+    if launch.min_nodes > launch.nodes:
+        message = f"min_nodes {launch.min_nodes} > nodes {launch.nodes}"
+        yield Problem(message, (path, "launch.nodes"), f"write at most {launch.nodes}")
+
+
+def copied_to_a_host(job: JobSections) -> Iterator[Problem]:
+    """A run directory can be copied to the host of a run that has one: ranks read the shards of all ranks."""
+    launch, path = job.launch, "launch.copy_to"
+    if launch.copy_to is None:
+        return
+    if not launch.on_hosts:
+        paths = (path, "launch.executor")
+        yield Problem("copy_to is for executor: ssh, which this job does not have", paths, "leave it out")
+    if launch.nodes > 1:
+        message = f"copy_to is for one node, and nodes is {launch.nodes}: all of them read and write its checkpoints"
+        yield Problem(message, (path, "launch.nodes"), "share the run directory among the hosts, and leave it out")
+    if not _FOLDER_THERE.fullmatch(launch.copy_to):
+        hint = "write a path from the root, of letters, digits, and / . _ -"
+        yield Problem(f"{launch.copy_to!r} is no absolute path that every shell reads the same", (path,), hint)
+
+
 def _shares(job: JobSections) -> list[float]:
     """The weights of train, validation and test."""
     return [float(part) for part in job.data.split.split(",")]
@@ -315,6 +345,8 @@ RULES = (
     train_step_arguments,
     launcher_environment,
     hosts_of_ssh,
+    fewest_nodes,
+    copied_to_a_host,
     attention_environment,
     overlapped_param_gather,
 )

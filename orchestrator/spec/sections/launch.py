@@ -62,6 +62,12 @@ class LaunchSpec(Section):
     machines that fail."""
     hosts_file: Annotated[Text | None, HashedIfChanged()] = None
     """A file with such machines, one on each line."""
+    min_nodes: Annotated[Positive | None, HashedIfChanged()] = None
+    """With `executor: ssh`: where fewer machines than `nodes` can start, go on with this many at least, with fewer
+    replicas and the same global batch; `nodes` by default."""
+    copy_to: Annotated[Word | None, HashedIfChanged()] = None
+    """With `executor: ssh` and one node: a folder on the host, an absolute path, to which code and run directory are
+    copied by rsync; what the run writes there comes back. By default the host shares the folders of this machine."""
     cluster: Text | None = None
     """Name of a cluster profile, or its file, for `submit`."""
     partition: Word | None = None

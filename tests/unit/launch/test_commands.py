@@ -16,14 +16,15 @@ from support.programs import run_instead
 from support.stopping import stopped_once_launched
 from support.this_machine import Gpus, Libraries
 
-from orchestrator.cli import run_start
 from orchestrator.errors import UserError
+from orchestrator.launch.local.background import start_in_background
 from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.launch.start_checks import refuse_missing
 from orchestrator.launch.states.run_states import status_of
 from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
+from tests.unit.launch.conftest import start_nothing
 
 MakeJob = Callable[..., JobSpec]
 Orchestrator = Callable[..., tuple[int, str, str]]
@@ -342,7 +343,7 @@ def test_background_run_can_be_followed_and_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = make_run(job := make_job(launch__env=gate.after(2)))
-    launch_id = run_start.start_in_background(run, job, from_scratch=False, module=fake_runtime)
+    launch_id = start_in_background(run, job, from_scratch=False, module=fake_runtime)
     until(lambda: step_of(run) == 2)
     assert json.loads(orchestrator("status", "tiny", "--json")[1])["state"] == "running"
     code, out, _ = orchestrator("cancel", "tiny")
@@ -352,7 +353,7 @@ def test_background_run_can_be_followed_and_cancelled(
 
     gate.open()
     monkeypatch.setenv("FAKE_STEP_SECONDS", "600")  # in the middle of which nobody stops by himself
-    launch_id = run_start.start_in_background(run, job, from_scratch=False, module=fake_runtime)
+    launch_id = start_in_background(run, job, from_scratch=False, module=fake_runtime)
     until(lambda: any(event["event"] == "resumed" for event in lines_of(run)))
     code, out, _ = orchestrator("cancel", "tiny", "--now")
     assert code == 0
@@ -427,3 +428,19 @@ def test_an_imported_run_is_no_start_that_failed_to_come(
     said = orchestrator("status", "tiny")[1]
     assert f"start a job from it, with checkpoint.pretrained: {run.path}" in said
     assert "orchestrator resume" not in said
+
+
+def test_submit_starts_a_job_in_the_background_that_no_scheduler_gets(
+    orchestrator: Orchestrator, job_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_nothing(monkeypatch, "launched-now")
+    local = ("submit", job_file, "--set", "launch.executor=local")
+    code, script, _ = orchestrator(*local, "--dry-run")
+    assert (code, all_runs(runs_dir)) == (0, [])
+    assert "torch.distributed.run" in script
+    code, _, err = orchestrator(*local, "--after", "another")
+    assert code == 2, err
+    code, out, err = orchestrator(*local, "--json")
+    assert code == 0, err
+    assert json.loads(out)["launch_id"] == "launched-now"
+    assert len(all_runs(runs_dir)) == 1

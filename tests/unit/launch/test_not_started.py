@@ -217,7 +217,7 @@ def test_a_start_in_the_background_that_is_stopped_ends_its_launcher(
         if pids.exists() and pids.read_text():
             signal.raise_signal(number)
 
-    before(monkeypatch, "orchestrator.cli.run_start.launch_id_of", interrupt)
+    before(monkeypatch, "orchestrator.launch.local.background.launch_id_of", interrupt)
     code, _, err = orchestrator(*words, "--detach")
     assert (code, "stopped before it started" in err) == (130, is_new)
     assert len(all_runs(runs_dir)) == int(not is_new)

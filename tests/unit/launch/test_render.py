@@ -161,7 +161,7 @@ def test_own_template_replaces_the_shipped_one_and_is_quoted_even_when_it_forget
     ("text", "message"),
     [
         ("ok\n{% if %}\n", "mine.sh.j2:2: the launch template is wrong"),
-        ("{{ gpus }}", "'gpus' is undefined.\n      It may use: arguments, environment, module, nodes"),
+        ("{{ gpus }}", "'gpus' is undefined.\n      It may use: arguments, elastic, environment, module, nodes"),
     ],
 )
 def test_wrong_template_says_where_and_what(own_template: MakeJob, text: str, message: str) -> None:

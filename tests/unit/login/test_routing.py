@@ -73,6 +73,8 @@ def test_what_runs_here(send: Send, tmp_path: Path) -> None:
         assert send(*words) is None
     (tmp_path / "clusters" / "near.yaml").write_text("name: near\n")
     assert send("submit", "job.yaml", "--cluster", "near") is None
+    (tmp_path / "hosts.yaml").write_text("launch: {executor: ssh, hosts: [h1], cluster: null}\n")
+    assert send("submit", "job.yaml", "hosts.yaml") is None
     assert send("submit", "absent.yaml") is None, "the command itself says what is wrong"
 
 

@@ -20,7 +20,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.request import Array, Request, Task
-from orchestrator.sweeps.submission import CellStart
+from orchestrator.sweeps.submission import CellStart, SweepStart
 from tests.unit.sweeps.conftest import JOB
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sweep-array.sbatch"
@@ -119,7 +119,7 @@ def test_cells_that_ask_for_the_same_are_one_array(tmp_path: Path) -> None:
         "e": job("launch.time=2h"),
     }
     starts = [CellStart(name, name, spec, RunDir(tmp_path / "runs" / name)) for name, spec in jobs.items()]
-    request = cluster_request(sweep, starts, cluster, max_parallel=2, dry_run=True)
+    request = cluster_request(SweepStart(sweep, starts, cluster, max_parallel=2, dry_run=True))
     assert [[task.cell for task in array.tasks] for array in request.arrays] == [["a", "b", "d"], ["c"], ["e"]]
     assert [array.parameters["time"] for array in request.arrays] == [60, 60, 120]
     assert not sweep.path.exists(), "a dry run writes nothing"

@@ -270,3 +270,12 @@ def test_a_driver_that_is_killed_leaves_its_cells_missing_and_they_are_retried(
     assert orchestrator("sweep", "retry", "tiny")[0] == 0
     assert set(states(orchestrator).values()) == {"completed"}
     assert set(launches(folder).values()) == {1}
+
+
+def test_a_job_that_its_launcher_starts_needs_no_option(
+    orchestrator: Run, write: Callable[[str], Path], folder: Path
+) -> None:
+    (folder / "job.yaml").write_text(f"{JOB}runtime: {{device: cpu}}\nlaunch: {{executor: local}}\n")
+    code, out, err = orchestrator("sweep", "run", write("grid: {lr: [1e-3]}"))
+    assert code == 0, out + err
+    assert states(orchestrator) == {"lr=1e-3": "completed"}

@@ -16,7 +16,7 @@ from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import CellRun
-from orchestrator.sweeps.submission import CellStart, submit_cells
+from orchestrator.sweeps.submission import CellStart, SweepStart, submit_cells
 
 
 def show_dry_run(
@@ -34,7 +34,7 @@ def show_dry_run(
     arrays: list[dict[str, Any]] = []
     script = None
     if profile is not None or not (local or executor_of(starts[0].job).has_clusters):
-        arrays = submit_cells(sweep, starts, profile, max_parallel=parallel, dry_run=True)
+        arrays = submit_cells(SweepStart(sweep, starts, profile, parallel, dry_run=True))
         first = starts[0]
         script = (
             executor_of(first.job).render(Start(first.job, place_of(first.run, first.job, copy=False), profile)).run

@@ -19,7 +19,7 @@ from orchestrator.cluster_profiles import load_profile
 from orchestrator.conversion.exportability import export_problems
 from orchestrator.errors import Problem, SpecError, UserError
 from orchestrator.launch.continuation import has_steps_left
-from orchestrator.launch.executor import executor, executor_of
+from orchestrator.launch.executor import executor, executor_of, is_started_here
 from orchestrator.launch.notifications.process import tell_of_withdrawn
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.launch.runs import add_generation
@@ -43,7 +43,7 @@ from orchestrator.sweeps.ledger import Submission, SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
 from orchestrator.sweeps.plans import CellRun, match_cells
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, cell_statuses, counts, left_statuses
-from orchestrator.sweeps.submission import CellStart, local_request, start_driver, submit_cells
+from orchestrator.sweeps.submission import CellStart, SweepStart, local_request, start_driver, submit_cells
 
 
 def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[CellStatus]]:
@@ -80,6 +80,8 @@ def refusals(*, dry_run: bool) -> Check:
 
     def check(plan: Plan) -> Sequence[Problem]:
         job = plan.job
+        if is_started_here(job):
+            return [*export_problems(job), *plugin_problems(job, plan.data_sets)]
         name = job.launch.cluster
         if name not in profiles:
             only = None if name or not executor_of(job).has_clusters else _only_cluster(dry_run=dry_run)
@@ -241,7 +243,7 @@ def begin(
         interrupts.hold()
         start_driver(sweep, local_request(sweep, starts, max_parallel=parallel))
         return
-    arrays = submit_cells(sweep, starts, profile, max_parallel=parallel)
+    arrays = submit_cells(SweepStart(sweep, starts, profile, parallel))
     if as_json:
         return
     where = profile.name if profile is not None else executor_of(starts[0].job).name

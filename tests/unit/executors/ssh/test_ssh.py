@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.problems import problems_of
-from support.training import tiny_job
+from support.training import layout, tiny_job
 
 from orchestrator.errors import UserError
 from orchestrator.executors.ssh.host import Launcher
@@ -19,6 +20,8 @@ from orchestrator.launch.hosts import hosts_of
 from orchestrator.run_directory.exits.classification import LogMarks, classify
 from orchestrator.run_directory.exits.host_failures import HostFailure, read_host_failure, write_host_failure
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.spec.elastic import node_counts, on_nodes
+from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_text
 from orchestrator.spec.sections.launch import LaunchSpec
 
@@ -125,3 +128,37 @@ def test_any_file_of_failures_can_be_read(content: str, run: RunDir) -> None:
     (run.logs / "hosts.json").write_text(content)
     found = read_host_failure(run, "l1")
     assert found is None or found.hosts == ()
+
+
+def elastic_job(dp: int = 4, tp: int = 1, **batch: Any) -> JobSpec:
+    return tiny_job(
+        "elastic",
+        parallelism=layout(tp=tp, dp=dp),
+        launch={"executor": "ssh", "hosts": ["h[1-4]"], "nodes": 4, "min_nodes": 1},
+        batch={"micro_batch_size": 1, "global_batch_size": 8, **batch},
+    )
+
+
+def test_a_job_on_fewer_nodes_has_fewer_replicas_and_the_same_global_batch() -> None:
+    job = elastic_job(global_batch_size=None, num_micro_batches=2)
+    assert node_counts(job) == [4, 2, 1]  # 8 sequences are not those of 3 replicas
+    fewer = on_nodes(job, 2)
+    assert (fewer.world_size, fewer.data_parallel_size, fewer.num_micro_batches) == (2, 2, 4)
+    assert fewer.global_batch_size == job.global_batch_size
+    assert on_nodes(job, 4) == job
+
+
+def test_a_job_on_fewer_nodes_has_whole_replicas() -> None:
+    assert node_counts(elastic_job(dp=2, tp=2)) == [4, 2]
+
+
+def test_a_layout_that_does_not_allow_fewer_nodes() -> None:
+    with pytest.raises(UserError, match=r"launch\.min_nodes: .*on 3 of 4 nodes"):
+        node_counts(elastic_job(dp=1, tp=4))
+
+
+def test_fewest_nodes_are_for_ssh_and_at_most_the_nodes() -> None:
+    job = json.loads(tiny_job("hosts").model_dump_json(exclude_unset=True))
+    for section in ({"min_nodes": 1}, {"executor": "ssh", "hosts": ["a"], "min_nodes": 2}):
+        found = problems_of(lambda launch=section: load_text(json.dumps({**job, "launch": launch})))
+        assert [problem.code for problem in found] == ["fewest_nodes"]
