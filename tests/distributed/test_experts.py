@@ -211,6 +211,8 @@ def test_resumed_at_the_same_layout_is_bitwise(ranks: Ranks, tmp_path: Path) -> 
 
 
 GENERATE = Path(__file__).parents[1] / "unit" / "inference" / "generate_program.py"
+GENERATED = ("likeliest", "cached", "recomputed", "drawn", "of each its own")
+"""Greedy tokens with the cache and without, drawn ones, and beams. What else a batch may hold: test_generation.py."""
 
 
 def test_generation_is_that_of_one_process(ranks: Ranks, reference: RunDir, tmp_path: Path) -> None:
@@ -221,10 +223,9 @@ def test_generation_is_that_of_one_process(ranks: Ranks, reference: RunDir, tmp_
         out = tmp_path / name
         out.mkdir()
         (out / "job.json").write_text(dump_resolved(job))
-        started = ranks.starter.start(reference.path, job.world_size, str(out / "job.json"), str(out), program=GENERATE)
-        assert started.wait() == 0
-        found = json.loads((out / "rank-0.json").read_text())
-        written.append({name: value for name, value in found.items() if not name.startswith("~")})
+        arguments = (str(out / "job.json"), str(out), *GENERATED)
+        assert ranks.starter.start(reference.path, job.world_size, *arguments, program=GENERATE).wait() == 0
+        written.append(json.loads((out / "rank-0.json").read_text()))
     one, whole, split = written
     assert one == whole
     assert one == split

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import warnings
 from pathlib import Path
@@ -45,6 +46,12 @@ def default(family: Family) -> dict[str, Any]:
     """The config.json of that."""
     found: dict[str, Any] = json.loads(configuration(family).to_json_string(use_diff=False))
     return found
+
+
+@functools.cache
+def defaults() -> dict[str, dict[str, Any]]:
+    """Those of all families, by name. Not made at import: every worker of the tests imports this."""
+    return {family.name: default(family) for family in FAMILIES}
 
 
 def attributes(config: Any) -> set[str]:
@@ -109,7 +116,7 @@ VALUES = st.none() | st.booleans() | st.integers(0, 3) | st.floats(allow_nan=Fal
     st.sampled_from(FAMILIES), KEYS, VALUES, st.sampled_from(["", "text_config", "vision_config", "rope_parameters"])
 )
 def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any, place: str) -> None:
-    config = copy.deepcopy(_DEFAULTS[family.name])
+    config = copy.deepcopy(defaults()[family.name])
     part = config.get(place, config)
     known = part.keys() | keys_read(family) | family.ignored | WITHOUT_EFFECT | NEUTRAL.keys()
     known |= keys_read(family.decoder) | family.decoder.ignored | KEYS_READ | IGNORED if family.decoder else set()
@@ -118,9 +125,6 @@ def test_an_unknown_key_is_refused_by_name(family: Family, key: str, value: Any,
     part[key] = value
     with pytest.raises(UserError, match=rf"\b{key}\b"):
         to_model(config, family)
-
-
-_DEFAULTS = {family.name: default(family) for family in FAMILIES}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ _DEFAULTS = {family.name: default(family) for family in FAMILIES}
 def test_what_makes_another_network_is_refused(model_type: str, more: dict[str, Any], said: str) -> None:
     family = family_of_type(model_type)
     with pytest.raises(UserError, match=said):
-        to_model({**_DEFAULTS[family.name], **more}, family)
+        to_model({**defaults()[family.name], **more}, family)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +167,8 @@ def test_what_makes_another_network_is_refused(model_type: str, more: dict[str, 
 )
 def test_the_other_names_of_a_key(model_type: str, renamed: dict[str, str]) -> None:
     family = family_of_type(model_type)
-    config = {renamed.get(key, key): value for key, value in _DEFAULTS[family.name].items()}
-    assert to_model(config, family) == to_model(_DEFAULTS[family.name], family)
+    config = {renamed.get(key, key): value for key, value in defaults()[family.name].items()}
+    assert to_model(config, family) == to_model(defaults()[family.name], family)
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -288,7 +292,7 @@ def computed(model: Any) -> torch.Tensor:
 
 
 def test_the_command_refuses_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = {**_DEFAULTS["Mistral"], "attention_sinks": 4}
+    config = {**defaults()["Mistral"], "attention_sinks": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert family_of_folder(tmp_path).name == "Mistral"
     assert main(["checkpoint", "import", str(tmp_path), "--runs-dir", str(tmp_path / "runs")]) == 2

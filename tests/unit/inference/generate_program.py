@@ -1,7 +1,7 @@
 """One rank: what a network says of a few token lists, and how it goes on from them.
 
-`generate_program.py RUN_DIR JOB OUT`: writes it to OUT/rank-N.json. Fields whose name begins with "~" are numbers that
-rounding may change.
+`generate_program.py RUN_DIR JOB OUT [FIELD…]`: writes all or these fields to OUT/rank-N.json. Those whose name begins
+with "~" are numbers that rounding may change.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from orchestrator.inference.loading import open_network
 from orchestrator.inference.model import Model
+from orchestrator.inference.texts import Continuation
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.self_contained_checkpoints import Weights
 from orchestrator.spec.loading import load_resolved
@@ -49,45 +52,59 @@ def tokens_of(model: Model, lists: list[list[int]], options: Any, **more: Any) -
 
 
 def main() -> int:
-    run_dir, job, out = map(Path, sys.argv[1:])
+    run_dir, job, out = map(Path, sys.argv[1:4])
+    wanted = sys.argv[4:]
     model = Model(*open_network(Weights(run_dir, load_resolved(job), RunDir(run_dir))))
-    likelihoods, likeliest = model.log_probabilities(LISTS)
     cached = tokens_of(model, LISTS, GREEDY)
-    [measured] = model.generate(LISTS[:1], EVERYTHING[0], ends=[])
-    found: dict[str, Any] = {
-        "~logits": [row[: len(tokens)].tolist() for row, tokens in zip(model.logits(LISTS), LISTS, strict=True)],
-        "~alone": model.logits(LISTS[:1])[0].tolist(),
-        "~log-probabilities": likelihoods.tolist(),
-        "likeliest": likeliest.tolist(),
-        "likeliest of the greedy": [
+
+    @cache
+    def said() -> tuple[Any, Any]:
+        return model.log_probabilities(LISTS)
+
+    @cache
+    def measured() -> Continuation:
+        [written] = model.generate(LISTS[:1], EVERYTHING[0], ends=[])
+        return written
+
+    fields: dict[str, Callable[[], Any]] = {
+        "~logits": lambda: [
+            row[: len(tokens)].tolist() for row, tokens in zip(model.logits(LISTS), LISTS, strict=True)
+        ],
+        "~alone": lambda: model.logits(LISTS[:1])[0].tolist(),
+        "~log-probabilities": lambda: said()[0].tolist(),
+        "likeliest": lambda: said()[1].tolist(),
+        "likeliest of the greedy": lambda: [
             model.log_probabilities([[*tokens, *new]])[1][0, len(tokens) - 1 :].tolist()
             for tokens, new in zip(LISTS, cached, strict=True)
         ],
-        "~measured": measured.log_probabilities,
-        "~scored": model.log_probabilities([[*LISTS[0], *measured.tokens]])[0][0, len(LISTS[0]) - 1 :].tolist(),
-        "cached": cached,
-        "recomputed": [recomputed(model, tokens) for tokens in LISTS],
-        "drawn": tokens_of(model, LISTS, {**DRAWN, "seed": 5}),
-        "drawn in twos": tokens_of(model, LISTS, {**DRAWN, "seed": 5}, batch_size=2),
-        "other seed": tokens_of(model, LISTS, {**DRAWN, "seed": 6}),
-        "drawn, fewer": tokens_of(model, LISTS, {**DRAWN, "seed": 5, "max_new_tokens": 3}),
-        "of each its own": tokens_of(model, LISTS, EVERYTHING),
-        "each alone": [tokens_of(model, [row], own)[0] for row, own in zip(LISTS, EVERYTHING, strict=True)],
-        "unequal": [
+        "~measured": lambda: measured().log_probabilities,
+        "~scored": lambda: model.log_probabilities([[*LISTS[0], *measured().tokens]])[0][
+            0, len(LISTS[0]) - 1 :
+        ].tolist(),
+        "cached": lambda: cached,
+        "recomputed": lambda: [recomputed(model, tokens) for tokens in LISTS],
+        "drawn": lambda: tokens_of(model, LISTS, {**DRAWN, "seed": 5}),
+        "drawn in twos": lambda: tokens_of(model, LISTS, {**DRAWN, "seed": 5}, batch_size=2),
+        "other seed": lambda: tokens_of(model, LISTS, {**DRAWN, "seed": 6}),
+        "drawn, fewer": lambda: tokens_of(model, LISTS, {**DRAWN, "seed": 5, "max_new_tokens": 3}),
+        "of each its own": lambda: tokens_of(model, LISTS, EVERYTHING),
+        "each alone": lambda: [tokens_of(model, [row], own)[0] for row, own in zip(LISTS, EVERYTHING, strict=True)],
+        "unequal": lambda: [
             tokens_of(model, UNEQUAL, [{**own, **how} for own in UNEQUAL_OPTIONS])
             for how in ({"temperature": 0}, {"num_beams": 2})
         ],
-        "unequal, alone": [
+        "unequal, alone": lambda: [
             [tokens_of(model, [row], {**own, **how})[0] for row, own in zip(UNEQUAL, UNEQUAL_OPTIONS, strict=True)]
             for how in ({"temperature": 0}, {"num_beams": 2})
         ],
-        "at once": tokens_of(model, LISTS[:2], AT_ONCE),
-        "at once, alone": [tokens_of(model, [row], own)[0] for row, own in zip(LISTS, AT_ONCE, strict=False)],
-        "ended": tokens_of(model, LISTS, GREEDY, ends=[cached[0][4]]),
-        "not ended": tokens_of(model, LISTS, {**GREEDY, "min_new_tokens": TOKENS}, ends=[cached[0][4]]),
-        "tokenizer's end": [written.tokens for written in model.generate(LISTS, GREEDY)],
-        "went on": tokens_of(model, LISTS, {**GREEDY, "ignore_end": True}, ends=[cached[0][4]]),
+        "at once": lambda: tokens_of(model, LISTS[:2], AT_ONCE),
+        "at once, alone": lambda: [tokens_of(model, [row], own)[0] for row, own in zip(LISTS, AT_ONCE, strict=False)],
+        "ended": lambda: tokens_of(model, LISTS, GREEDY, ends=[cached[0][4]]),
+        "not ended": lambda: tokens_of(model, LISTS, {**GREEDY, "min_new_tokens": TOKENS}, ends=[cached[0][4]]),
+        "tokenizer's end": lambda: [written.tokens for written in model.generate(LISTS, GREEDY)],
+        "went on": lambda: tokens_of(model, LISTS, {**GREEDY, "ignore_end": True}, ends=[cached[0][4]]),
     }
+    found = {name: fields[name]() for name in wanted or fields}
     model.close()
     (out / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
     return 0
