@@ -137,7 +137,6 @@ def test_rampup_is_megatrons(
     samples: int,
     length: int,
 ) -> None:
-
     pass_size = micro * replicas
     start = start_passes * pass_size
     full = start + increment * increments
