@@ -67,7 +67,6 @@ def schedules(draw: st.DrawFn) -> dict[str, Any]:
     return {"optimizer": optimizer, "schedule": schedule, "megatron": megatron}
 
 
-@pytest.mark.filterwarnings("ignore:Could not determine rank")  # said by megatron-core 0.19 where there is one process
 @given(drawn=schedules())
 @settings(max_examples=120)
 def test_every_step_is_megatrons(make_job: Any, drawn: dict[str, Any]) -> None:

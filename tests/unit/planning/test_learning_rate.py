@@ -15,7 +15,6 @@ from orchestrator.planning.training_schedule.learning_rate import LearningRateSc
 STYLES = ("constant", "linear", "cosine", "inverse-square-root")
 
 
-@pytest.mark.filterwarnings("ignore:Could not determine rank")  # said by megatron-core 0.19 where there is one process
 @given(
     style=st.sampled_from(STYLES),
     lr=st.floats(1e-6, 1.0),
