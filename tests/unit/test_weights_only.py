@@ -226,6 +226,22 @@ def recipes(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+@pytest.fixture(params=["torch.storage._load_from_bytes", "megatron.core.safe_globals.safe_load_from_bytes"])
+def _storages_are_read_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function that pickles name for it: megatron-core 0.19 puts its own in place of torch's."""
+
+    def load(content: bytes) -> Any:
+        raise AssertionError("nothing is read by what a pickle names")
+
+    load.__module__, _, load.__name__ = request.param.rpartition(".")
+    load.__qualname__ = load.__name__
+    module = sys.modules.get(load.__module__) or types.ModuleType(load.__module__)
+    monkeypatch.setitem(sys.modules, load.__module__, module)
+    monkeypatch.setattr(module, load.__name__, load, raising=False)
+    monkeypatch.setattr(torch.storage, "_load_from_bytes", load)
+
+
+@pytest.mark.usefixtures("_storages_are_read_by")
 def test_states_of_layers_are_looked_into_before_they_are_read(recipes: Any, tmp_path: Path) -> None:
     """They are pickles within tensors, which Transformer Engine reads as they are."""
     state = {
