@@ -171,7 +171,9 @@ _OF_STATES = {
     "torch._utils": {"_rebuild_tensor_v2"},
     "torch": _KNOWN["torch"],
 }
-"""What the state of a layer that multiplies in FP8 is made of, beside its recipe."""
+"""What the state of a layer that multiplies in FP8 is made of, beside its recipe and the storages of tensors."""
+_STORAGES = {("torch.storage", "_load_from_bytes"), ("megatron.core.safe_globals", "safe_load_from_bytes")}
+"""What reads a storage, by name: torch's function, which megatron-core 0.19 replaces by its own."""
 
 
 def require_plain_state(content: bytes, what: str) -> None:
@@ -186,7 +188,7 @@ def require_plain_state(content: bytes, what: str) -> None:
 
 class _StateUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("torch.storage", "_load_from_bytes"):
+        if (module, name) in _STORAGES:
             return _storage
         if (module, name) == ("builtins", "getattr"):  # how Python 3.11 writes the member of an enumeration
             return _member

@@ -74,6 +74,7 @@ def apply(device: Device) -> None:
     split_as_transformer_engine()
     _use_our_optimizers()
     _recompute_without_transformer_engine()
+    _recompute_without_compiler()
     _accumulate_without_apex()
     _write_checkpoints_in_process()
     _send_before_freeing()
@@ -140,6 +141,20 @@ def _recompute_without_transformer_engine() -> None:
         original(self, fp8 or None)
 
     checkpoint.__init__ = initialize
+
+
+def _recompute_without_compiler() -> None:
+    """What is recomputed goes back where it was by a copy, as 0.16 does it. 0.19 has a C++ extension compiled for it in
+    the midst of the training: about a minute, and an error where there is no compiler.
+    """
+    if hasattr(megatron_random, "_get_share_storage"):
+        vars(megatron_random)["_get_share_storage"] = lambda: _copy_storage
+
+
+def _copy_storage(target: torch.Tensor, source: torch.Tensor) -> None:
+    storage, recomputed = target.untyped_storage(), source.untyped_storage()
+    storage.resize_(recomputed.nbytes())
+    storage.copy_(recomputed)
 
 
 def add_rows_to_their_buffer() -> None:

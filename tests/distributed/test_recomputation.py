@@ -67,12 +67,14 @@ import contextlib, json, os
 import torch
 from pathlib import Path
 from orchestrator.run_directory.rundir import RunDir
-from orchestrator.runtime import __main__ as program
+from orchestrator.runtime import __main__ as program, megatron_compat
 from orchestrator.runtime.processes.process_groups import stop_process_groups
 from orchestrator.runtime.records.start_clock import StartClock
 from orchestrator.runtime.startup import open_session
 from orchestrator.runtime.forward_backward import run_micro_batches
 from orchestrator.spec.loading import load_resolved
+
+megatron_compat.megatron_random.load_inline = None  # megatron-core 0.19 would compile an extension with it
 
 def step(folder):
     job = load_resolved(folder / "job.json")

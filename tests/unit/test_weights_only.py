@@ -226,6 +226,16 @@ def recipes(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+def test_states_of_layers_name_torch_or_megatron_core_for_tensors() -> None:
+    """megatron-core 0.19 puts a function of its own in place of torch's, and pickles name that."""
+    by_torch = b"ctorch.storage\n_load_from_bytes\n"
+    by_megatron = b"cmegatron.core.safe_globals\nsafe_load_from_bytes\n"
+    here = pickle.dumps({"scale_fwd": torch.ones(3)}, protocol=3)
+    assert (by_torch in here) != (by_megatron in here)
+    for content in (here.replace(by_torch, by_megatron), here.replace(by_megatron, by_torch)):
+        require_plain_state(content, "the state")
+
+
 def test_states_of_layers_are_looked_into_before_they_are_read(recipes: Any, tmp_path: Path) -> None:
     """They are pickles within tensors, which Transformer Engine reads as they are."""
     state = {
