@@ -38,7 +38,7 @@ class TextRequest:
     txt_documents: TextDocuments = "file"
     """What one document of a .txt file is."""
     on_error: OnError = "fail"
-    """What to do about a record that cannot be read."""
+    """What to do if a record cannot be read."""
 
 
 @dataclass(frozen=True)

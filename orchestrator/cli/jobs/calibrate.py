@@ -36,24 +36,24 @@ from orchestrator.run_directory.rundir import default_runs_dir, write_atomically
 def command(
     gpu_name: Annotated[
         str | None,
-        typer.Option("--gpu-name", metavar="NAME", help="What to call it; the GPU's own short name by default."),
+        typer.Option("--gpu-name", metavar="NAME", help="Name of the profile; the GPU's own short name by default."),
     ] = None,
     from_runs: Annotated[
         list[str] | None,
-        typer.Option("--from", metavar="RUN", help="Correct it by the step times of a run; may be repeated."),
+        typer.Option("--from", metavar="RUN", help="Correct the profile by the step times of a run; may be repeated."),
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option("--base", metavar="GPU", help="The GPU whose datasheet it has, where that is not recognised."),
+        typer.Option("--base", metavar="GPU", help="The GPU whose datasheet applies, if yours is not recognised."),
     ] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU although there is a GPU.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU even if there is a GPU.")] = False,
     seconds: Annotated[
         float,
         typer.Option(
             "--seconds",
             min=0.001,
             max=60.0,
-            help="Seconds for each measurement, but for matrix products on a GPU.",
+            help="Seconds for each measurement, except matrix products on a GPU.",
         ),
     ] = 0.5,
     output: Annotated[
@@ -62,15 +62,15 @@ def command(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write, e.g. gpus/NAME.yaml in a project; NAME.yaml among your own by default.",
+            help="Where to write, e.g. gpus/NAME.yaml in a project; by default NAME.yaml in your own folder.",
             callback=refuse_printed,
         ),
     ] = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what this machine's GPU (or its CPU) reaches of its datasheet, and write a profile that plan, validate
-    and tune use from then on. With --from nothing is measured: the step times of runs correct the profile there is.
+    """Measure how much of its datasheet this machine's GPU (or CPU) reaches, and write a profile that plan, validate
+    and tune use from then on. With --from, nothing is measured: the step times of runs correct the existing profile.
 
     \b
     Example:

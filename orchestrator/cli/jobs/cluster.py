@@ -39,10 +39,10 @@ app = typer.Typer(
 @app.command("init")
 def init(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="What to call it; the cluster's own name by default.")
+        str | None, typer.Argument(metavar="[NAME]", help="Name of the profile; the cluster's own name by default.")
     ] = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", metavar="NAME", help="Where jobs go by default.")
+        str | None, typer.Option("--partition", metavar="NAME", help="Default partition of jobs.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every default.")] = False,
     output: Annotated[
@@ -51,14 +51,14 @@ def init(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write, e.g. clusters/NAME.yaml in a project; NAME.yaml among your own by default.",
+            help="Where to write, e.g. clusters/NAME.yaml in a project; by default NAME.yaml in your own folder.",
             callback=refuse_printed,
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the cluster that this machine belongs to what it has, and write a commented profile.
+    """Query the cluster that this machine belongs to, and write a commented profile.
 
     \b
     Example:
@@ -119,7 +119,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Name of a profile, or its file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show a profile as it will be used, with every error in it at once.
+    """Show a profile as it will be used, with all its errors.
 
     \b
     Example:

@@ -32,13 +32,13 @@ def command(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="A value of the spec, with --yes or --preset; may be repeated."
+            "--set", metavar="KEY=VALUE", help="Set a value of the spec, with --yes or --preset; may be repeated."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented job spec: asks a few questions on a terminal, each answer checked at once.
+    """Write a commented job spec. On a terminal, ask a few questions and check each answer.
 
     \b
     Example:

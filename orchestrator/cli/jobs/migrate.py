@@ -30,7 +30,7 @@ Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE [ARGUMENT...] | -- FLAG...",
-        help="A shell script and its own arguments, a file of flags, Accelerate's YAML; or flags behind --.",
+        help="A shell script and its arguments, a file of flags, or Accelerate's YAML; or flags after --.",
         show_default=False,
     ),
 ]
@@ -39,24 +39,24 @@ Variables = Annotated[
     typer.Option(
         "--set-var",
         metavar="NAME=VALUE",
-        help="A variable of the script, or an argument by its number; may be repeated.",
+        help="Set a variable of the script, or an argument by its number; may be repeated.",
     ),
 ]
 Which = Annotated[
-    int | None, typer.Option("--command", metavar="N", help="Which training, of a script that starts several.")
+    int | None, typer.Option("--command", metavar="N", help="Which training to take, if the script starts several.")
 ]
 Preset = Annotated[
-    str | None, typer.Option("--preset", metavar="NAME", help="Model preset, for a file that holds no model.")
+    str | None, typer.Option("--preset", metavar="NAME", help="Model preset, for a file without a model.")
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A value of the job spec; may be repeated.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a value of the job spec; may be repeated.")
 ]
 Without = Annotated[
     list[str] | None,
     typer.Option(
         "--without",
         metavar="FLAG",
-        help="A flag to leave out on purpose, though the job trains something else then; may be repeated.",
+        help="Leave out this flag on purpose, although the job then trains something else; may be repeated.",
     ),
 ]
 
@@ -72,10 +72,9 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a job spec from a Megatron-LM script, its flags, or Accelerate's YAML. Nothing of it is run.
-
-    Every flag is accounted for: carried over, equal to the default, without effect here, or listed as what this
-    version does not do. Exit code 2 where something still has to be written, or would be trained otherwise.
+    """Write a job spec from a Megatron-LM script, its flags, or Accelerate's YAML. The script is read, not run. Every
+    flag is accounted for: carried over, equal to the default, without effect here, or listed as not supported. The exit
+    code is 2 if something still has to be filled in, or if the job would train something else.
 
     \b
     Example:

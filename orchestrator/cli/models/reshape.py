@@ -41,7 +41,7 @@ _BATCH = "batch."
 
 
 def _degree(name: str, what: str) -> Any:
-    return typer.Option(f"--{name}", min=1, metavar="N", help=f"{what}; as it was by default.", show_default=False)
+    return typer.Option(f"--{name}", min=1, metavar="N", help=f"{what}; unchanged by default.", show_default=False)
 
 
 Output = Annotated[
@@ -50,11 +50,11 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="DIR",
-        help="Write the checkpoint alone, here, instead of a new run.",
+        help="Write only the checkpoint, to this folder, instead of a new run.",
         callback=refuse_printed,
     ),
 ]
-To = Annotated[Path | None, typer.Option("--to", metavar="JOB.yaml", help="The job that is to go on from it.")]
+To = Annotated[Path | None, typer.Option("--to", metavar="JOB.yaml", help="Job that continues from it.")]
 AllowChanges = Annotated[
     bool, typer.Option("--allow-changes", help="Accept changes that alter the course of the training.")
 ]
@@ -73,12 +73,12 @@ def reshape(
     etp: Annotated[int | None, _degree("etp", "Tensor-parallel size of experts")] = None,
     overrides: Overrides = None,
     iteration: Iteration = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would become of it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect.")] = False,
     allow_changes: AllowChanges = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint anew for another layout, with its optimizer: as a run that `resume` goes on with, or alone.
+    """Rewrite a checkpoint for another layout, with its optimizer: as a run that `resume` continues, or alone.
 
     \b
     Example:

@@ -19,11 +19,13 @@ WeightsName = Annotated[
     str,
     typer.Argument(
         metavar="RUN|CHECKPOINT",
-        help="A run (its id, the start of one, a job's name or a path), or the folder of one checkpoint.",
+        help="A run (id or its beginning, a job's name, or a path), or the folder of one checkpoint.",
         show_default=False,
     ),
 ]
-Iteration = Annotated[int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")]
+Iteration = Annotated[
+    int | None, typer.Option("--iteration", min=0, help="Iteration of the checkpoint; the latest by default.")
+]
 
 
 def weights_named(which: str, iteration: int | None, runs_dir: Path) -> Weights:

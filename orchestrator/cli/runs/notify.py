@@ -17,9 +17,9 @@ from orchestrator.spec.loading import load_resolved
 
 
 def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Tell the command and the webhook of a run's spec how the run stands, and wait for that: to try them out.
-
-    What became of its last start is told, or that it has started, whatever notifications.when says.
+    """Send the status of a run to the command and the webhook of its spec, and wait for the result, to try them out.
+    The notification is about the end of the run's last start, or says that it has started, whatever notifications.when
+    says.
 
     \b
     Example:

@@ -28,7 +28,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 def command(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Run ids, starts of them, names of jobs or sweeps, or paths."),
+        typer.Argument(metavar="RUN...", help="Run ids (or their beginnings), names of jobs or sweeps, or paths."),
     ],
     output: Annotated[
         str | None,
@@ -40,19 +40,20 @@ def command(
             show_default=False,
         ),
     ] = None,
-    title: Annotated[str, typer.Option("--title", help="Its heading; the names of the runs by default.")] = "",
-    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Your own words, at its head.")] = None,
+    title: Annotated[
+        str, typer.Option("--title", help="Heading of the report; the names of the runs by default.")
+    ] = "",
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Your own text, at the top.")] = None,
     note_file: Annotated[
-        Path | None, typer.Option("--note-file", metavar="FILE", help="The same from a text or Markdown file.")
+        Path | None, typer.Option("--note-file", metavar="FILE", help="Your own text, from a text or Markdown file.")
     ] = None,
     light: Annotated[bool, typer.Option("--light", help="HTML with curves as plain lines, 5 MB smaller.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a report on runs, as one HTML file or as Markdown: how they did, their curves, what differs.
-
-    What specs and logs keep secret is left out: values of launch.env, notifications, credentials in addresses.
+    """Write a report on runs, as one HTML file or as Markdown: results, curves, differences. Secrets in specs and logs
+    are left out: values of launch.env, notifications, credentials in addresses.
 
     \b
     Example:

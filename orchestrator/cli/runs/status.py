@@ -25,7 +25,7 @@ from orchestrator.tracking.mlflow.links import mlflow_url
 
 
 def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Show how one run is doing: state, cause, progress, losses, checkpoints, lost time, who holds it, where it is.
+    """Show the status of a run: state, cause, progress, losses, checkpoints, lost time, who holds it, where it is.
 
     \b
     Example:

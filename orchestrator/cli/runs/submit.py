@@ -34,18 +34,18 @@ from orchestrator.run_directory.rundir import RunDir
 
 Cluster = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), not launch.cluster."),
+    typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), instead of launch.cluster."),
 ]
 After = Annotated[
     list[str] | None,
-    typer.Option("--after", metavar="RUN", help="Start when this run has completed; may be given several times."),
+    typer.Option("--after", metavar="RUN", help="Start when this run has completed; may be repeated."),
 ]
 Array = Annotated[
     list[str] | None,
     typer.Option(
         "--array",
         metavar="FIELD=V1,V2,…",
-        help="A run for each value (for each combination, when given several times), as one job array: a sweep.",
+        help="Start a run for each value (each combination, if repeated), as one job array: a sweep.",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the batch script; create and submit nothing.")]
@@ -66,9 +66,9 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it if it has ended. A spec
-    with edits in safe keys only continues its run too. After other edits nothing starts without --new or
-    --allow-changes. Missing data sets are made by a job of their own, which the training waits for.
+    """Train a job on a SLURM cluster. Submitting the same spec again attaches to its run, or continues it if it has
+    ended, also after edits in safe keys only. After other edits, nothing starts without --new or --allow-changes.
+    Missing data sets are made by a separate job, which the training waits for.
 
     \b
     Example:

@@ -20,15 +20,14 @@ from orchestrator.safe_path import module_command
 def command(
     run_names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN...", help="Run ids, their starts, jobs' names or paths.", show_default=False),
+        typer.Argument(metavar="RUN...", help="Run ids (or their beginnings), job names or paths.", show_default=False),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every run of the runs folder.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send to a run's trackers what they have not got yet: after a server was away, or to fill a store that was lost.
-
-    Sending again changes nothing, and a run that is still going on may be sent too.
+    """Send the data that a run's trackers are missing: after a server was unavailable, or to refill a lost store.
+    Sending again changes nothing, and the run may still be running.
 
     \b
     Example:
