@@ -122,7 +122,8 @@ ChatDate = Annotated[
     typer.Option(
         "--chat-date",
         metavar="YYYY-MM-DD",
-        help="With --chat: the date that a chat template takes as today; by default the day on which tokenization starts.",
+        help="With --chat: the date that a chat template takes as today; by default the day on which tokenization "
+        "starts.",
         show_default=False,
     ),
 ]

@@ -14,16 +14,16 @@ COLOUR_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 
 class VisionSpec(Section):
-    """A transformer that encodes images, CLIP's, and the two matrices that turn what it gives into embeddings of the
-    decoder's, one in place of each patch: LLaVA's model. By default it is the part of CLIP ViT-L/14 at 336 pixels that
+    """A transformer that encodes images, CLIP's, and the two matrices that project its output to the decoder's
+    embeddings, one for each patch: LLaVA's model. By default it is the part of CLIP ViT-L/14 at 336 pixels that
     LLaVA 1.5 uses."""
 
     image_size: Annotated[Positive, resume.SHAPE] = 336
-    """Pixels of a side: images are scaled until they cover a square of it, and cut to that."""
+    """Pixels of a side: images are scaled to cover a square of this size, and cropped to it."""
     patch_size: Annotated[Positive, resume.SHAPE] = 14
     """Pixels of a patch's side; the decoder gets a token for each patch."""
     num_layers: Annotated[Positive, resume.SHAPE] = 23
-    """Layers of the encoder. LLaVA goes without the last of CLIP's."""
+    """Layers of the encoder. LLaVA omits CLIP's last one."""
     hidden_size: Annotated[Positive, resume.SHAPE] = 1024
     """Width of the encoder."""
     num_attention_heads: Annotated[Positive, resume.SHAPE] = 16
@@ -38,9 +38,9 @@ class VisionSpec(Section):
     norm_epsilon: Annotated[PositiveNumber, resume.LOGIC] = 1e-5
     """Added to the variance in each of its norms."""
     images_per_sequence: Annotated[Positive, resume.ORDER] = 1
-    """Images that a sequence may have. One with fewer takes as long."""
+    """Maximum images per sequence. A sequence with fewer takes as long."""
     freeze: Annotated[bool, resume.PARAMETER_GROUPS] = False
-    """Leave the encoder as it is, and train what is behind it: the two matrices and the decoder."""
+    """Keep the encoder fixed, and train only the two matrices and the decoder."""
 
     @property
     def ffn_size(self) -> int:

@@ -38,8 +38,8 @@ MaxRequestKb = Annotated[
     typer.Option(
         "--max-request-kb",
         min=1,
-        help=f"Maximum size of a request; larger ones are rejected (413). {_TEXT_KB} by default, or {_IMAGES_KB} if the "
-        "model takes images.",
+        help=f"Maximum size of a request; larger ones are rejected (413). {_TEXT_KB} by default, or {_IMAGES_KB} if "
+        "the model takes images.",
     ),
 ]
 MaxLength = Annotated[

@@ -61,7 +61,7 @@ class Efficiency:
     network: float
     """Of the network between machines."""
     link_latency: float
-    """Seconds that a collective takes at the least inside a machine."""
+    """Minimum seconds of a collective within a machine."""
     network_latency: float
     """The same between machines."""
     launch: float
