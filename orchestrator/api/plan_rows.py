@@ -125,8 +125,8 @@ def _near_the_hosts_limit(forecast: Forecast) -> list[tuple[str, str]]:
     return [
         (
             "host",
-            f"where it is half as fast as planned, as many are, a step takes {slow / planned - 1:.0%} more: "
-            "orchestrator calibrate measures yours, and larger micro-batches ask less of it",
+            f"on a host half as fast as planned, which is common, a step takes {slow / planned - 1:.0%} more: "
+            "orchestrator calibrate measures yours; larger micro-batches need less host time",
         )
     ]
 

@@ -328,7 +328,7 @@ def _type(kind: str | None, path: str | None, merges: str | None) -> str | None:
             raise UserError(f"--tokenizer-path {path} does not exist{looked_for(Path(path))}")
         if kind is None:
             raise UserError(
-                f"--tokenizer-path {path}: its name does not tell what kind of tokenizer it is; say it with "
+                f"--tokenizer-path {path}: its name does not show the kind of tokenizer; name it with "
                 f"--tokenizer-type: {TYPES_BY_PATH}"
             )
     if kind == "byte_level" and path is not None:
@@ -361,7 +361,9 @@ def _text(
 def _check_case(lower_case: bool | None, kind: str) -> None:
     if lower_case is not None and kind != "wordpiece":
         option = "--tokenizer-lower-case" if lower_case else "--tokenizer-keep-case"
-        raise UserError(f"{option} is for wordpiece, and the tokenizer is {kind}, whose files say it: leave it out")
+        raise UserError(
+            f"{option} is for wordpiece, but the tokenizer is {kind}, whose files determine it: leave it out"
+        )
 
 
 def _refuse_with_chat(json_key: list[str] | None, append_eod: bool, split_sentences: bool) -> None:
@@ -379,7 +381,7 @@ def _check_date(chat: bool, chat_date: str | None) -> None:
     if chat_date is None:
         return
     if not chat:
-        raise UserError("--chat-date is what chat templates take for today: add --chat, or leave it out")
+        raise UserError("--chat-date is the date for chat templates: add --chat, or leave it out")
     try:
         check_day(chat_date)
     except ValueError as error:

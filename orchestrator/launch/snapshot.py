@@ -157,7 +157,7 @@ def _check_size(root: Path, names: Iterable[str]) -> None:
     raise UserError(
         f"launch.snapshot: {root} holds {disk_size(total)} in {len(sizes)} files that git does not ignore; "
         f"a snapshot takes at most {disk_size(MAX_BYTES)} and {MAX_FILES} files.\n"
-        f"      The largest: {shown}. Name what is not code in .gitignore: it is linked then, not copied."
+        f"      The largest: {shown}. List what is not code in .gitignore: it is then linked, not copied."
     )
 
 

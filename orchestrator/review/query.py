@@ -225,7 +225,7 @@ def _parsed(name: str, value: str, units: Mapping[str, float], what: str) -> flo
         return float(plain)
     match = _NUMBER.fullmatch(plain)
     if match is None or match.group(2) not in units:
-        raise QueryError(f"{_short(name)} wants {what}, not {_short(value) or 'nothing'}")
+        raise QueryError(f"{_short(name)} expects {what}, not {_short(value) or 'nothing'}")
     return float(match.group(1)) * units[match.group(2)]
 
 

@@ -62,11 +62,11 @@ def marks_problem(marks: int, images: int, *, sees: bool, given_by: str | None =
     """What is wrong with a prompt that names so many images, and has so many, which are given by what `given_by` says;
     None where nothing is. To a model that sees none, a mark is text like any other."""
     if not sees:
-        return f"has {_counted(images)}, and the model sees none: it has no model.vision" if images else None
+        return f"has {_counted(images)}, but the model takes none: it has no model.vision" if images else None
     if marks == images:
         return None
     way_out = f"; give the others by {given_by}, or leave {MARK} out" if given_by is not None and marks > images else ""
-    return f"has {marks} x {MARK} and {_counted(images)}: each image that is given stands at one {MARK}{way_out}"
+    return f"has {marks} x {MARK} and {_counted(images)}: each image takes the place of one {MARK}{way_out}"
 
 
 def _counted(images: int) -> str:

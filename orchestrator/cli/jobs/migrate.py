@@ -99,7 +99,7 @@ def command(
     with told_aside(output):
         _show(migration, output, problems, as_json, job)
         if schema is not None and not as_json:
-            typer.echo(f"wrote {schema}, by which editors check {output}")
+            typer.echo(f"wrote {schema}, with which editors check {output}")
     if problems or not migration.is_complete:
         raise typer.Exit(2)
 
@@ -108,19 +108,19 @@ def _check_output(output: Path, sources: list[str], force: bool) -> None:
     if output == PRINTED:
         return
     if output.is_dir():
-        raise UserError(f"{output} is a folder; -o takes the file to write, such as {output / 'job.yaml'}")
+        raise UserError(f"{output} is a folder; -o needs the file to write, such as {output / 'job.yaml'}")
     if not output.exists():
         return
     if not is_training(sources) and output.samefile(sources[0]):
-        raise UserError(f"{output} is what is migrated, and is left as it is: choose another file with -o")
+        raise UserError(f"{output} is the file to migrate: choose another output file with -o")
     if not force:
-        raise UserError(f"{output} exists and is left as it is: choose another file with -o, or overwrite with --force")
+        raise UserError(f"{output} already exists: choose another file with -o, or overwrite it with --force")
 
 
 def _migrate(
     sources: list[str], given: dict[str, str], which: int | None, preset: str | None, without: list[str]
 ) -> Migration:
-    for_scripts = "--set-var and --command are for a script: nothing else has variables" if given or which else None
+    for_scripts = "--set-var and --command need a script: nothing else has variables" if given or which else None
     if is_training(sources):
         if for_scripts:
             raise UserError(for_scripts)
@@ -133,9 +133,7 @@ def _migrate(
         raise UserError(f"{first}: {text.message}")
     if not (first.endswith((".yaml", ".yml")) or is_accelerate(text)):
         if preset is not None:
-            raise UserError(
-                "--preset is for a file that holds no model, and a script does: use --set model.preset=NAME"
-            )
+            raise UserError("--preset is for a file without a model, but a script has one: use --set model.preset=NAME")
         read_file = partial(_sourced, Path(first).parent)
         return migrate_script(
             text, first, arguments=arguments, given=given, which=which, without=without, read_file=read_file
@@ -213,13 +211,13 @@ def _show(
     if others := [account.flag for account in migration.of("changes_training")]:
         leave_out = " ".join(f"--without {flag.split()[0].lstrip('-')}" for flag in others)
         typer.echo(
-            f"error: this version does not support {', '.join(others)}, and the job trains something "
-            f"else without. To accept that, add {leave_out}",
+            f"error: this version does not support {', '.join(others)}, and without it the job trains something "
+            f"else. To accept that, add {leave_out}",
             err=True,
         )
     if problems or not migration.is_complete:
         said, where = ("this", "in it") if output == PRINTED else (f"wrote {output}, which", "in the file")
-        typer.echo(f"{said} is not a whole job yet: what is missing stands above and {where}", err=True)
+        typer.echo(f"{said} is not a complete job yet: what is missing is listed above and {where}", err=True)
     elif output != PRINTED:
         typer.echo(f"wrote {output}. Next: orchestrator validate {output}, then orchestrator plan {output}")
 
@@ -236,7 +234,7 @@ def _lines(migration: Migration) -> Iterable[str]:
     defaults = [path for path, source in migration.sources.items() if source.is_default and path in migration.values]
     if defaults:
         yield ""
-        yield f"written because the default there is not ours ({len(defaults)})"
+        yield f"written because the defaults differ ({len(defaults)})"
         yield from (f"  {path}: {migration.values[path]}" for path in defaults)
     if migration.notes:
         yield ""

@@ -165,12 +165,12 @@ class _Prompts:
     def check_named(self, *, tells_probabilities: bool, as_json: bool) -> None:
         """Raises UserError where they are not one of the three, or something goes with another of them."""
         if sum((self.text is not None, self.file is not None, self.interactive)) != 1:
-            raise UserError("say what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them")
+            raise UserError("name what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them")
         if tells_probabilities and self.file is None and not (as_json and self.text is not None):
-            raise UserError("--log-probabilities are told with --json or --file; they have no place in a text")
+            raise UserError("--log-probabilities needs --json or --file: plain text does not have them")
         if self.file is not None and self.images:
             raise UserError(
-                '--image is of --prompt and --interactive; in a file each line has its own: "images": ["cat.jpg"]'
+                '--image is for --prompt and --interactive; in a file each line has its own: "images": ["cat.jpg"]'
             )
 
     def check(self, options: Mapping[str, Any], *, sees: bool) -> None:

@@ -212,7 +212,7 @@ def import_(
         draft.checkpoints.rename(run.checkpoints)
     if left_out := done["left_out"]:
         more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-        warn(f"nothing is computed with {', '.join(left_out[:_SHOWN])}{more}, which are left out")
+        warn(f"unused weights are left out: {', '.join(left_out[:_SHOWN])}{more}")
     if output is not None:
         start = {**written, "name": f"{job.name}-tuned", "checkpoint": {"pretrained": str(run.path)}}
         if "tokenizer" in start["data"]:  # the checkpoint's own, so that the folder need not stay
@@ -229,9 +229,9 @@ def import_(
 def _note(job: JobSpec) -> str:
     """What stands above a job that starts from it: random tokens take neither a blend nor conversations."""
     if not job.model.has_vision:
-        return "# Starts from the imported weights. In place of random_tokens write the blend to train on.\n"
+        return "# Starts from the imported weights. Replace random_tokens by the blend to train on.\n"
     return (
-        "# Starts from the imported weights. In place of random_tokens write the conversations to train on, in data:\n"
+        "# Starts from the imported weights. Replace random_tokens by the conversations to train on, in data:\n"
         "#   blend: [{path: data/talks, text: talks/train.jsonl}]\n"
         "#   chat: {packing: false}\n"
     )

@@ -78,7 +78,7 @@ def command(
     loopback = is_loopback(host)
     if token is None and not loopback:
         raise UserError(
-            f"--host {host} can be reached from other machines: give a token that callers must show, by --token or "
+            f"--host {host} can be reached from other machines: give a token for clients, with --token or "
             f"{TOKEN_VARIABLE}"
         )
     check_token(token)

@@ -60,9 +60,9 @@ def command(
     folder = runs_dir or default_runs_dir()
     runs = list({run.path: run for run in (find_run(name, folder) for name in names)}.values())
     if len(runs) < 2:
-        raise UserError("one run alone has nothing to be compared with: name two or more")
+        raise UserError("one run cannot be compared: name two or more")
     if len(runs) > len(_LETTERS):
-        raise UserError(f"at most {len(_LETTERS)} runs can be told apart, not {len(runs)}")
+        raise UserError(f"at most {len(_LETTERS)} runs can be compared, not {len(runs)}")
     summaries = [with_goodput(summary, time.time()) for summary in summarize_each(runs)]
     series = [_series(run) for run in runs]
     _check_metric(metric, series)

@@ -28,7 +28,9 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     run = find_run(run_name, runs_dir or default_runs_dir())
     job = load_resolved(run.resolved())
     if not job.notifications.ways:
-        raise UserError(f"run {label(run)} tells nobody: its spec has neither notifications.command nor .webhook")
+        raise UserError(
+            f"run {label(run)} has no notifications: its spec has neither notifications.command nor .webhook"
+        )
     events = run.events()
     launch_id = last.launch_id if (last := events.last_launch) else ""
     notice = notice_of(run, job, launch_id, occasion_of(events, launch_id) or "started")

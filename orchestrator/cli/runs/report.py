@@ -68,7 +68,7 @@ def command(
         raise UserError("--light is for HTML: in Markdown curves are text")
     if place.endswith(_HTML) and not light and importlib.util.find_spec("plotly") is None:
         raise MissingDependency(
-            "curves that can be moved need plotly, which this Python lacks: "
+            "interactive curves need plotly, which this Python lacks: "
             "pip install 'megatron-orchestrator[dashboard]', or add --light"
         )
     arguments = module_command(
@@ -111,18 +111,18 @@ def _place(output: str | None, runs: Sequence[RunDir], names: Sequence[str], *, 
         output = f"report-{_UNSAFE.sub('-', name)[:80]}.html"
     path = Path(output)
     if not path.name.endswith((*_HTML, *_MARKDOWN)):
-        raise UserError(f"{output}: a report is .html or .md; say which by the ending")
+        raise UserError(f"{output}: a report is .html or .md; name one with such an ending")
     if not path.parent.is_dir():
-        raise UserError(f"{path.parent} is no folder to write {path.name} to")
+        raise UserError(f"the folder {path.parent} for {path.name} does not exist")
     if path.is_dir() or (path.exists() and not force):
-        raise UserError(f"{output} is there already: choose another name" + ("" if force else ", or add --force"))
+        raise UserError(f"{output} already exists: choose another name" + ("" if force else ", or add --force"))
     return output
 
 
 def _words(note: str | None, file: Path | None) -> str:
     """The person's own words. Raises UserError where they cannot be read."""
     if note is not None and file is not None:
-        raise UserError("--note and --note-file say the same: use one of them")
+        raise UserError("--note and --note-file have the same purpose: use one of them")
     if file is None:
         return note or ""
     with file_refusal(file):

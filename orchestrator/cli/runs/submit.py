@@ -79,7 +79,7 @@ def command(
     """
     if array:
         if from_scratch or after or strict:
-            raise UserError("--array starts a sweep, which has no --from-scratch, --after or --strict")
+            raise UserError("--array starts a sweep, which does not support --from-scratch, --after or --strict")
         sweep = SweepOptions(dry_run=dry_run, cluster=cluster, new=new, allow_changes=allow_changes)
         start_sweep(jobs, overrides, array, replace(sweep, allow_warnings=allow_warnings), runs_dir, as_json)
         return

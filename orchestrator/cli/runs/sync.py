@@ -35,7 +35,7 @@ def command(
       orchestrator sync --all
     """
     if bool(run_names) == every:
-        raise UserError("say which runs: either their names, or --all for every run of the runs folder")
+        raise UserError("name runs, or add --all for every run of the runs folder")
     folder = runs_dir or default_runs_dir()
     runs = all_runs(folder) if every else [find_run(name, folder) for name in run_names or []]
     records = []

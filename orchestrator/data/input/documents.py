@@ -68,7 +68,7 @@ def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple
         except RecursionError:
             reason = "not readable JSON: nested too deeply"
         except MemoryError:
-            reason = "it needs more memory than there is"
+            reason = "it needs more memory than is available"
         except ValueError as error:
             reason = str(error)
         else:

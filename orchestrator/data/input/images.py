@@ -44,7 +44,9 @@ def pixels(source: Path | bytes, size: int, most: float = math.inf) -> Pixels:
             operations.exif_transpose(image, in_place=True)
             upright = image if image.mode == "RGB" else image.convert("RGB")
     except library.UnidentifiedImageError as error:
-        raise UserError(f"{name} is none that is read: {', '.join(FORMATS[:-1])} and {FORMATS[-1]} are") from error
+        raise UserError(
+            f"{name} is not supported; supported are {', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
+        ) from error
     except Exception as error:  # decoders raise whatever a damaged file makes them stumble over
         raise UserError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     width, height = upright.size
@@ -66,7 +68,7 @@ def _check_sides(sides: tuple[int, int], size: int, most: float) -> None:
         )
     if min(width, height) < 1 or max(width, height) > _LONGEST * min(width, height):
         raise ValueError(
-            f"it has {width} x {height} pixels: it is too long and narrow to be scaled to {size}; cut it until its "
+            f"it has {width} x {height} pixels: it is too long and narrow to scale to {size}; crop it until its "
             f"longer side has at most {_LONGEST} times the pixels of its shorter one"
         )
 

@@ -174,9 +174,7 @@ def _unknown(name: str, calibrated: list[str]) -> str:
     names = list({_plain(known): known for known in (*shipped_names(), *calibrated)}.values())
     near = closest(name, names)
     meant = f": did you mean {' or '.join(near)}?" if near else ""
-    return (
-        f"there is no GPU {shorten(repr(name))}{meant} (known: {', '.join(names)}; `orchestrator calibrate` adds one)"
-    )
+    return f"unknown GPU {shorten(repr(name))}{meant} (known: {', '.join(names)}; `orchestrator calibrate` adds one)"
 
 
 @cache

@@ -89,7 +89,7 @@ class ParallelismSpec(Section):
     ] = 1
     """EP: experts are spread over this many ranks of a stage."""
     expert_tensor_parallel_size: Positive | None = None
-    """ETP: each expert's matrices are split over this many ranks; TP by default. With 1, an expert is whole, and the
+    """ETP: each expert's matrices are split over this many ranks; TP by default. With 1, an expert is complete, and the
     tensor-parallel ranks hold different ones."""
     data_parallel_size: Annotated[
         Positive | None,

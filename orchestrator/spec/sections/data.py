@@ -74,9 +74,9 @@ def _pairs(value: Any) -> Any:
     weights, paths = value[::2], value[1::2]
     for index, item in enumerate(value):
         if index % 2 == 0 and not _is_number(item):
-            raise ValueError(f"{_FLAT}; {show(item)} stands where a weight belongs")
+            raise ValueError(f"{_FLAT}; {show(item)} is where a weight belongs")
         if index % 2 and not isinstance(item, str):
-            raise ValueError(f"{_FLAT}; {show(item)} stands where a path belongs")
+            raise ValueError(f"{_FLAT}; {show(item)} is where a path belongs")
     if len(weights) > len(paths):
         raise ValueError(f"{_FLAT}; no path follows the weight {show(weights[-1])}")
     return [{"weight": weight, "path": path} for weight, path in zip(weights, paths, strict=True)]

@@ -10,8 +10,8 @@ from orchestrator.fields.values import Before, NonNegative, Number, PositiveNumb
 Beta = Annotated[float, Number(ge=0.0, lt=1.0)]
 
 _MUON = (
-    "Muon is not in this version: megatron-core's needs another package (emerging_optimizers), which this project does "
-    "not install, and refuses the distributed optimizer and fp16; write adam or sgd"
+    "Muon is not in this version: megatron-core's needs another package (emerging_optimizers), which this project "
+    "does not install, and does not support the distributed optimizer and fp16; write adam or sgd"
 )
 _ADAMW = "adam is AdamW: its weight decay is decoupled unless decoupled_weight_decay is false; write adam"
 

@@ -308,7 +308,7 @@ def test_too_few_gpus(
     gpus.are([])
     assert main(["bench", str(tiny)]) == 2
     error = capsys.readouterr().err
-    assert "this machine has none: add --set runtime.device=cpu for what a CPU can train" in error
+    assert "this machine has none: add --set runtime.device=cpu if a CPU can train it" in error
 
 
 def test_beside_a_run_nothing_is_measured(
@@ -331,7 +331,7 @@ def test_a_run_whose_lease_cannot_be_read_is_told_of(tmp_path: Path, capsys: pyt
     (runs[0].lease / "000001.json").mkdir(parents=True)
     this_machine.check_alone(choice := device_of(job, None), tmp_path, "bench")
     lease = f"{runs[0].lease}/000001.json"
-    said = f"whether run {runs[0].run_id} trains on this machine cannot be read ({lease}: Is a directory): if so"
+    said = f"whether run {runs[0].run_id} trains on this machine ({lease}: Is a directory): if so"
     assert said in capsys.readouterr().err
     (runs[1].lease / "000001.json").mkdir(parents=True)
     held = Lease.acquire(runs[2], launch_id="one")

@@ -48,9 +48,9 @@ def test_on_standard_output(orchestrator: Any, script: Path, tmp_path: Path) -> 
     part = orchestrator("migrate", "-o", "-", "--", "--num-layers", "2")
     assert part.code == 2
     assert part.out.startswith("# Migrated from the command line.")
-    assert part.err.splitlines()[-1] == "this is not a whole job yet: what is missing stands above and in it"
+    assert part.err.splitlines()[-1] == "this is not a complete job yet: what is missing is listed above and in it"
     assert orchestrator("migrate", "-o", "-", "--", "--nonsense-alone").code == 2
-    assert "leave one of them out" in orchestrator("migrate", script, "-o", "-", "--json").json["message"]
+    assert "leave out one of them" in orchestrator("migrate", script, "-o", "-", "--json").json["message"]
     assert not (tmp_path / "-").exists()
 
 

@@ -70,7 +70,7 @@ def test_a_task_that_the_harness_does_not_have(
         ("nothing_like_this", ""),
     ):
         assert main(["evaluate", run_path, "--lm-eval", name]) == 2
-        said = f"error: --lm-eval {name}: there is no such task here{meant}, and no such YAML file; "
+        said = f"error: --lm-eval {name}: there is no such task{meant}, and no such YAML file; "
         assert capsys.readouterr().err == said + "tasks of your own are looked for in --include-path DIR\n"
     Path("a_file").touch()
     for words in (["hellaswag"], ["a_file"], ["hellaswagg", "--include-path", "."]):

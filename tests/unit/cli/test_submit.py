@@ -51,7 +51,7 @@ def test_which_of_two_profiles(orchestrator: Any, project: Path) -> None:
     (project / "clusters" / "ice.yaml").write_text("name: ice\n")
     finished = orchestrator("submit", "job.yaml", "--dry-run")
     assert finished.code == 2
-    assert "which cluster? Say it with --cluster or launch.cluster: ice, lab" in finished.err
+    assert "which cluster? Name it with --cluster or launch.cluster: ice, lab" in finished.err
     assert orchestrator("submit", "job.yaml", "--cluster", "ice", "--dry-run").code == 0
 
 

@@ -73,7 +73,7 @@ def test_a_checkpoint_that_names_files_outside_its_folder_is_refused(orchestrato
     said = orchestrator("checkpoint", "reshape", str(planted), "--tp", "2", "-o", str(work / "out"))
     assert said.code == 2
     assert said.err == (
-        f'error: {planted}/commit.json is damaged: it names "{name}", which is no file in this folder\n'
+        f'error: {planted}/commit.json is damaged: it names "{name}", which is not a file in this folder\n'
     )
     assert list((tmp_path / "a").rglob("*")) == [work]
 

@@ -128,7 +128,7 @@ def test_a_template_that_rewrites_what_came_before_is_told_of() -> None:
         ("{% for m in messages %}{{ m.content }}\n{% endfor %}", "never learn to stop"),
         ("{{ raise_exception('no') }}", "does not take it: no"),
         ("{{ messages[0].nothing.at_all }}", "does not take it"),
-        ("{% for m in messages %}{{ m.role }}<end>{% endfor %}", "leaves out what the assistant says; name another"),
+        ("{% for m in messages %}{{ m.role }}<end>{% endfor %}", "leaves out the assistant's turns; name another"),
     ],
 )
 def test_wrong_templates(content: str, reason: str) -> None:
@@ -325,8 +325,8 @@ def test_workers_and_shards_change_nothing(tokenize: Tokenize, tmp_path: Path) -
 
 WRONG = {
     "[]": "not a JSON object but a list",
-    '{"text": "x"}': "no conversation; keys: text; known are .*messages.*completion.*Alpaca.*Dolly.*question",
-    '{"messages": null, "prompt": "x"}': "no conversation; keys: messages, prompt; known are",
+    '{"text": "x"}': "not a conversation; keys: text; known are .*messages.*completion.*Alpaca.*Dolly.*question",
+    '{"messages": null, "prompt": "x"}': "not a conversation; keys: messages, prompt; known are",
     '{"instruction": "x", "output": 1}': "output is not text but a number",
     '{"instruction": "x", "input": ["y"], "output": "z"}': "input is not text but a list",
     '{"instruction": "x", "history": ["y"], "output": "z"}': "field 'history' is not a list of pairs",
@@ -398,7 +398,7 @@ def test_a_conversation_that_a_template_refuses_is_a_bad_line(tokenize: Tokenize
     template.write_text(GEMMA_LIKE)
     with open(chats, "a") as file:
         file.write(json.dumps({"messages": [*TALK[:2], *TALK[1:3]]}) + "\n")
-    with pytest.raises(UserError, match=r"chats.jsonl:4: the chat template does not take it: roles must alternate"):
+    with pytest.raises(UserError, match=r"chats.jsonl:4: the chat template rejects it: roles must alternate"):
         tokenize(chats, append_eod=False, chat=True, chat_template=str(template))
 
 

@@ -93,7 +93,7 @@ WRONG = {
     "none": (talk("?", image="a.jpg"), "its text has 0 <image> for 1 images"),
     "mark beside parts": (
         talk([{"type": "image", "path": "a.jpg"}, {"type": "text", "text": "<image>"}]),
-        "its text has <image>, and its images are named in parts: text beside them cannot hold a literal <image>",
+        "its text has <image>, and its images are named in parts: text next to them cannot contain a literal <image>",
     ),
     "both in parts and beside": (
         talk([{"type": "image", "path": "a.jpg"}, PART], images=["b.png"]),

@@ -245,7 +245,7 @@ def test_what_is_no_data_set_of_conversations_is_refused(
     plain = chat_job(tokenize(corpus, name="plain"))
     [source] = survey(plain.data)
     assert source.trouble is not None
-    assert "has no mask of what the assistant says" in source.trouble
+    assert "has no mask of the assistant's turns" in source.trouble
     with pytest.raises(DataError, match="data tokenize --chat"):
         build(plain, train=4)
     [source] = survey(chat_job(chats).data.model_copy(update={"chat": None}))

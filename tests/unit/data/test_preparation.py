@@ -109,11 +109,11 @@ def test_what_is_missing_and_cannot_be_made_is_told_at_once_and_nothing_is_made(
         test=[{"path": "data/half", "text": "raw/books.jsonl"}],
     )
     assert troubles(data) == [
-        "data.blend[1]: no indexed data set at data/a, nor the text that it is made from: raw/gone.jsonl, raw/lost",
+        "data.blend[1]: no indexed data set at data/a, nor the text to make it from: raw/gone.jsonl, raw/lost",
         f"data.validation[0]: no indexed data set at data/v: data/v.idx does not exist in {project}, from where "
         "relative paths lead. `orchestrator data tokenize` makes one from text, or say what it is made from "
         "(text: FILE)",
-        "data.test[0]: data/half.bin is there without data/half.idx: copy its index beside it, or remove it to have "
+        "data.test[0]: data/half.bin exists without data/half.idx: copy its index beside it, or remove it to have "
         "both made from text",
     ]
     with pytest.raises(UserError) as caught:
@@ -326,5 +326,5 @@ def test_where_a_source_is_named_twice_the_one_with_text_says_how_it_is_made() -
     [source] = survey(spec(blend=["data/books"], validation=[{"path": "data//books", "text": "raw/more"}]))
     assert (source.place, source.entry.text) == ("data.blend[0]", ["raw/more"])
     assert source.is_to_be_made
-    assert source.note == "data//books is not there yet; it is made first, from raw/more"
+    assert source.note == "data//books does not exist yet; it is made first, from raw/more"
     assert isinstance(source, Source)

@@ -139,7 +139,7 @@ def test_the_last_word_has_one_space_before_it_where_a_tokenizer_begins_with_one
         ('["a b"]', "2: there is no text under 'text'"),
         ('{"txt": "a b"}', "2: there is no text under 'text'"),
         ('{"text": " "}', "2: there is no text under 'text'"),
-        ('{"text": "word"}', "2: there is nothing before the last word"),
+        ('{"text": "word"}', "2: nothing precedes the last word"),
         (
             '{"text": "much longer than it may be"}',
             "2: the passage has 25 tokens, but the model has learned 16 positions",

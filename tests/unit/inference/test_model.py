@@ -60,7 +60,7 @@ def test_token_ids_are_whole_numbers(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="prompt 0 is no list of token ids"):
             model.requests([prompt])
     for prompt in ([-1], [256], [10**400]):
-        with pytest.raises(UserError, match="ids that the vocabulary of 256 tokens has not"):
+        with pytest.raises(UserError, match="ids that the vocabulary of 256 tokens"):
             model.requests([prompt])
 
 

@@ -146,7 +146,7 @@ def test_a_spec_whose_run_has_lost_it(
     write_commit(run.checkpoint(20), iteration=20, consumed_samples=40, files={})
     code, out, err = orchestrator(*command, job_file)
     assert (code, out) == (2, "")
-    assert "or start another run, at iteration 0, with --new" in err
+    assert "or start another run at iteration 0 with --new" in err
     assert list(run.path.parent.iterdir()) == [run.path]
 
 

@@ -61,7 +61,7 @@ def test_machines_gpus_and_time_of_pbs_are_read(head: str) -> None:
         assert told[f"{CHUNKS}: mem=500gb"].reason == "write launch.memory_per_node"
         assert "cluster profile" in str(told[f"{CHUNKS}: gpu_model=a100"].reason)
         assert told["-l place=scatter"].outcome == told["-V"].outcome == "no_effect"
-        assert f"each chunk of #PBS {CHUNKS} is taken as a machine of its own" in migration.notes
+        assert f"each chunk of #PBS {CHUNKS} is assumed to be a separate machine" in migration.notes
 
 
 @pytest.mark.parametrize(

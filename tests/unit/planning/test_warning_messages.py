@@ -30,7 +30,7 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     ("transformer_engine_missing", "it is not installed here", {"runtime": {"cpu_offloading_num_layers": 2}}),
     (
         "python_missing",
-        "python-of-mine is no program that can be run from here",
+        "python-of-mine is not a program that this machine can run",
         {"launch": {"python": "python-of-mine"}},
     ),
     (
@@ -40,7 +40,7 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "notification",
-        "/nowhere/tell is no program that can be run from here",
+        "/nowhere/tell is not a program that this machine can run",
         {"notifications": {"command": ["/nowhere/tell"]}},
     ),
     ("notification", "HOOKK is not set here", {"notifications": {"webhook": "${env:HOOKK}"}}),
@@ -51,7 +51,7 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
         {"tracking": {"uri": "https://${env:NOWHERE}"}},
     ),
     ("tracker_missing", "wandb is not installed here", {"tracking": {"wandb": {}}}),
-    ("dtype", "V100 does not compute in bf16", {"launch": {"gpu": "V100"}}),
+    ("dtype", "V100 does not support bf16", {"launch": {"gpu": "V100"}}),
     ("gpu_memory", "memory does not fit: a rank takes", {"model": LARGE, "launch": {"gpu": None}}),
     ("gpu_assumed", "nothing says which GPUs this will run on: H100 is assumed", {"launch": {"gpu": None}}),
     ("work_at_risk", "a crash loses up to", LONG),
@@ -104,5 +104,5 @@ def test_what_is_said_of_a_folder_that_is_somebody_elses(
         return message
 
     let_nothing_be_written(monkeypatch)
-    assert message(tmp_path).endswith("it is not yours to write to")
-    assert message(tmp_path / "not" / "yet").endswith(f"it is not there, nor can {tmp_path} be written to")
+    assert message(tmp_path).endswith("it is not writable")
+    assert message(tmp_path / "not" / "yet").endswith(f"it does not exist, and {tmp_path} be written to")

@@ -74,7 +74,7 @@ class WithAnother:
     [
         (SMALL, H200, None, True, ""),
         (LARGE, H200, WAITS, False, ""),
-        (LARGE, H200, None, False, "H200 does not wait for the host (rank 0)"),
+        (LARGE, H200, None, False, "H200 would not wait for the host (rank 0)"),
         (SMALL, H200, WAITS, False, f"{WAITS} (rank 1)"),
         (SMALL, A100, WAITS, False, ""),
         (SMALL, A100, None, False, "they were measured on Hopper GPUs, and this is A100"),

@@ -89,7 +89,7 @@ def test_a_gpu_that_the_cluster_profile_names_wrong_is_told_there_beside_what_el
     orchestrator: Run, write: Callable[[str], Path], folder: Path
 ) -> None:
     (folder / "clusters" / "alps.yaml").write_text(f"{PROFILE}gpu: H20O\n")
-    place = f"clusters/alps.yaml:{len(PROFILE.splitlines()) + 1}:1: gpu: there is no GPU 'H20O': did you mean H200"
+    place = f"clusters/alps.yaml:{len(PROFILE.splitlines()) + 1}:1: gpu: unknown GPU 'H20O': did you mean H200"
     asked = ("--set", "launch.cluster=alps", "--set", "launch.time=2d")
     for cells, *others in (
         ("lr: [1, 2]", "launch.time=2d: launch.time: "),
@@ -173,7 +173,7 @@ def test_two_commands_do_not_start_cells_at_once(sweep: SweepDir, orchestrator: 
         fcntl.flock(file, fcntl.LOCK_EX)
         code, out, err = orchestrator("sweep", "retry", "tiny")
     assert (code, out) == (2, "")
-    assert err == "error: sweep tiny: another command is starting its cells at this moment\n"
+    assert err == "error: sweep tiny: another command is starting its cells right now\n"
 
 
 def test_a_sweep_is_found_by_name_or_place(sweep: SweepDir, orchestrator: Run) -> None:

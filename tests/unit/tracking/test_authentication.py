@@ -101,7 +101,7 @@ def test_a_server_that_asks_who_comes(
     said = (run.logs / "mlflow.log").read_text().splitlines()
     refused = [line for line in said if "not sent: " in line and "bytes" not in line]
     [line] = refused
-    assert "MLflow at ${env:MLFLOW_SERVER}: it does not know who asks: MLFLOW_TRACKING_USERNAME and " in line
+    assert "MLflow at ${env:MLFLOW_SERVER}: it rejected the credentials: MLFLOW_TRACKING_USERNAME and " in line
     assert main(["status", str(run.path)]) == 0
     left = f"{run.metrics_file.stat().st_size:,} bytes of metrics to MLflow: {run.logs / 'mlflow.log'} says why"
     assert left in capsys.readouterr().out

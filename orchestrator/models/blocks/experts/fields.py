@@ -39,7 +39,7 @@ class ExpertsSpec(Section):
     """Compute the softmax over all experts before choosing, instead of over the chosen ones."""
     moe_router_dtype: Annotated[
         Literal["fp32", "fp64"] | None,
-        resume.trajectory("the router rounds differently, and near ties choose other experts"),
+        resume.trajectory("the router rounds differently, and near ties may choose other experts"),
     ] = None
     """Dtype in which the router computes; that of the activations by default."""
     moe_router_load_balancing_type: Annotated[
@@ -56,7 +56,7 @@ class ExpertsSpec(Section):
     token is dropped."""
     moe_token_dispatcher_type: Annotated[
         Literal["allgather", "alltoall"],
-        resume.safe("tokens come to their experts another way; losses agree, not bitwise"),
+        resume.safe("tokens reach their experts in another way; losses agree, not bitwise"),
     ] = "alltoall"
     """How tokens reach their experts: each token is sent only to its experts' ranks (`alltoall`), or all tokens to all
     ranks (`allgather`)."""
