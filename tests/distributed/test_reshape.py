@@ -117,11 +117,14 @@ def test_what_a_checkpoint_alone_does_not_bring_along_is_said(
     first = orchestrator.run()
     said = orchestrator(*command, "--set", "tracking.mlflow=true")
     assert said.code == 0, said.err
-    assert "not taken over" not in said.out
+    assert "not taken from a checkpoint" not in said.out
     assert f"reshaped names this run from now on; the one before is {first.run_id}\n" in said.out
     found = json.loads(orchestrator(*command, "--dry-run", "--json").out)
     assert found["left_behind"] == {"tracking.mlflow": True}
-    assert "not taken over" not in orchestrator("checkpoint", "reshape", whole.path, "--tp", "1", "--dry-run").out
+    assert (
+        "not taken from a checkpoint"
+        not in orchestrator("checkpoint", "reshape", whole.path, "--tp", "1", "--dry-run").out
+    )
 
 
 def test_what_cannot_go_on_is_said_before_anything_is_written(

@@ -98,7 +98,7 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
     assert len(events(run, "submitted")) == 1
     held = orchestrator("resume", run.run_id)
     assert held.code == 2
-    assert "on its way already" in held.err
+    assert "already under way" in held.err
 
     cancelled = orchestrator("cancel", run.run_id)
     assert cancelled.code == 0, cancelled.err
@@ -246,7 +246,7 @@ def test_nobody_answers(
     assert "slurmctld, SLURM's controller, does not answer" in one_clear_line(refused)
     shown = orchestrator("status", run.run_id)
     assert shown.code == 0
-    assert "as far as the run directory tells" in shown.out
+    assert "according to the run directory" in shown.out
     cluster.start_controller()
     cluster.stop_munge()
     refused = orchestrator("submit", job, "--new")

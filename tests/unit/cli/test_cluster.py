@@ -65,7 +65,7 @@ def test_init_overwrites_nothing_unasked(orchestrator: Any, home: Path) -> None:
     for arguments in (("--yes",), ("alps-2", "--yes")):
         finished = orchestrator("cluster", "init", *arguments)
         assert finished.code == 2
-        assert f"{path} exists and is left as it is" in finished.err
+        assert f"{path} already exists" in finished.err
         assert "precious" in path.read_text()
     assert orchestrator("cluster", "init", "--yes", "--force").code == 0
     assert "precious" not in path.read_text()
@@ -76,9 +76,9 @@ def test_init_overwrites_nothing_unasked(orchestrator: Any, home: Path) -> None:
     ("arguments", "said"),
     [
         (("--partition", "gpuu"), "alps/2 has no partition gpuu: did you mean gpu? (there are: cpu, gpu)"),
-        (("a/b", "--yes"), "'a/b' is no name for a profile"),
+        (("a/b", "--yes"), "'a/b' is not a valid profile name"),
         (("one", "-o", "two.yaml", "--yes"), "one would have to be one.yaml"),
-        (("-o", "two.yml", "--yes"), "a profile is a file that ends in .yaml"),
+        (("-o", "two.yml", "--yes"), "the name of a profile file ends in .yaml"),
         (("-o", "job.yaml/two.yaml", "--yes"), "job.yaml/two.yaml cannot be written: "),
         ((), "there is no terminal for questions: add --yes"),
     ],

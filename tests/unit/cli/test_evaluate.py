@@ -75,7 +75,7 @@ ABSOLUTE = {"position_embedding_type": "learned_absolute"}
         ({"files": {"text": ["nowhere"]}}, job(), "nowhere is not there"),
         ({"files": {"lambada": ["."]}}, job(), "is a folder, but a file is needed"),
         ({"files": {"text": ["t"]}}, job(BERT), "run a/b cannot be measured by --text: a BERT predicts masked tokens"),
-        ({"files": {"lambada": ["t"]}}, job(T5), "run a/b cannot be measured by --lambada: a T5 gives back spans"),
+        ({"files": {"lambada": ["t"]}}, job(T5), "run a/b cannot be measured by --lambada: a T5 restores spans"),
         ({"harness": ["t"]}, job(BERT), "run a/b cannot be measured by --lm-eval"),
         ({"files": {"mnli": ["t"]}}, job(), "run a/b cannot be measured by --mnli: it has no head for MNLI"),
         ({"files": {"mnli": ["t"]}}, job(BERT), "fine-tune a BERT on it first"),

@@ -293,7 +293,7 @@ def test_drawings(orchestrator: Any, seed: Path, tmp_path: Path) -> None:
 def test_a_page_replaces_no_other_file(orchestrator: Any, seed: Path) -> None:
     refused = orchestrator("plan", seed, "--html", seed)
     assert refused.code == 2
-    assert "exists, is no HTML page, and is left as it is" in refused.err
+    assert "exists and is not an HTML page" in refused.err
     assert seed.read_text() == SEED
 
 

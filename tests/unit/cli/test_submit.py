@@ -80,7 +80,7 @@ def test_an_array_is_a_sweep_over_its_values(orchestrator: Any, project: Path) -
         (["--array", "runtime.seed="], "--array runtime.seed=: write FIELD=VALUE,VALUE,…"),
         (["--array", "runtime.sed=1,2"], "--array:3:5: runtime.sed: there is no such field in a job spec"),
         (["--array", "runtime.seed=1,["], "--array:3:19: not YAML"),
-        (["--array", "runtime.seed=1,2", "--strict"], "--array starts a sweep, which has no --from-scratch"),
+        (["--array", "runtime.seed=1,2", "--strict"], "--array starts a sweep, which does not support --from-scratch"),
         (["--array", "runtime.seed=1,2", "--strict"], "--after or --strict"),
     ],
 )

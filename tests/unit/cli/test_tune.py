@@ -162,7 +162,7 @@ def test_nothing_fits(orchestrator: Orchestrator, large: Path, tmp_path: Path) -
     assert not (tmp_path / "large.tuned.yaml").exists()
     assert "nearly all" not in orchestrator("tune", large, "--gpus", str(count)).out
     tight = orchestrator("tune", large, "--gpus", str(count - 8))
-    assert "the best needs nearly all of the GPU's memory" in tight.out
+    assert "the best layout needs nearly all of the GPU's memory" in tight.out
     assert f"note: on {count} GPUs a layout fits with room to spare: --gpus {count}\n" in tight.out
 
 
@@ -180,7 +180,7 @@ def test_a_hundredth_of_the_memory_is_left_where_nothing_is_measured(
     said = orchestrator("tune", large, "--gpus", "8")
     assert said.code == 2
     assert ", and more than 99% is too close to the limit" in said.err
-    assert re.search(r"\d+ GPUs would do: --gpus \d+; --measure shows whether it fits$", said.err.strip())
+    assert re.search(r"\d+ GPUs are enough: --gpus \d+; --measure shows whether it fits$", said.err.strip())
     gpu.write_text(f"base: H100\nmemory_bytes: {int(needed / 0.985)}\n")
     found = orchestrator("tune", large, "--gpus", "8", "--json").json
     assert 0.98 < found["best"]["device_bytes"] / found["memory_bytes"] <= 0.99
@@ -251,7 +251,7 @@ def test_what_a_slow_host_would_make_of_the_best_is_said_until_one_is_measured(
     asked += [word for each in (*two_stages, "runtime.layers=transformer_engine") for word in ("--set", each)]
     single = ("--set", "batch.micro_batch_size=1")
     found = re.search(
-        r"where the host is half as fast as planned, as many are, a step of the best takes ([\d.]+) s, "
+        r"on a host half as fast as planned, which is common, a step of the best layout takes ([\d.]+) s, "
         r"and of layout \d+ ([\d.]+) s;",
         orchestrator(*asked, *single).out,
     )

@@ -122,7 +122,7 @@ def test_an_export_of_a_network_without_a_family(orchestrator: Any, job_file: Pa
     asked = ("--set", "checkpoint={save_interval: 10, export: {interval: 10}}")
     refused = orchestrator("validate", job_file, *asked, "--set", "model.position_embedding_type=alibi")
     assert (refused.code, refused.out) == (2, "")
-    assert "checkpoint.export: cannot be done: no model of transformers" in refused.err
+    assert "checkpoint.export: cannot be done: no supported model of transformers" in refused.err
     assert "position_embedding_type is alibi" in refused.err
 
 

@@ -226,7 +226,7 @@ def test_runs_in_which_little_can_be_read(tmp_path: Path) -> None:
         (["here", "-o", "there.md"], "is there already"),
         (["here", "-o", "no/where.html"], "is no folder"),
         (["here", "-o", "x.md", "--light"], "--light is for HTML"),
-        (["here", "--note", "a", "--note-file", "b"], "say the same"),
+        (["here", "--note", "a", "--note-file", "b"], "have the same purpose"),
         (["here", "--note-file", "missing.md"], "missing.md cannot be read"),
     ],
 )

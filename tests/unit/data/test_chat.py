@@ -126,8 +126,8 @@ def test_a_template_that_rewrites_what_came_before_is_told_of() -> None:
     [
         ("{% for %}", "line 1"),
         ("{% for m in messages %}{{ m.content }}\n{% endfor %}", "never learn to stop"),
-        ("{{ raise_exception('no') }}", "does not take it: no"),
-        ("{{ messages[0].nothing.at_all }}", "does not take it"),
+        ("{{ raise_exception('no') }}", "rejects it: no"),
+        ("{{ messages[0].nothing.at_all }}", "rejects it"),
         ("{% for m in messages %}{{ m.role }}<end>{% endfor %}", "leaves out the assistant's turns; name another"),
     ],
 )
@@ -137,7 +137,7 @@ def test_wrong_templates(content: str, reason: str) -> None:
 
 
 def test_templates_run_in_a_sandbox() -> None:
-    with pytest.raises(UserError, match="does not take it"):
+    with pytest.raises(UserError, match="rejects it"):
         JinjaTemplate("mine", "{{ ''.__class__.__mro__[1].__subclasses__() }}", {})
 
 
@@ -331,8 +331,8 @@ WRONG = {
     '{"instruction": "x", "input": ["y"], "output": "z"}': "input is not text but a list",
     '{"instruction": "x", "history": ["y"], "output": "z"}': "field 'history' is not a list of pairs",
     '{"messages": {}}': "field 'messages' is not a list but an object",
-    '{"messages": []}': "no turn of the assistant's",
-    '{"messages": [{"role": "user", "content": "x"}]}': "no turn of the assistant's",
+    '{"messages": []}': "no turn of the assistant",
+    '{"messages": [{"role": "user", "content": "x"}]}': "no turn of the assistant",
     '{"messages": ["x"]}': r"messages\[0\] is not an object but text",
     '{"messages": [{"role": "crowd", "content": "x"}]}': r'messages\[0\] has role "crowd"; known are system',
     '{"messages": [{"role": "user"}]}': r"messages\[0\] has no 'content'; fields: role",
@@ -346,8 +346,8 @@ WRONG = {
     '{"prompt": "x", "completion": "y", "tools": "[{"}': "field 'tools' is a text that is not JSON",
     '{"prompt": "x", "completion": "y", "tools": {"name": "f"}}': "field 'tools' is not a list of objects",
     '{"prompt": "x", "completion": "y", "functions": [{}]}': "'functions' .*write them as tools",
-    '{"prompt": [{"role": "user", "content": "x"}], "completion": []}': "no turn of the assistant's",
-    '{"conversations": [{"from": "system", "value": "x"}], "system": "y"}': "than the system's turn: keep one",
+    '{"prompt": [{"role": "user", "content": "x"}], "completion": []}': "no turn of the assistant",
+    '{"conversations": [{"from": "system", "value": "x"}], "system": "y"}': "differs from the system's turn: keep one",
     '{"conversations": [{"from": "human", "value": "x"}, {"from": null, "value": "x"}]}': "has from null",
     '{"messages": "[{"}': "field 'messages' is a text that is not JSON",
     '{"messages": "{}"}': "field 'messages' is not a list but an object",
@@ -357,8 +357,8 @@ WRONG = {
     '{"question": "x", "answer": "y", "response": "z"}': "field 'response' is not read",
     '{"prompt": "x", "completion": "y", "input": "z"}': "field 'input' is not read",
     '{"conversations": [{"from": "function_call", "value": "f()"}]}': r"conversations\[0\].value is a text that is not",
-    '{"conversations": [{"from": "function_call", "value": "[]"}]}': r"\[0\].value is no call of a function",
-    '{"conversations": [{"from": "function_call", "value": "{\\"name\\": 1}"}]}': "is no call of a function",
+    '{"conversations": [{"from": "function_call", "value": "[]"}]}': r"\[0\].value is not a function call",
+    '{"conversations": [{"from": "function_call", "value": "{\\"name\\": 1}"}]}': "is not a function call",
     '{"prompt": "x", "completion": "y", "label": false}': r"the line has 'label' \(false\)",
     '{"prompt": "x", "completion": "y", "label": 0}': r"the line has 'label' \(0\)",
     '{"prompt": "x", "chosen": "y", "rejected": "z"}': r"the line has 'chosen'",

@@ -258,7 +258,7 @@ def test_a_turn_marked_so_is_read_and_does_not_count(
 
 def test_marks_that_do_not_tell_whose_turn_they_mark(encode: Any) -> None:
     joined = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}<end>{% endgeneration %}"
-    with pytest.raises(ValueError, match="does not tell which turn"):
+    with pytest.raises(ValueError, match="does not show which turn"):
         encode({"messages": [USER, {**ANSWER, "weight": 0}, USER, ANSWER]}, joined)
     assert encode({"messages": [USER, ANSWER]}, joined)[1]
 

@@ -71,9 +71,9 @@ def test_the_path_of_a_tokenizer_tells_its_type(
     [
         (
             ["--tokenizer-path", "corpus.json"],
-            "say it with --tokenizer-type: huggingface (tokenizer.json or its folder)",
+            "name it with --tokenizer-type: huggingface (tokenizer.json or its folder)",
         ),
-        (["--tokenizer-path", "."], "say it with --tokenizer-type: huggingface"),
+        (["--tokenizer-path", "."], "name it with --tokenizer-type: huggingface"),
         (["--tokenizer-type", "byte_level", "--tokenizer-path", "tokenizer.json"], "byte_level tokenizer has no files"),
         (["--tokenizer-merges", "merges.txt"], "--tokenizer-merges is for gpt2_bpe"),
         (["--tokenizer-keep-case"], "--tokenizer-keep-case is for wordpiece, but the tokenizer is byte_level"),
@@ -237,7 +237,7 @@ class TestInspect:
         assert "none: made by another tool" in result.stdout
         result = program("inspect", prefix, "--show", "1")
         assert (result.returncode, result.stderr.count("\n")) == (2, 1)
-        assert "say which tokenizer made it with --tokenizer-type" in result.stderr
+        assert "name its tokenizer with --tokenizer-type" in result.stderr
         result = program("inspect", prefix, "--show", "1", "--tokenizer-type", "byte_level")
         assert result.stdout.endswith("end 0\n")
 

@@ -166,7 +166,7 @@ def test_sentences_that_change_their_document(made_here: Path) -> None:
     assert message is not None
     assert message.startswith(f"{path} is damaged or belongs to other data: its CRC-32 is ")
     assert f", and that of {manifest_path(made_here)} is {manifest.index_crc32:08x}. " in message
-    assert message.endswith("remove the manifest if another tool made the data since")
+    assert message.endswith("remove the manifest if another tool has since made the data")
     manifest_path(made_here).unlink()
     assert index_damage(made_here) is None
 

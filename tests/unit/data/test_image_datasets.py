@@ -242,7 +242,7 @@ def test_other_images_or_another_number_of_them_are_indexed_anew(build: Any, pre
 
 def test_data_that_a_job_does_not_see(build: Any, prefix: Path) -> None:
     for vision, reason in {
-        None: "holds conversations with images, and the job's model sees none: write model.vision",
+        None: "contains conversations with images, but the job's model takes none: write model.vision",
         (8, 2): "has images of 8 pixels in patches of 4, but model.vision has 8 pixels in patches of 2: write its",
         (16, 4): "has images of 8 pixels in patches of 4, but model.vision has 16 pixels in patches of 4",
     }.items():
@@ -267,7 +267,7 @@ def test_images_that_were_not_copied_or_are_anothers(build: Any, prefix: Path, t
 
     for path in kept:
         path.unlink()
-        assert f"has 32 images, and {path} is not there: copy all files with it" in trouble()
+        assert f"has 32 images, and {path} is not there: copy all its files" in trouble()
         path.write_bytes(kept[path])
     bin_path(images).write_bytes(kept[bin_path(images)][:-1])
     assert "do not belong together" in trouble()
@@ -315,7 +315,9 @@ def test_without_a_manifest_sizes_are_taken_on_trust(build: Any, prefix: Path) -
         kept = path.read_bytes()
         path.unlink()
         for job in (job_of(prefix), job_of(prefix, None)):
-            reason = f"{prefix} has images in one file of two: {path} is not there. Copy it beside the other, or remove"
+            reason = (
+                f"{prefix} has images in one file of two: {path} is not there. Copy it next to the other, or remove"
+            )
             assert reason in str(survey_job(job)[0].trouble)
             with pytest.raises(DataError, match="has images in one file of two"):
                 build(job, train=4)

@@ -165,7 +165,7 @@ def test_files_that_are_no_images(tmp_path: Path) -> None:
     for path, reason in {
         torn: r"torn\.jpg cannot be read: .*truncated",
         text: r"text\.jpg is not supported; supported are JPEG, PNG, WEBP, GIF, BMP and TIFF are",
-        empty: r"empty\.png is none that is read",
+        empty: r"empty\.png is not supported",
         fifo: r"fifo\.jpg cannot be read: it is not a file",
         tmp_path: "cannot be read: Is a directory",
         tmp_path / "gone.jpg": r"gone\.jpg cannot be read: No such file or directory",
@@ -194,7 +194,7 @@ def test_bombs_are_not_lit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert pixels(path, 28, most=3600).shape == (3, 28, 28)
     for shape in ((1, 33), (790, 1), (1, 10_000)):
         noise(*shape).save(path)
-        asked = f"has {shape[0]} x {shape[1]} pixels: it is too long and narrow to scale to 336; cut it until its "
+        asked = f"has {shape[0]} x {shape[1]} pixels: it is too long and narrow to scale to 336; crop it until its "
         with pytest.raises(UserError, match=asked):
             pixels(path, 336)
     information = PngImagePlugin.PngInfo()

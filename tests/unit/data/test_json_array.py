@@ -102,7 +102,7 @@ def test_a_bad_element_is_named_with_its_line(tokenize: Tokenize, tmp_path: Path
     prefix = tokenize(path, on_error="skip")
     assert json.loads(prefix.with_name("data.skipped.jsonl").read_text())["line"] == 4
     path.write_text('[{"text": "a"},\n {"text": "b"')
-    with pytest.raises(UserError, match=r"a\.json:2: not valid JSON in what begins here"):
+    with pytest.raises(UserError, match=r"a\.json:2: not valid JSON in the value that begins here"):
         tokenize(path, name="torn")
 
 

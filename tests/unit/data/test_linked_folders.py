@@ -53,8 +53,8 @@ LEFT_OUT = {
     "a": "leads to {root}/b, which has already been read",
     "b/deep/back": "leads back to {root}, which has already been read",
     "c/more/round": "leads back to {root}/c, which has already been read",
-    "d": "which is not there",
-    "itself": "which is not there",
+    "d": "which does not exist",
+    "itself": "which does not exist",
     "pipe.txt": "neither a file nor a folder",
 }
 

@@ -163,7 +163,7 @@ def build() -> Callable[[str], str]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_without_memory_says_where(workers: int) -> None:
-    with pytest.raises(JobError, match=r"begins at FILE:c needs more memory than there is"):
+    with pytest.raises(JobError, match=r"begins at FILE:c needs more memory than is available"):
         list(ordered_map(build, "abcde"[: 3 + workers - 1], workers, lambda item: f"FILE:{item}"))
 
 

@@ -83,7 +83,7 @@ def test_windows_fit_the_positions_with_a_first_token(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b" \n ", "is empty"),
-        (b"a", "has 1 tokens: two are needed"),
+        (b"a", "has 1 tokens: at least two are needed"),
         (b"PK\x03\x04\xff", "it is a zip archive"),
         (b"\x1f\x8b\x08", "it is compressed"),
         (b"ab\xff", "is not text in UTF-8: invalid start byte at byte 2"),

@@ -246,7 +246,7 @@ def test_a_server_reads_images_in_conversations(
         assert status == 200, answer
         assert answer["usage"]["prompt_tokens"] == len(prompt) - len("<image><|endoftext|>") + 1 + 16 + 1
         for content, message in [
-            ([image("https://example.org/cat.png")], "part 0: nothing is fetched; send the image itself"),
+            ([image("https://example.org/cat.png")], "part 0: URLs are not fetched; send the image itself"),
             ([image("data:image/png;base64,?")], "part 0: its image is not base64"),
             ([image(as_url(huge))], "8000 x 5001 exceed the limit of 40000000 pixels that an image may have"),
             ([image("data:image/png;base64,aGk=")], "the image is not supported; supported are JPEG, PNG"),

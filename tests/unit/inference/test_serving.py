@@ -144,7 +144,7 @@ def test_a_conversation_that_its_template_makes_too_much_of_is_refused(server: S
             "or start the server with --max-length 61",
         ),
         ({"prompt": "x", "max_tokens": 10**12}, 400, "max_new_tokens: must be at most 2^31 - 1, not 1000000000000"),
-        ({"prompt": [[5, 300]]}, 400, "ids that the vocabulary of 300 tokens"),
+        ({"prompt": [[5, 300]]}, 400, "ids outside the vocabulary of 300 tokens"),
         ({"prompt": []}, 400, "prompt: the list is empty"),
         ({"prompt": "\ud800"}, 400, "holds half of a surrogate pair"),
         ({"prompt": "x", "\ud800": 1}, 400, "holds half of a surrogate pair"),

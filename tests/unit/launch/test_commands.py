@@ -222,7 +222,7 @@ def test_a_folder_that_is_no_run_is_told_what_it_lacks(orchestrator: Orchestrato
         code, out, err = orchestrator(*command)
         assert (code, out) == (2, "")
         assert err.startswith(f"error: {folder} is a folder, but not a run: it has no resolved.json.\n      ")
-        assert "Say where they are with --runs-dir" in err
+        assert "Name their folder with --runs-dir" in err
 
 
 def test_machine_that_refuses_is_one_line(
@@ -253,7 +253,7 @@ def test_one_damaged_run_does_not_block_the_job(
     for command in ("render", "run"):
         code, _, err = orchestrator(command, job_file)
         assert code == 0
-        assert err.startswith(f"warning: run tiny/{damaged.run_id} is passed over: {damaged.resolved()}")
+        assert err.startswith(f"warning: run tiny/{damaged.run_id} is skipped: {damaged.resolved()}")
         assert len(err.splitlines()) == 1
 
 

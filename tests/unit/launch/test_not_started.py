@@ -96,8 +96,8 @@ sys.exit(main(sys.argv[1:]))
     ("moment", "said"),
     [
         ("runs, 'code_state'", ""),
-        ("run, 'start'", "stopped before it started; run tiny/{} is gone again\n"),
-        ("run_start, 'launch_with_restarts'", "stopped before it started; run tiny/{} is gone again\n"),
+        ("run, 'start'", "stopped before it started; run tiny/{} was removed again\n"),
+        ("run_start, 'launch_with_restarts'", "stopped before it started; run tiny/{} was removed again\n"),
     ],
 )
 def test_a_signal_before_the_launch_leaves_nothing(

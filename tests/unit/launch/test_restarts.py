@@ -170,7 +170,7 @@ def test_the_command_says_that_it_starts_again(
     monkeypatch.setenv("FAKE_END", "raise@3")
     job = make_job(launch={"requeue_delay": 1, "max_requeues": 1, "on_failure": {"bug": "requeue"}})
     (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
-    again = "it starts again in 1s, from iteration 0 (launch.on_failure)"
+    again = "it restarts in 1s, from iteration 0 (launch.on_failure)"
     gave_up = "it is not restarted: it was restarted 1 times (launch.max_requeues)"
     code, out, _ = orchestrator("run", tmp_path / "job.yaml")
     assert (code, out.count(again), out.count(gave_up)) == (1, 1, 1)

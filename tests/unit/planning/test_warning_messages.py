@@ -19,7 +19,7 @@ LONG = {"model": {**LARGE, "num_layers": 4}, "schedule": {"train_iters": 100_000
 MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (
         "train_step_missing",
-        "there is no module json.decoder.steps, looked for from here",
+        "module json.decoder.steps was not found from here",
         {"runtime": {"train_step": "json.decoder.steps:Loss"}},
     ),
     (
@@ -44,7 +44,7 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
         {"notifications": {"command": ["/nowhere/tell"]}},
     ),
     ("notification", "HOOKK is not set here", {"notifications": {"webhook": "${env:HOOKK}"}}),
-    ("notification", "is written out", {"notifications": {"webhook": "https://chat.example/T0K3N"}}),
+    ("notification", "is written in the spec", {"notifications": {"webhook": "https://chat.example/T0K3N"}}),
     (
         "variable_unset",
         "NOWHERE is not set here: without it where the job runs, nothing is sent",

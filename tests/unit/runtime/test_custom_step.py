@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "no-class-near": ("my_package.broken2:X", {}, "there is no module my_package.broken2"),
     "not-a-class": ("my_package.steps:doubled", {}, "doubled is of type Doubled, not a class"),
     "missing-argument": ("my_package.steps:Doubled", {}, "(none) do not match its constructor, Doubled(factor"),
-    "other-argument": ("my_package.steps:Doubled", {"factr": 1}, "(factr) are not those of its constructor"),
+    "other-argument": ("my_package.steps:Doubled", {"factr": 1}, "(factr) do not match its constructor"),
     "constructor": ("my_package.steps:Refusing", {}, "its constructor failed: RuntimeError: no such table ("),
     "import": ("my_package.broken:X", {}, "cannot be imported: ZeroDivisionError: division by zero ("),
     "place-of-an-import": ("my_package.broken:X", {}, "broken.py:3)"),

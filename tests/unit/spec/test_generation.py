@@ -81,7 +81,7 @@ def test_lines_have_images_of_their_own(tmp_path: Path) -> None:
     path.write_text('{"prompt": "<image>"}\n')
     assert read_prompts(path, {})[0].prompt == "<image>", "text like any other to a model that sees none"
     path.write_text('{"prompt": "<image>", "images": ["cat.png"]}\n')
-    with pytest.raises(UserError, match="the prompt has 1 image, and the model sees none: "):
+    with pytest.raises(UserError, match="the prompt has 1 image, but the model takes none: "):
         read_prompts(path, {})
 
 

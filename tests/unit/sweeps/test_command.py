@@ -47,7 +47,7 @@ def test_a_dry_run_shows_cells_scripts_and_what_the_cluster_cannot_give(
     assert out.count("What the task of the first cell, tp=1,lr=1e-3,device=cuda, runs:") == 1
     assert out.count("-m orchestrator.batch ") == 1, "one cell's script stands for all"
     assert "sweep tiny: 4 cells" in out
-    assert "nothing says which GPUs these cells will run on, so none is left out for its memory" in out
+    assert "the GPUs of these cells are not known, so none is left out for its memory" in out
     on_l4 = orchestrator("sweep", "run", sweep, "--dry-run", "--set", "launch.gpu=L4")[1]
     assert "nothing says which GPUs" not in on_l4
     assert "tp=4,lr=1e-3,device=cuda and 1 more: " in out

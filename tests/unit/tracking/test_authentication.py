@@ -108,8 +108,8 @@ def test_a_server_that_asks_who_comes(
 
     # Nobody, a wrong token and someone without permission are told so; then password and token do.
     add_user(guarded_server, "reader")
-    assert "it does not know who asks" in message_of(run, {})
-    assert "it does not know who asks" in message_of(run, {"MLFLOW_TRACKING_TOKEN": WRONG})
+    assert "it rejected the credentials" in message_of(run, {})
+    assert "it rejected the credentials" in message_of(run, {"MLFLOW_TRACKING_TOKEN": WRONG})
     assert message_of(run, {**USER, "MLFLOW_TRACKING_PASSWORD": PASSWORD}) == ""
     stored = only_run(guarded_server.database)
     assert (stored.status, len(stored.metrics["train/loss"])) == ("FINISHED", 6)
