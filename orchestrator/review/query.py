@@ -1,4 +1,4 @@
-"""What a person writes into the filter of the runs: `state:failed loss<3 -user:ann "a name"`. All parts must hold.
+"""What a person writes into the filter of the runs: `state:failed loss<3 -user:ann "a name"`. All parts must match.
 
 word  "some words"          anywhere in the name, the id, the sweep, the cell, the user, or why it ended
 state:failed  cause:nan     text: `:` holds, `=` is, `!=` is not; also name, id, user, sweep, cell

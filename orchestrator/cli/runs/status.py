@@ -66,7 +66,7 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int) -> list[t
         if key in values:
             lines.append((name, f"{values[key]:.6g}"))
     if "throughput/tokens_per_second" in values:
-        lines.append(("speed", f"{short_count(values['throughput/tokens_per_second'])} tokens/s in all"))
+        lines.append(("speed", f"{short_count(values['throughput/tokens_per_second'])} tokens/s total"))
     saved = ", ".join(str(commit.iteration) for commit in status.checkpoints[-8:])
     lines.append(("checkpoints", saved or "none"))
     lines += [

@@ -223,7 +223,7 @@ def _planned(summary: RunSummary, series: Series) -> list[Block | None]:
         for row in rows_of(planned, series, summary.run.events())
     ]
     device = f"Planned for {planned.forecast.device.name} ({planned.device_from})."
-    assumed = " Nothing said which GPU it is: times and memory may be of another." if planned.is_assumed else ""
+    assumed = " The GPU is not known: times and memory may be for another one." if planned.is_assumed else ""
     return [
         table(("", "Planned", "Measured", "Measured by planned"), rows, range(1, 4)),
         Paragraph(device + assumed, "dim"),

@@ -50,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Drill:
-    """What came of it."""
+    """Results."""
 
     steps: list[Step]
     killed_at: int

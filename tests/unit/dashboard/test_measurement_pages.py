@@ -58,7 +58,7 @@ def test_pages_say_since_when_the_folder_could_not_be_read(asked: Asked) -> None
     asked.its.index.behind = Staleness(1e9, "OSError: <b>Stale file handle")
     for address in ("/", asked.address, "/sweeps"):
         found = asked.visitor.get(address).text
-        assert found.count("Not up to date since 2001-09-0") == 1
+        assert found.count("Out of date since 2001-09-0") == 1
         assert "&lt;b&gt;Stale file handle" in found
 
 
