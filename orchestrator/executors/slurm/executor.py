@@ -35,7 +35,7 @@ class SlurmExecutor:
         asked = [sbatch_options(start.job, profile(start), start.run, start.after)]
         if start.missing:
             asked.insert(0, data_options(start.job, profile(start), start.run, start.missing))
-        return "\n".join(f"requesting from {start.where}: {' '.join(_shown(options))}" for options in asked)
+        return "\n".join(f"asking {start.where} for: {' '.join(_shown(options))}" for options in asked)
 
     def render(self, start: Start) -> Scripts:
         job, cluster, place = start.job, profile(start), start.place
