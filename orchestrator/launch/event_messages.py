@@ -51,7 +51,7 @@ _Value = TypeVar("_Value")
 _MOST_EVIDENCE = 12
 _NEWS = {
     "started": "that it had started",
-    "requeued": "that it was requeued",
+    "requeued": "that it went back into the queue",
     "completed": "that it had completed",
     "failed": "that it had failed",
     "stopped": "that it had stopped",
@@ -161,7 +161,7 @@ def _exited(event: Exited) -> str:
 def _requeued(event: Requeued) -> str:
     without = f", without {compact_nodelist(event.exclude)}" if event.exclude else ""
     later = f", in {time_span(event.delay)}" if event.delay else ""
-    how = "restarted by its launcher" if event.by == BY_LAUNCHER else f"requeued by {event.by}"
+    how = "started again by its launcher" if event.by == BY_LAUNCHER else f"requeued by {event.by}"
     return f"{how}: {cause_of(str(event.cause)).sentence}{later}{without}"
 
 
@@ -209,7 +209,7 @@ def _written(event: CheckpointSaved | Exported) -> str:
 def _withdrawn(event: Withdrawn) -> str:
     if event.launch_id is not None:
         return f"kept from its next start by {_known(event.by)}"
-    return f"job {_known(event.job_id)} was removed from the queue by {_known(event.by)}"
+    return f"job {_known(event.job_id)} was taken out of the queue by {_known(event.by)}"
 
 
 def _of(template: str) -> Callable[[Event], str]:
@@ -220,7 +220,7 @@ def _of(template: str) -> Callable[[Event], str]:
 SENTENCES: dict[type[Event], tuple[Group, Callable[[Any], str]]] = {
     Created: ("start", _created),
     Imported: ("start", _imported),
-    Reshaped: ("start", _of("checkpoint {iteration} rewritten for this layout, from {source}")),
+    Reshaped: ("start", _of("checkpoint {iteration} written anew for this layout, from {source}")),
     Launched: ("start", _launched),
     Started: ("start", _started),
     Pretrained: ("start", _pretrained),
@@ -246,7 +246,7 @@ SENTENCES: dict[type[Event], tuple[Group, Callable[[Any], str]]] = {
     ExportStopped: ("checkpoint", _of("the export of checkpoint {iteration} was interrupted")),
     EvaluationSkipped: (
         "other",
-        _of("the evaluation at iteration {iteration} was left to the next start because of a stop"),
+        _of("the evaluation at iteration {iteration} was left to the next start: a stop came"),
     ),
     StepSkipped: ("trouble", _of("skipped step {iteration}: {reason}")),
     Hang: ("trouble", _of("no progress for {seconds:.0f} s at iteration {iteration}")),

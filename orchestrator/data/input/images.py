@@ -64,7 +64,7 @@ def _check_sides(sides: tuple[int, int], size: int, most: float) -> None:
     width, height = sides
     if width * height > most:
         raise ValueError(
-            f"{width} x {height} are more than the {most:.0f} pixels that an image may have: make it smaller"
+            f"{width} x {height} exceed the limit of {most:.0f} pixels per image: make it smaller"
         )
     if min(width, height) < 1 or max(width, height) > _LONGEST * min(width, height):
         raise ValueError(

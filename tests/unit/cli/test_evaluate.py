@@ -82,7 +82,7 @@ ABSOLUTE = {"position_embedding_type": "learned_absolute"}
         (
             {"files": {"race": ["t"]}},
             fine_tuned(["t"]),
-            "run a/b was fine-tuned on MNLI, and --race needs one that was fine-tuned on RACE",
+            "run a/b was fine-tuned on MNLI, but --race needs one that was fine-tuned on RACE",
         ),
         ({"files": {"text": ["t"]}, "seq_length": 65}, job(ABSOLUTE), "--seq-length 65 is more than the 64 positions"),
         ({"files": {"text": ["t"]}, "overlapping_eval": 65}, job(), "--overlapping-eval 65 is more than the 64 tokens"),

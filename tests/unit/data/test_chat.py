@@ -325,8 +325,8 @@ def test_workers_and_shards_change_nothing(tokenize: Tokenize, tmp_path: Path) -
 
 WRONG = {
     "[]": "not a JSON object but a list",
-    '{"text": "x"}': "not a conversation; keys: text; known are .*messages.*completion.*Alpaca.*Dolly.*question",
-    '{"messages": null, "prompt": "x"}': "not a conversation; keys: messages, prompt; known are",
+    '{"text": "x"}': "not a conversation; keys: text; known: .*messages.*completion.*Alpaca.*Dolly.*question",
+    '{"messages": null, "prompt": "x"}': "not a conversation; keys: messages, prompt; known: ",
     '{"instruction": "x", "output": 1}': "output is not text but a number",
     '{"instruction": "x", "input": ["y"], "output": "z"}': "input is not text but a list",
     '{"instruction": "x", "history": ["y"], "output": "z"}': "field 'history' is not a list of pairs",

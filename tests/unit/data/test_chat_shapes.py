@@ -335,5 +335,5 @@ def test_any_text_has_the_mask_of_transformers(bpe: Path, pairs: list[tuple[str,
 def test_a_shape_that_nobody_knows_is_named_with_its_line(tokenize: Tokenize, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"instruction": "a", "output": "b"}\n\n{"theirs": "a", "mine": "b"}\n')
-    with pytest.raises(UserError, match=r"pairs\.jsonl:3: not a conversation; keys: theirs, mine; known are .*Dolly"):
+    with pytest.raises(UserError, match=r"pairs\.jsonl:3: not a conversation; keys: theirs, mine; known: .*Dolly"):
         tokenize(path, append_eod=False, chat=True)

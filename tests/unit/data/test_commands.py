@@ -37,7 +37,7 @@ def test_from_text_to_shown_documents(
     assert main([*train, "300"]) == 0
     few = capfd.readouterr().out
     assert main([*train, "260", "--overwrite"]) == 0
-    assert " of the 300 requested: each word of the text already is one; use more text for more tokens\n" in few
+    assert " of the 300 requested: each word of the text is a token already; more text gives more\n" in few
     assert capfd.readouterr().out == "wrote t.json: 260 tokens\n"
     arguments = ["--tokenizer-type", "huggingface", "--tokenizer-path", "t.json", "--append-eod", "--workers", "1"]
     assert main(["data", "tokenize", "x.jsonl", "--output-prefix", "out/x", *arguments]) == 0

@@ -164,7 +164,7 @@ def test_files_that_are_no_images(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     for path, reason in {
         torn: r"torn\.jpg cannot be read: .*truncated",
-        text: r"text\.jpg is not supported; supported are JPEG, PNG, WEBP, GIF, BMP and TIFF are",
+        text: r"text\.jpg is not supported; supported are JPEG, PNG, WEBP, GIF, BMP and TIFF",
         empty: r"empty\.png is not supported",
         fifo: r"fifo\.jpg cannot be read: it is not a file",
         tmp_path: "cannot be read: Is a directory",
@@ -213,7 +213,7 @@ def test_no_program_is_started_for_an_image(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
     for name in ("image.eps", "image.jpg"):
         noise(60, 60).save(tmp_path / name, "eps")
-        with pytest.raises(UserError, match="is not supported; supported are JPEG, PNG, WEBP, GIF, BMP and TIFF are"):
+        with pytest.raises(UserError, match="is not supported; supported are JPEG, PNG, WEBP, GIF, BMP and TIFF"):
             pixels(tmp_path / name, 28)
     assert not started.exists()
 

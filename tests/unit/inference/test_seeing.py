@@ -248,7 +248,7 @@ def test_a_server_reads_images_in_conversations(
         for content, message in [
             ([image("https://example.org/cat.png")], "part 0: URLs are not fetched; send the image itself"),
             ([image("data:image/png;base64,?")], "part 0: its image is not base64"),
-            ([image(as_url(huge))], "8000 x 5001 exceed the limit of 40000000 pixels that an image may have"),
+            ([image(as_url(huge))], "8000 x 5001 exceed the limit of 40000000 pixels per image"),
             ([image("data:image/png;base64,aGk=")], "the image is not supported; supported are JPEG, PNG"),
             ([image(sent)] * 5, "5 images take 80 tokens; a prompt has at most 64"),
             ([{"type": "input_audio"}], "part 0: expects"),

@@ -149,7 +149,7 @@ def test_a_conversation_that_its_template_makes_too_much_of_is_refused(server: S
         ({"prompt": "\ud800"}, 400, "holds half of a surrogate pair"),
         ({"prompt": "x", "\ud800": 1}, 400, "holds half of a surrogate pair"),
         ({"prompt": ["x", "y", "z"], "n": 2}, 400, "6 texts or beams"),
-        ({"prompt": "x", "n": 5}, 400, "5 texts or beams are requested at once; at most 4 are made"),
+        ({"prompt": "x", "n": 5}, 400, "5 texts or beams are requested at once; at most 4 are allowed"),
         ({"prompt": "x", "num_beams": 5, "temperature": 0}, 400, "5 texts or beams"),
         ({"prompt": "x", "model": "gpt-5"}, 404, "there is no model gpt-5; this is writer"),
         (

@@ -390,7 +390,7 @@ def test_a_run_that_is_taken_out_of_the_queue_is_told_of(
     until(lambda: len(notified(run)) == 1)
     [body] = hook.received
     where = " at iteration 5 of 20" if has_trained else ""
-    first = f"tiny/{run.run_id} was cancelled{where}: removed from the queue by orchestrator cancel"
+    first = f"tiny/{run.run_id} was cancelled{where}: taken out of the queue by orchestrator cancel"
     assert body["text"].splitlines()[0] == first
     facts = body["run"]
     assert (body["occasion"], facts["state"], facts["job_id"], facts["seconds"]) == ("stopped", "cancelled", "7", None)

@@ -1,4 +1,4 @@
-"""A run here that was restarted by its launcher: after which ends, how often, and what is told of it meanwhile."""
+"""A run here that was started again by its launcher: after which ends, how often, and what is told of it meanwhile."""
 
 from __future__ import annotations
 
