@@ -31,7 +31,7 @@ class MalformedRecord:
     path: str
     line: int | None
     reason: str
-    way_out: str = "Mend it"
+    way_out: str = "Fix it"
     """What to do about it, other than to leave it out."""
 
     def __str__(self) -> str:

@@ -63,9 +63,7 @@ def _check_sides(sides: tuple[int, int], size: int, most: float) -> None:
     """Raises ValueError for an image that would take much memory, before it takes any."""
     width, height = sides
     if width * height > most:
-        raise ValueError(
-            f"{width} x {height} exceed the limit of {most:.0f} pixels per image: make it smaller"
-        )
+        raise ValueError(f"{width} x {height} exceed the limit of {most:.0f} pixels per image: make it smaller")
     if min(width, height) < 1 or max(width, height) > _LONGEST * min(width, height):
         raise ValueError(
             f"it has {width} x {height} pixels: it is too long and narrow to scale to {size}; crop it until its "

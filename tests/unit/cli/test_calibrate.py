@@ -264,7 +264,7 @@ def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path:
         (("--from", "runs/short/run"), "has no step time at its full batch size after its first 2 steps"),
         (("--from", "runs/eight/run"), "run eight/run computed its products in FP8, but efficiencies are for bf16"),
         (("--from", "runs/strange/run"), "no datasheet of NVIDIA Z1 is known: name the closest GPU with --base"),
-        (("--base", "H1O0"), "no datasheet of H1O0 is known here"),
+        (("--base", "H1O0"), "no datasheet of H1O0 is known"),
         (("--cpu", "--base", "H100"), "the CPU is measured, but --base H100 is a GPU: leave out --base"),
         (("--from", "runs/slow/run", "--base", "H100"), "the CPU is measured, but --base H100 is a GPU"),
         (("--from", "runs/one/run", "--gpu-name", "taken"), "is the profile of another GPU, A100"),

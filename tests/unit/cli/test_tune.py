@@ -333,7 +333,7 @@ def test_a_cluster_says_what_its_machines_have(orchestrator: Orchestrator, large
     assert {each["layout"]["parallelism"]["tensor_model_parallel_size"] for each in found["top"]} <= {1, 2, 4}
     said = orchestrator("tune", large, "--gpus", "32", "--cluster", "alps")
     assert said.code == 2
-    assert "8 nodes are requested, but partition gpu of alps gives at most 4" in said.err
+    assert "8 nodes are requested, but partition gpu of alps allows at most 4" in said.err
 
 
 @pytest.mark.parametrize(("gib", "counts"), [(155, False), (157, True)])

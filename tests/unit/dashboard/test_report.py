@@ -223,8 +223,8 @@ def test_runs_in_which_little_can_be_read(tmp_path: Path) -> None:
     [
         (["nonsense"], "there is no run nonsense"),
         (["here", "-o", "report.txt"], "a report is .html or .md"),
-        (["here", "-o", "there.md"], "is there already"),
-        (["here", "-o", "no/where.html"], "is no folder"),
+        (["here", "-o", "there.md"], "already exists"),
+        (["here", "-o", "no/where.html"], "does not exist"),
         (["here", "-o", "x.md", "--light"], "--light is for HTML"),
         (["here", "--note", "a", "--note-file", "b"], "have the same purpose"),
         (["here", "--note-file", "missing.md"], "missing.md cannot be read"),

@@ -369,7 +369,7 @@ WRONG = {
     '{"messages": [{"role": "assistant", "content": "x"}], "videos": ["a.mp4"]}': "'videos'",
     '{"messages": [{"role": "assistant", "content": "x", "train": false}]}': "no turn .* counts in the loss",
     '{"messages": [{"role": "assistant", "content": "x", "train": "no"}]}': r'messages\[0\] has train "no": write 1',
-    '{"messages": [{"role": "user", "content": "x", "train": true}]}': r"messages\[0\] has train true, and nothing",
+    '{"messages": [{"role": "user", "content": "x", "train": true}]}': r"messages\[0\] has train true, but only",
     '{"messages": [{"role": "assistant", "content": "x", "train": true, "weight": 0}]}': "train, which differ",
     '{"messages": [{"role": "assistant", "content": "x", "train_detail": [{}]}]}': r"messages\[0\] has 'train_detail'",
     '{"messages": [{"role": "assistant", "content": "x", "mask": 1}]}': r"messages\[0\] has 'mask' \(1\)",

@@ -114,7 +114,7 @@ WRONG = {
     "web": (talk("<image>", image="HTTPS://x.org/a.jpg"), "image is a URL .* images are read from files"),
     "data": (
         talk([{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAUA"}}]),
-        r"messages\[0\].content\[0\].image_url.url is a URL \(data:image/png;base64,iVBORw0KGgoAAAANSU\), and",
+        r"messages\[0\].content\[0\].image_url.url is a URL \(data:image/png;base64,iVBORw0KGgoAAAANSU\), but",
     ),
     "no url": (talk([{"type": "image_url", "image_url": {}}]), "url is not the path of an image but null"),
     "two paths": (talk([{"type": "image", "path": "a", "url": "b"}]), r"content\[0\] has path and url: write one"),

@@ -186,7 +186,7 @@ class TestRefusals:
     ) -> None:
         prefix = tokenize(corpus, tokenizer_type="huggingface", tokenizer_path=str(bpe))
         manifest_path(prefix).unlink()
-        with pytest.raises(DataError, match=r"contains token id 399, but the vocabulary has 261 tokens"):
+        with pytest.raises(DataError, match=r"holds token id 399, but the vocabulary has 261 tokens"):
             build(DataSpec(blend=[{"path": str(prefix)}]), tmp_path / "cache")
 
     def test_cache_that_cannot_be_written(self, prefix: Path, tmp_path: Path) -> None:

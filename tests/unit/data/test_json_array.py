@@ -49,10 +49,10 @@ def test_any_array_is_its_elements(array: list[Any], indent: int | None, ascii_o
 @pytest.mark.parametrize(
     ("content", "line", "reason"),
     [
-        (b'[{"a": 1}\n{"a": 2}]', 2, "{ where , or ] is wanted"),
+        (b'[{"a": 1}\n{"a": 2}]', 2, "{ where , or ] is expected"),
         (b'[{"a": 1},\n{"a" 2}]', 2, "not valid JSON"),
         (b'[{"a": 1},\n{"a": "x', 2, "not valid JSON in the value that begins here: Unterminated string"),
-        (b'[{"a": 1}', 1, "its end where , or ] is wanted"),
+        (b'[{"a": 1}', 1, "its end where , or ] is expected"),
         (b'[{"a": 1}]\n\n{"a": 1}', 3, "a JSON array ends before this"),
         (b'[{"a": 1},\n{"a": "\xff"}]', 1, "not UTF-8"),
         (b'[{"a": 1},\n' + b"[" * 9999, 2, "nested too deeply"),

@@ -105,4 +105,4 @@ def test_what_is_said_of_a_folder_that_is_somebody_elses(
 
     let_nothing_be_written(monkeypatch)
     assert message(tmp_path).endswith("it is not writable")
-    assert message(tmp_path / "not" / "yet").endswith(f"it does not exist, and {tmp_path} be written to")
+    assert message(tmp_path / "not" / "yet").endswith(f"it does not exist, and {tmp_path} is not writable")
