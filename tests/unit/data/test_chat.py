@@ -117,7 +117,7 @@ def test_a_template_that_rewrites_what_came_before_is_told_of() -> None:
     )
     template = JinjaTemplate("forgetful", forgetful, {})
     assert said(template(messages(TALK[1:3]))) == ["Me.<end>"]
-    with pytest.raises(ValueError, match=r"assistant's turn 1 otherwise.*\{% generation %\}"):
+    with pytest.raises(ValueError, match=r"assistant's turn 1 differently.*\{% generation %\}"):
         template(messages(TALK[1:]))
 
 
@@ -429,7 +429,7 @@ def test_a_job_makes_its_conversations(chats: Path, tmp_path: Path) -> None:
     assert read_index(loss_mask_prefix(tmp_path / "made")).tokens == manifest.tokens
     assert prepare(data, 1, lambda line: None) == []
     for template, trouble in {
-        "plain": "was made with the chat template chatml, and data.chat.template is plain: make it anew",
+        "plain": "was made with the chat template chatml, and data.chat.template is plain: make it again",
         "mine.jinja": "was made with the chat template chatml, and data.chat.template is mine.jinja",
         None: "",
     }.items():
