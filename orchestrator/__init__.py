@@ -1,7 +1,7 @@
 """Train transformers from one YAML spec: jobs, their plans, and their runs.
 
-Public is what `__all__` names, and of it what docs/how-to/python.md and docs/how-to/plugins.md list. Every other module
-and name is private, also without an underscore, and may change from version to version.
+The public interface is what `__all__` names, with the attributes and methods that docs/how-to/python.md lists. Every
+other module and name is private, even without an underscore, and may change in any version.
 """
 
 from __future__ import annotations

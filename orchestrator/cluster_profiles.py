@@ -74,7 +74,7 @@ def read_profile(path: Path, *, found_by_name: bool = True) -> LoadedDocument[Cl
     """
     loaded = load_document(path, PROFILE)
     if found_by_name and loaded.value.name != path.stem:
-        message = f"this profile is found as {path.stem}, by its file, and calls itself {loaded.value.name}"
+        message = f"this profile's file is named {path.stem}, but its name is {loaded.value.name}"
         hint = f"write name: {path.stem}, or rename the file to {loaded.value.name}{SUFFIX}"
         raise SpecError(problems=[loaded.places.placed(Problem(message, ("name",), hint, code="profile_name"))])
     return loaded

@@ -57,7 +57,7 @@ def refused(group: str, name: str, options: Mapping[str, Any]) -> str | None:
         getattr(plugin, "Options", dict if not options else _takes_none)(**options)
     except Exception as error:  # a ValueError of pydantic's, a TypeError of a dataclass's
         said = " ".join(str(error).split()) or type(error).__name__
-        return f"{described(group, name)} does not take these options: {said}"
+        return f"{described(group, name)} does not accept these options: {said}"
     return None
 
 

@@ -117,8 +117,8 @@ def spec_of(commit: Commit) -> Path:
     run = run_of(commit.path)
     if run is None:
         raise UserError(
-            f"{commit.path} does not say what it holds: it has no {JOB_FILE}, as checkpoints of earlier versions have "
-            "none, and it lies in no run; put it back into the checkpoints folder of its run"
+            f"{commit.path} does not describe its model: it has no {JOB_FILE}, like checkpoints of earlier versions, "
+            "and is not in a run; move it back into the checkpoints folder of its run"
         )
     return run.resolved()
 

@@ -93,7 +93,7 @@ def reason_of(error: BaseException) -> str:
     """Why a pickle could not be read, in a few words."""
     named = _NAMED.search(str(error))
     if named is not None:
-        return f"it names {named[1]}, which no weights are made of"
+        return f"it names {named[1]}, which weights never contain"
     if (failed := _FAILED.search(str(error))) is not None:
         return failed[1].strip()
     lines = str(error).splitlines()
@@ -160,7 +160,7 @@ def _reading_files_by_name(read_data: Any) -> Any:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name not in _KNOWN.get(module, ()):
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no weights are made of")
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which weights never contain")
         return super().find_class(module, name)
 
 
@@ -195,7 +195,7 @@ class _StateUnpickler(pickle.Unpickler):
         if (recipe := _recipe(module, name)) is not None:
             return recipe
         if name not in _OF_STATES.get(module, ()):
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no weights are made of")
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which weights never contain")
         return super().find_class(module, name)
 
 
@@ -215,5 +215,5 @@ def _storage(content: bytes) -> Any:
 
 def _member(owner: Any, name: str) -> Any:
     if not (isinstance(owner, enum.EnumMeta) and name in owner.__members__):
-        raise pickle.UnpicklingError("it names builtins.getattr, which no weights are made of")
+        raise pickle.UnpicklingError("it names builtins.getattr, which weights never contain")
     return owner.__members__[name]

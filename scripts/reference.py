@@ -77,7 +77,7 @@ def gpu_page() -> str:
     intro = (
         "One YAML file describes one calibrated GPU: `gpus/NAME.yaml` in a project, or\n"
         "`~/.config/orchestrator/gpus/NAME.yaml`. `orchestrator calibrate` writes one;\n"
-        "[how to use it](../how-to/measure.md#calibrate-a-gpu). Unknown keys are refused."
+        "[how to use it](../how-to/plan.md#calibrate-a-gpu). Unknown keys are refused."
     )
     return document_page("The GPU profile", intro, GpuProfile)
 
@@ -90,7 +90,7 @@ def constants_page() -> str:
         "data sheets: `orchestrator/planning/hardware/fitted_constants.json`. Two numbers are of the forward and of\n"
         'the backward pass. "Counted" are reads, writes and kernels of the code that is named, "assumed" what nobody\n'
         "measured. `calibrate` measures those of `efficiency` on your GPU;\n"
-        "[how](../how-to/measure.md#calibrate-a-gpu).\n"
+        "[how](../how-to/plan.md#calibrate-a-gpu).\n"
     ]
     for group, subjects in entries().items():
         for subject, found in subjects.items():

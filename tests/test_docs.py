@@ -33,7 +33,7 @@ ANCHOR = re.compile(r"\]\(([^)#:]*)#([^)]+)\)")
 FENCED = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"(?:^|`|\$ )(?:\.venv/bin/)?orchestrator ([a-z][^`\n]*)", re.MULTILINE)
 TEST = re.compile(r"`(?:tests/)?(?:[\w/]+/)?(test_\w+)(?:\.py)?[`\[ ]")
-FEATURES = ("bert-and-t5", "fine-tune", "models", "parallelism", "performance", "training")
+FEATURES = ("fine-tune", "models", "parallelism", "performance", "training")
 """Pages of what can be trained, and how: each names the tests that show it."""
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
 

@@ -110,7 +110,7 @@ def _bound_by_host(plan: Plan, forecast: Forecast) -> list[tuple[str, str]]:
     share = forecast.time.parts["host"] / forecast.time.step_seconds
     if share < WAITING:
         return _near_the_hosts_limit(forecast)
-    waits = f"{share:.0%} of a step the GPU waits for it to start kernels"
+    waits = f"{share:.0%} of a step the GPU waits for it to launch kernels"
     refused = GRAPHS if plan.job.runtime.cuda_graphs is False else None
     field = next((name for name, _ in obstacles(plan.job)), refused)
     graphs = [] if field is None else [f"{field} rules out a CUDA graph, which would spare it"]
@@ -125,8 +125,8 @@ def _near_the_hosts_limit(forecast: Forecast) -> list[tuple[str, str]]:
     return [
         (
             "host",
-            f"where it is half as fast as planned, as many are, a step takes {slow / planned - 1:.0%} more: "
-            "orchestrator calibrate measures yours, and larger micro-batches ask less of it",
+            f"on a host half as fast as planned, which is common, a step takes {slow / planned - 1:.0%} more: "
+            "orchestrator calibrate measures yours; larger micro-batches need less host time",
         )
     ]
 

@@ -106,8 +106,8 @@ def _nothing_fits(task: TuningTask, found: SearchResult) -> str:
     needs, has = memory_size(found.miss.memory.device_bytes), memory_size(limit)
     nearest = f"the leanest, {layout_words(found.miss.layout)}, needs {needs} on a GPU that has {has}"
     count = enough(task.space, task.estimates, task.per_node)
-    way = f"{count} GPUs would do: --gpus {count}" if count else "no number of GPUs was found that would do"
+    way = f"{count} GPUs are enough: --gpus {count}" if count else "no number of GPUs was found on which it fits"
     if found.miss.memory.device_bytes <= limit:
-        nearest += f", and more than {NEARLY:.0%} is too much to count on"
-        way += "; --measure tells whether it fits"
+        nearest += f", and more than {NEARLY:.0%} is too close to the limit"
+        way += "; --measure shows whether it fits"
     return f"{job.name} does not fit {where} in any layout: {nearest}\n      {way}"

@@ -41,7 +41,7 @@ class MeasurementRequest:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What came of it."""
+    """Results."""
 
     run: RunDir
     job: JobSpec

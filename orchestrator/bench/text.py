@@ -92,7 +92,7 @@ def after_the_parts(report: Report) -> list[str]:
     lines.append(f"the profiled step was {_beside(profile['seconds'] / report.step_seconds)} than the median")
     if profile["classified"] < 1:
         names = ", ".join(_short(each["name"]) for each in profile["unclassified"][:_FEW])
-        lines.append(f"{1 - profile['classified']:.1%} of the kernels' time is of unknown kernels: {names}")
+        lines.append(f"{1 - profile['classified']:.1%} of the kernels' time belongs to unknown kernels: {names}")
     worst = report.largest_loss
     if worst is not None:
         lines.append(f"largest loss: {worst.name}, {_ms(worst.lost)} ms above its roofline")
@@ -165,7 +165,7 @@ def page(report: Report, resolved: str, command: str) -> str:
         lines += ["", f"## {title}", *_markdown(table)] if table else []
     lines += ["", "## Setup", *_markdown([["", ""], *([name, f"{value}"] for name, value in _setup(report))])]
     lines += ["", f"FLOPs: {result['formula']}; {result['flops_per_step']:.6g} in a step over all ranks.", ""]
-    lines += ["The job as it was measured, what is not set left out:", "", *_sections(json.loads(resolved)), ""]
+    lines += ["The measured job, without fields that are not set:", "", *_sections(json.loads(resolved)), ""]
     return "\n".join(lines)
 
 

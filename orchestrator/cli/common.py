@@ -16,7 +16,9 @@ from orchestrator.run_directory.rundir import RUNS_DIR_VARIABLE
 
 JobFiles = Annotated[
     list[Path],
-    typer.Argument(metavar="JOB.yaml...", help="Job spec; of several files, a later one wins.", show_default=False),
+    typer.Argument(
+        metavar="JOB.yaml...", help="Job spec; of several files, later ones override earlier ones.", show_default=False
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -26,14 +28,14 @@ Overrides = Annotated[
 ]
 RunName = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="Run id, the start of one, a job's name (the run started last) or a path."),
+    typer.Argument(metavar="RUN", help="Run id or its beginning, a job's name (the run started last), or a path."),
 ]
 RunsDir = Annotated[
     Path | None,
     typer.Option(
         "--runs-dir",
         metavar="DIR",
-        help=f"Folder of the runs; ${RUNS_DIR_VARIABLE} or `runs` here by default.",
+        help=f"Folder of the runs; by default ${RUNS_DIR_VARIABLE} or `runs` in the current directory.",
         show_default=False,
     ),
 ]

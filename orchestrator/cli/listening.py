@@ -12,11 +12,13 @@ from orchestrator.http.listening import TOKEN_VARIABLE
 
 _LEAST_TOKEN = 16
 
-Host = Annotated[str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+Host = Annotated[
+    str, typer.Option("--host", help="Address to listen on; any other than this machine's own needs a token.")
+]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 selects a free one.")]
 Token = Annotated[
     str | None,
-    typer.Option("--token", envvar=TOKEN_VARIABLE, help="What callers must show (Authorization: Bearer TOKEN)."),
+    typer.Option("--token", envvar=TOKEN_VARIABLE, help="Token that clients must send (Authorization: Bearer TOKEN)."),
 ]
 
 

@@ -102,7 +102,7 @@ COMMANDS = (
     Entry("checkpoint", "checkpoint", PARTS, "List, verify, export and import checkpoints."),
     Entry("evaluate", "evaluate", PARTS, "Measure a checkpoint: perplexity, LAMBADA, MNLI, RACE, lm-eval's tasks."),
     Entry("generate", "generate", PARTS, "Generate text from a checkpoint."),
-    Entry("serve", "serve", PARTS, "Answer HTTP requests with the model of a checkpoint."),
+    Entry("serve", "serve", PARTS, "Serve the model of a checkpoint over HTTP."),
 )
 
 

@@ -23,7 +23,7 @@ JobOutput = Annotated[
 def check_printed(output: Path, as_json: bool) -> None:
     """Raises UserError where both the output and a JSON document would be printed."""
     if output == PRINTED and as_json:
-        raise UserError("-o - and --json would both print on standard output: leave one of them out")
+        raise UserError("-o - and --json would both print on standard output: leave out one of them")
 
 
 def refuse_printed(param: typer.CallbackParam, value: Path | None) -> Path | None:

@@ -22,9 +22,9 @@ from orchestrator.run_directory.exits.causes import Exit
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec
 
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start it in the background and return at once.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Start in the background and return at once.")]
 FromScratch = Annotated[
-    bool, typer.Option("--from-scratch", help="Begin at iteration 0 although the run was started before.")
+    bool, typer.Option("--from-scratch", help="Begin at iteration 0, even if the run was started before.")
 ]
 
 

@@ -71,7 +71,7 @@ def main() -> int:
         place = arguments.target if "target" in arguments else arguments.checkpoint
         said = f"{error.strerror or error}: {error.filename or place}"
         if is_full_disk(error):
-            said = f"no room for {place} ({error.strerror}); nothing of it was left behind"
+            said = f"no room for {place} ({error.strerror}); nothing was left behind"
         print(json.dumps({"error": said, "exit_code": 1}))
         return 1
     print(json.dumps(answer))

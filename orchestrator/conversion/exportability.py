@@ -31,7 +31,7 @@ def export_problems(job: JobSpec) -> Iterator[Problem]:
     try:
         family_of_job(job)
     except UserError as error:
-        hint = "leave checkpoint.export out; the checkpoints themselves are written all the same"
+        hint = "leave checkpoint.export out; the checkpoints themselves are still written"
         yield Problem(f"cannot be done: {error}", ("checkpoint.export",), hint, code=NOT_EXPORTABLE)
 
 

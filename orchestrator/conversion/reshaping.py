@@ -1,8 +1,7 @@
 """A checkpoint written anew for another layout, a tensor at a time, on one process.
 
-What is stored has no layout: every tensor is whole, in parts that any rank may read from. What a layout changes is how
-large these parts are. Written for it, each rank finds its own parts as single pieces and reads nothing else.
-"""
+What is stored has no layout: every tensor is complete, in parts that any rank may read from. What a layout changes is
+how large these parts are. Written for it, each rank finds its own parts as single pieces and reads nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder that appears under its name when it is whole, and that one process at a time makes."""
+"""A folder that appears under its name when it is complete, and that one process at a time makes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def drafted(target: Path) -> Iterator[Path]:
 def require_free(target: Path) -> None:
     """Raises UserError where something is already."""
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise UserError(f"{target} exists already: name a folder that is not there")
+        raise UserError(f"{target} already exists: name another folder")
 
 
 def require_room(target: Path, needed: int, leave_free: int = 0) -> None:

@@ -49,7 +49,7 @@ def _refusal(settings: Settings, request: Request) -> Response | None:
         return PlainTextResponse("the Host header names no server\n", status_code=400)
     if settings.hosts is not None and host not in settings.hosts:
         # A page elsewhere may have its own name point here (DNS rebinding), and read what it likes.
-        text = f"this dashboard is not called {shorten(host)}: add it with --allow-host when it is\n"
+        text = f"this dashboard does not have the name {shorten(host)}: add it with --allow-host if it should\n"
         return PlainTextResponse(text, status_code=400)
     if settings.token is None or request.scope["path"] == "/health":
         return None
@@ -63,7 +63,7 @@ def _refusal(settings: Settings, request: Request) -> Response | None:
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     if _same(request.cookies.get(_cookie_of(settings.token), ""), settings.token) or _same(bearer, settings.token):
         return None
-    return PlainTextResponse("show the token that the dashboard printed: open its address with ?token=…\n", 401)
+    return PlainTextResponse("send the token that the dashboard printed: open its address with ?token=…\n", 401)
 
 
 def _own_address(request: Request, parameters: Sequence[tuple[str, str]]) -> str:
@@ -95,7 +95,7 @@ async def checked_form(settings: Settings, request: Request) -> dict[str, str]:
     where actions are not allowed.
     """
     if not settings.allows_actions:
-        raise HTTPException(403, "this dashboard only shows: start it with --allow-actions to act")
+        raise HTTPException(403, "this dashboard is read-only: start it with --allow-actions to allow actions")
     origin = request.headers.get("origin")
     if origin is not None and _netloc(origin) != request.headers.get("host"):
         raise HTTPException(403, "the form comes from another page")
@@ -106,7 +106,7 @@ async def checked_form(settings: Settings, request: Request) -> dict[str, str]:
             raise HTTPException(413, "the form is too long")
     fields = {key: values[-1] for key, values in parse_qs(bytes(body).decode(errors="replace")).items()}
     if not _same(fields.pop(FORM_MARK, ""), form_mark(settings)):
-        raise HTTPException(403, "the form is not of this dashboard, or it was started again since: reload the page")
+        raise HTTPException(403, "the form is not from this dashboard, or the dashboard was restarted: reload the page")
     return fields
 
 

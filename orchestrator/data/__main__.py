@@ -45,11 +45,13 @@ def run(command: str, request: Request, as_json: bool) -> int:
         try:
             return _tokenize(request, as_json) if isinstance(request, TokenizeRequest) else _prepare(request, as_json)
         except KeyboardInterrupt:
-            print("interrupted; finished shards are kept: run the same command again to go on", file=sys.stderr)
+            print("interrupted; finished shards are kept: run the same command again to continue", file=sys.stderr)
             return 130
     if isinstance(request, TrainTokenizerRequest):
         size, left_out = train_tokenizer(request)
-        fewer = f" of the {request.vocab_size} asked for: each word of the text is one; more text gives more"
+        fewer = (
+            f" of the {request.vocab_size} requested: each word of the text is a token already; more text gives more"
+        )
         text = f"wrote {request.output}: {size} tokens{fewer if size < request.vocab_size else ''}"
         others = [{"path": str(each.path), "reason": each.reason} for each in left_out]
         _print(as_json, text, output=str(request.output), vocab_size=size, left_out=others)
@@ -110,7 +112,7 @@ def _prepare(request: PrepareRequest, as_json: bool) -> int:
     for source, manifest in made:
         print(_wrote(Path(source.entry.path), manifest))
     if not made:
-        print(f"nothing to make: {'all data sets are there' if job.data.blend else 'the job names no data sets'}")
+        print(f"nothing to make: {'all data sets exist' if job.data.blend else 'the job names no data sets'}")
     return 0
 
 

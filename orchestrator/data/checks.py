@@ -156,7 +156,7 @@ def length_problems(
     if data.has_conversations and conversations_problem(part.path, header, vision) is not None:
         return  # which is a problem of the data set, not of its parts
     what = f"the {part.name} part of {part.path}"
-    way_out = "use more data, or another data.split"
+    way_out = "use more data or another data.split"
     if part.name != "train":
         way_out += f", or sources of its own (data.{part.name})"
     needed = family.least_sentences
@@ -173,7 +173,7 @@ def length_problems(
             )
         elif not found.kept:
             cuts = data.conversations.long_conversations == "truncate"
-            fate = "nothing that counts comes before the cut" if cuts else "long_conversations is drop"
+            fate = "nothing that counts is before the cut" if cuts else "long_conversations is drop"
             yield (
                 f"{what} has no conversation that fits: all {part.documents} are longer than model.seq_length + 1 = "
                 f"{sequence_length + 1} tokens, and {fate}; raise model.seq_length, or use other data"
@@ -186,8 +186,8 @@ def length_problems(
     elif needed and not _gives_samples(part, header, needed):
         sentences = "a sentence" if needed == 1 else f"{needed} sentences"
         yield (
-            f"{what} has no document of at least {sentences} and of none above {LONGEST_SENTENCE} tokens, of which "
-            f"{family.name} makes its samples; make it anew with `data tokenize --split-sentences`"
+            f"{what} has no document of at least {sentences} and of none above {LONGEST_SENTENCE} tokens, from which "
+            f"{family.name} makes its samples; make it again with `data tokenize --split-sentences`"
         )
 
 
@@ -198,7 +198,7 @@ def _gives_samples(part: Part, header: IndexHeader, needed: int) -> bool:
             file.seek(HEADER.size + header.sequences * 12 + document * 8)
             first, last = array("q", file.read(16))
             if not 0 <= first <= last <= header.sequences:
-                raise damaged(file.name, f"its document {document} is that of the sequences {first} to {last}")
+                raise damaged(file.name, f"its document {document} consists of the sequences {first} to {last}")
             file.seek(HEADER.size + first * 4)
             sentences = array("i", file.read((last - first) * 4))
             is_passed_over = len(sentences) > 1 and max(sentences) > LONGEST_SENTENCE
@@ -241,7 +241,7 @@ def mask_problem(path: str, header: IndexHeader) -> str | None:
         return None
     what = "has no mask" if mask is None else "does not belong to the mask"
     return (
-        f"{path} {what} of what the assistant says, {prefix}.bin and .idx: make it with "
+        f"{path} {what} of the assistant's turns, {prefix}.bin and .idx: make it with "
         "`orchestrator data tokenize --chat`, copy the mask with it, or leave data.chat out of the job"
     )
 

@@ -64,17 +64,17 @@ Excludes = Annotated[
     typer.Option("--exclude", metavar="PATTERN", help="Files and folders of directories to leave out; repeatable."),
 ]
 TxtDocuments = Annotated[TextDocuments, typer.Option("--txt-documents", help="What one document of a .txt file is.")]
-OnErrorOption = Annotated[OnError, typer.Option("--on-error", help="What to do about a record that cannot be read.")]
+OnErrorOption = Annotated[OnError, typer.Option("--on-error", help="What to do if a record cannot be read.")]
 Workers = Annotated[
     int | None, typer.Option("--workers", min=1, help="Processes; one per core by default.", show_default=False)
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what exists.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 TypeOption = Annotated[
     TokenizerType | None,
     typer.Option(
         "--tokenizer-type",
-        help="Kind of tokenizer; told from --tokenizer-path, byte_level without one.",
+        help="Kind of tokenizer; by default it follows from --tokenizer-path, or is byte_level without one.",
         show_default=False,
     ),
 ]
@@ -95,18 +95,18 @@ CaseOption = Annotated[
     bool | None,
     typer.Option(
         "--tokenizer-lower-case/--tokenizer-keep-case",
-        help="wordpiece: whether the text is lower-cased; where no word of the vocabulary has an upper-case letter by "
-        "default.",
+        help="wordpiece: whether to lower-case the text; by default if no entry of the vocabulary has an upper-case "
+        "letter.",
         show_default=False,
     ),
 ]
 AppendEod = Annotated[bool, typer.Option("--append-eod", help="End each document with the end-of-document token.")]
 SplitSentences = Annotated[
-    bool, typer.Option("--split-sentences", help="Make each sentence a sequence, as BERT and T5 need it.")
+    bool, typer.Option("--split-sentences", help="Make each sentence a sequence, for BERT and T5.")
 ]
 Chat = Annotated[
     bool,
-    typer.Option("--chat", help="Read each line as a conversation; only what the assistant says counts in the loss."),
+    typer.Option("--chat", help="Read each line as a conversation; only the assistant's turns count in the loss."),
 ]
 ChatTemplate = Annotated[
     str | None,
@@ -122,7 +122,8 @@ ChatDate = Annotated[
     typer.Option(
         "--chat-date",
         metavar="YYYY-MM-DD",
-        help="With --chat: the day that a chat template takes for today; that on which the work begins by default.",
+        help="With --chat: the date that a chat template takes as today; by default the day on which tokenization "
+        "starts.",
         show_default=False,
     ),
 ]
@@ -132,7 +133,7 @@ ImageSize = Annotated[
         "--image-size",
         metavar="PIXELS",
         min=1,
-        help="With --chat: read images, and scale and cut them to squares of that side.",
+        help="With --chat: read images, scaled and cropped to squares of this size.",
         show_default=False,
     ),
 ]
@@ -142,14 +143,14 @@ PatchSize = Annotated[
         "--patch-size",
         metavar="PIXELS",
         min=1,
-        help="With --image-size: side of the patches of an image, each of which is a token; 14 by default.",
+        help="With --image-size: side of an image's patches, each of which is a token; 14 by default.",
         show_default=False,
     ),
 ]
 ShardSize = Annotated[
     int,
     typer.Option(
-        "--shard-size", metavar="MB", min=1, help="MB of text, and of pixels, after which work is kept for good."
+        "--shard-size", metavar="MB", min=1, help="MB of text, and of pixels, after which finished work is stored."
     ),
 ]
 
@@ -177,7 +178,7 @@ def _add_tokenize(app: typer.Typer, run: Run) -> None:
     @app.command(
         "tokenize",
         help="Turn text into an indexed data set: PREFIX.bin, PREFIX.idx and PREFIX.manifest.json.\n\n"
-        "After a kill, the same command goes on from the last finished shard.",
+        "After a kill, the same command continues from the last finished shard.",
         epilog="Example: orchestrator data tokenize corpus.jsonl --output-prefix data/corpus "
         "--tokenizer-type huggingface --tokenizer-path tokenizer.json --append-eod",
     )
@@ -237,8 +238,8 @@ def _add_tokenize(app: typer.Typer, run: Run) -> None:
 def _add_prepare(app: typer.Typer, run: Run) -> None:
     @app.command(
         "prepare",
-        help="Make the data sets of a job that are not there from the text that its spec names.\n\n"
-        "After a kill, the same command goes on from the last finished shard.",
+        help="Make the missing data sets of a job from the text that its spec names.\n\n"
+        "After a kill, the same command continues from the last finished shard.",
         epilog="Example: orchestrator data prepare job.yaml",
     )
     def prepare(
@@ -265,7 +266,7 @@ def _add_train_tokenizer(app: typer.Typer, run: Run) -> None:
     def train_tokenizer(
         inputs: Inputs,
         output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The tokenizer.json to write.")],
-        vocab_size: Annotated[int, typer.Option("--vocab-size", min=257, help="Tokens at most.")] = 32000,
+        vocab_size: Annotated[int, typer.Option("--vocab-size", min=257, help="Maximum number of tokens.")] = 32000,
         json_key: JsonKeys = None,
         glob: Globs = None,
         exclude: Excludes = None,
@@ -297,12 +298,14 @@ def _add_inspect(app: typer.Typer, run: Run) -> None:
                 "--show",
                 metavar="N",
                 min=0,
-                help="Decode the first N documents; of conversations, what counts stands between ⟦ and ⟧.",
+                help="Decode the first N documents; in conversations, counted tokens are between ⟦ and ⟧.",
             ),
         ] = 0,
         tokenizer_type: Annotated[
             TokenizerType | None,
-            typer.Option("--tokenizer-type", help="To decode with; the manifest's by default.", show_default=False),
+            typer.Option(
+                "--tokenizer-type", help="Tokenizer to decode with; the manifest's by default.", show_default=False
+            ),
         ] = None,
         tokenizer_path: PathOption = None,
         tokenizer_merges: MergesOption = None,
@@ -325,7 +328,7 @@ def _type(kind: str | None, path: str | None, merges: str | None) -> str | None:
             raise UserError(f"--tokenizer-path {path} does not exist{looked_for(Path(path))}")
         if kind is None:
             raise UserError(
-                f"--tokenizer-path {path}: its name does not tell what kind of tokenizer it is; say it with "
+                f"--tokenizer-path {path}: its name does not show the kind of tokenizer; name it with "
                 f"--tokenizer-type: {TYPES_BY_PATH}"
             )
     if kind == "byte_level" and path is not None:
@@ -358,7 +361,9 @@ def _text(
 def _check_case(lower_case: bool | None, kind: str) -> None:
     if lower_case is not None and kind != "wordpiece":
         option = "--tokenizer-lower-case" if lower_case else "--tokenizer-keep-case"
-        raise UserError(f"{option} is for wordpiece, and the tokenizer is {kind}, whose files say it: leave it out")
+        raise UserError(
+            f"{option} is for wordpiece, but the tokenizer is {kind}, whose files determine it: leave it out"
+        )
 
 
 def _refuse_with_chat(json_key: list[str] | None, append_eod: bool, split_sentences: bool) -> None:
@@ -376,7 +381,7 @@ def _check_date(chat: bool, chat_date: str | None) -> None:
     if chat_date is None:
         return
     if not chat:
-        raise UserError("--chat-date is what chat templates take for today: add --chat, or leave it out")
+        raise UserError("--chat-date is the date for chat templates: add --chat, or leave it out")
     try:
         check_day(chat_date)
     except ValueError as error:

@@ -67,9 +67,10 @@ def index_damage(prefix: Path) -> str | None:
         if found == manifest.index_crc32:
             return None
         return _misfit(header) or (
-            f"{path} is damaged or another's: its CRC-32 is {found:08x}, and that of {manifest_path(prefix)} is "
-            f"{manifest.index_crc32:08x}. Tokenize again or copy both anew, or remove the manifest if another tool "
-            "made the data since"
+            f"{path} is damaged or belongs to other data: its CRC-32 is {found:08x}, and that of "
+            f"{manifest_path(prefix)} is "
+            f"{manifest.index_crc32:08x}. Tokenize again or copy both again, or remove the manifest if another tool "
+            "has since made the data"
         )
     except DataError as error:
         return str(error)

@@ -50,7 +50,7 @@ def print_description(prefix: Path, as_json: bool) -> None:
         }
         if manifest.counted_tokens is not None:
             part = manifest.counted_tokens / max(header.tokens, 1)
-            lines["counted tokens"] = f"{manifest.counted_tokens} ({part:.1%}): what the assistant says"
+            lines["counted tokens"] = f"{manifest.counted_tokens} ({part:.1%}): the assistant's turns"
             day = manifest.options.get("chat_date")
             lines["chat template"] = str(manifest.options.get("chat_template")) + f", on {day}" * (day is not None)
             del lines["ends documents"], lines["sequences"]

@@ -32,7 +32,8 @@ def first_documents(request: ShowRequest) -> Iterator[str]:
     ids = np.fromfile(bin_path(request.prefix), dtype=header.dtype, count=int(ends[-1]))
     if len(ids) and int(ids.max()) >= tokenizer.vocab_size:
         raise UserError(
-            f"{request.prefix} holds token id {int(ids.max())}, the tokenizer has {tokenizer.vocab_size} tokens: "
+            f"{request.prefix} contains token id {int(ids.max())}, but the tokenizer has {tokenizer.vocab_size} "
+            f"tokens: "
             "it was made with another one (choose with --tokenizer-type and --tokenizer-path)"
         )
     mask, patches = _mask(request, header, len(ids)), _patches(request)
@@ -90,5 +91,5 @@ def _tokenizer(request: ShowRequest) -> Tokenizer:
         }
         return load_tokenizer(TokenizerSpec.model_validate(chosen))
     if manifest is None:
-        raise UserError(f"{request.prefix} has no manifest: say which tokenizer made it with --tokenizer-type")
+        raise UserError(f"{request.prefix} has no manifest: name its tokenizer with --tokenizer-type")
     return load_tokenizer(manifest.tokenizer)

@@ -49,7 +49,7 @@ class Source(NamedTuple):
     def note(self) -> str | None:
         """What a person should know of it; None when it is there and fits."""
         if self.is_to_be_made:
-            return f"{self.entry.path} is not there yet; it is made first, from {', '.join(self.entry.text or ())}"
+            return f"{self.entry.path} does not exist yet; it is made first, from {', '.join(self.entry.text or ())}"
         return self.trouble
 
 
@@ -132,7 +132,7 @@ def _look(entry: BlendEntry, written: Container[str], *, may_be_made: bool) -> t
             return None, str(error)
     absent = [path for path in entry.text if path not in written and not Path(path).exists()]
     if absent:
-        return None, f"no indexed data set at {prefix}, nor the text that it is made from: {', '.join(absent)}"
+        return None, f"no indexed data set at {prefix}, nor the text to make it from: {', '.join(absent)}"
     if not may_be_made:
         return None, (
             f"no indexed data set at {prefix}, and data.prepare is never: "
@@ -140,8 +140,8 @@ def _look(entry: BlendEntry, written: Container[str], *, may_be_made: bool) -> t
         )
     if bin_path(prefix).exists() and not partial_path(prefix).exists():
         return None, (
-            f"{bin_path(prefix)} is there without {idx_path(prefix)}: copy its index beside it, "
-            "or remove it to have both made from text"
+            f"{bin_path(prefix)} exists without {idx_path(prefix)}: copy its index next to it, or remove it to make "
+            "both from text"
         )
     return None, None
 
@@ -215,25 +215,26 @@ def _otherwise_made(
     made_on = manifest.options.get("chat_date")
     if chat is not None and None not in (chat.date, made_on) and chat.date != made_on:
         return (
-            f"{entry.path} was made with {made_on} as today's date, and data.chat.date is {chat.date}: make it anew at "
-            "another path, or leave date out"
+            f"{entry.path} was made with {made_on} as today's date, and data.chat.date is {chat.date}: make it again "
+            f"at "
+            "another path, or leave out date"
         )
     if chat is not None and (made := _other_template(manifest, chat)) is not None:
         return (
             f"{entry.path} was made with the chat template {made}, and data.chat.template is {chat.template}: "
-            "make it anew at another path, or leave template out"
+            "make it again at another path, or leave out template"
         )
     if manifest.counted_tokens is not None and chat is None:
         return (
-            f"{entry.path} holds conversations, and the job would train on all of their text: write `chat: {{}}` in "
-            "data, or make it anew at another path without --chat"
+            f"{entry.path} contains conversations, but the job would train on all of their text: write `chat: {{}}` in "
+            "data, or make it again at another path without --chat"
         )
     if (manifest.sentences is not None) == sentences:
         return None
     holds, reads, way = ("whole documents", "sentences", "with") if sentences else ("sentences", "documents", "without")
     return (
-        f"{entry.path} holds {holds}, and the job's model reads {reads}: "
-        f"make it anew at another path, {way} --split-sentences"
+        f"{entry.path} holds {holds}, but the job's model reads {reads}: make it again at another path, {way} "
+        f"--split-sentences"
     )
 
 

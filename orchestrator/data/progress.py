@@ -47,7 +47,7 @@ class Display:
         self._text_before, self._tokens_before = progress.text_bytes, _tokens(progress)
         if progress.disk_bytes:
             done = f"{progress.disk_bytes / 1e6:.1f} of {total / 1e6:.1f} MB"
-            print(f"going on from the last finished shard: {done} were done before", file=sys.stderr, flush=True)
+            print(f"continuing from the last finished shard: {done} were done before", file=sys.stderr, flush=True)
         if self._bar:
             self._bar.add_task("tokenizing", total=max(total, 1), completed=progress.disk_bytes, rates="")
 

@@ -38,7 +38,7 @@ class TextRequest:
     txt_documents: TextDocuments = "file"
     """What one document of a .txt file is."""
     on_error: OnError = "fail"
-    """What to do about a record that cannot be read."""
+    """What to do if a record cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TokenizeRequest(TextRequest):
     split_sentences: bool = False
     """Make each sentence a sequence, for BERT and T5."""
     chat: bool = False
-    """Read each line as a conversation, and write a mask of what the assistant says beside its tokens."""
+    """Read each line as a conversation, and write a mask of the assistant's turns beside its tokens."""
     chat_template: str | None = None
     """chatml, plain, vicuna, or a file with a Jinja template; None for the tokenizer's own."""
     chat_date: str | None = None

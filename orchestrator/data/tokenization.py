@@ -137,7 +137,7 @@ def _about_conversations(manifest: Manifest) -> list[str]:
     if manifest.shortened_conversations:
         found.append(
             f"in {manifest.shortened_conversations} of {manifest.documents} conversations the chat template leaves out "
-            "part of what the assistant says, such as its reasoning once other turns follow, and those turns count "
+            "part of the assistant's turns, such as its reasoning once other turns follow, and those turns count "
             'without it. To learn each as it was said, write a line that ends with it, with "weight": 0 on the '
             "assistant's turns before"
         )
@@ -277,6 +277,6 @@ def _printable(path: object) -> str:
 
 def _nothing_found(manifest: Manifest, what: str) -> str:
     return (
-        f"the input holds no {what}: {manifest.empty_documents} empty documents, "
+        f"the input has no {what}: {manifest.empty_documents} empty documents, "
         f"{manifest.skipped_records} skipped records. Nothing was written"
     )

@@ -23,7 +23,7 @@ from orchestrator.errors import JobError, OrchestratorError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_KEPT = "Finished shards are kept: run the same command again, with fewer --workers if memory was short"
+_KEPT = "Finished shards are kept: run the same command again, with fewer --workers if memory ran out"
 
 
 def available_cores() -> int:
@@ -92,7 +92,8 @@ class _Worker(Generic[Item, Result]):
         except (EOFError, OSError) as error:
             self.process.join()
             raise JobError(
-                f"a worker process died (exit code {self.process.exitcode}; -9 is often a lack of memory) at what "
+                f"a worker process died (exit code {self.process.exitcode}; -9 is often a lack of memory) in the "
+                f"record that "
                 f"begins at {place(item)}. {_KEPT}"
             ) from error
         if isinstance(answer, MemoryError):
@@ -103,7 +104,7 @@ class _Worker(Generic[Item, Result]):
 
 
 def _no_memory(place: str) -> str:
-    return f"what begins at {place} needs more memory than there is. {_KEPT}"
+    return f"the record that begins at {place} needs more memory than is available. {_KEPT}"
 
 
 def _start(build: Callable[[], Callable[[Item], Result]]) -> _Worker[Item, Result]:

@@ -82,7 +82,7 @@ class Harness:
         if not Path(spec).is_file() and spec not in own.all_tasks:
             own = TaskManager(include_path=folders)  # with all that the harness brings, which takes its time
             if spec not in own.all_tasks:
-                raise UserError(f"--lm-eval {spec}: there is no such task here, and no such YAML file")
+                raise UserError(f"--lm-eval {spec}: there is no such task, and no such YAML file")
         loaded = own.load([spec])
         for task in loaded["tasks"].values():
             _set_fewshot(task, options["num_fewshot"])

@@ -205,7 +205,7 @@ ReferringText = Annotated[str, After(_check_references)]
 
 def _check_word(text: str) -> str:
     if not text or any(character.isspace() for character in text):
-        raise ValueError("expects one word, without blanks")
+        raise ValueError("expects one word, without spaces")
     return _check_no_references(text)
 
 
@@ -283,7 +283,7 @@ _PLUGIN = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 
 def _check_plugin(text: str) -> str:
     if _PLUGIN.fullmatch(text) is None:
-        raise ValueError("the name of an entry point has letters, digits, - and _ alone")
+        raise ValueError("the name of an entry point has only letters, digits, - and _")
     return text
 
 

@@ -82,4 +82,4 @@ def why_unread(kind: str) -> str:
     """What of files of a kind that `data_kind` found: why they are not read from folders, and what to do about it."""
     if kind.startswith(_ARCHIVES):
         return "cannot be read: unpack them"
-    return "are not read from folders unasked: choose them with --glob, or convert them"
+    return "are not read from folders by default: choose them with --glob, or convert them"

@@ -72,10 +72,10 @@ def folder_tree(root: Path, wanted: Callable[[Path], bool] = lambda path: True) 
 
 def _why_known(folder: Path, known: Path) -> str:
     where = "back to" if known in folder.parents else "to"
-    return f"it leads {where} {known}, which is read already"
+    return f"it leads {where} {known}, which has already been read"
 
 
 def _why_not_a_file(path: Path) -> str:
     if not path.is_symlink():
         return "it is neither a file nor a folder, or cannot be reached"
-    return f"this link leads to {os.readlink(path)}, which is not there, is no file, or cannot be reached"
+    return f"this link leads to {os.readlink(path)}, which does not exist, is not a file, or cannot be reached"

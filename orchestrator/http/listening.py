@@ -21,5 +21,5 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         why = str(error.strerror or error).partition(" (while ")[0]  # Python names the address once more
-        hint = "; name another with --port, or 0 for a free one" if error.errno == errno.EADDRINUSE else ""
+        hint = "; choose another one with --port, or 0 for a free one" if error.errno == errno.EADDRINUSE else ""
         raise UserError(f"cannot listen on {host}, port {port}: {why}{hint}") from error

@@ -98,10 +98,12 @@ def _pixels(image: Image, size: int) -> Pixels:
     if not isinstance(image, np.ndarray):
         if not isinstance(image, str | Path | bytes):
             kind = f"{type(image).__module__}.{type(image).__name__}"
-            raise UserError(f"a {kind} is no image here: give a file, what is in one, or uint8 [3, {size}, {size}]")
+            raise UserError(f"a {kind} is not an image: give a file, its content, or uint8 [3, {size}, {size}]")
         return pixels(Path(image) if isinstance(image, str) else image, size)
     if image.shape != (3, size, size) or image.dtype != np.uint8:
-        raise UserError(f"an array of {image.dtype}, {list(image.shape)}, is no image: give uint8, [3, {size}, {size}]")
+        raise UserError(
+            f"an array of {image.dtype}, {list(image.shape)}, is not an image: give uint8, [3, {size}, {size}]"
+        )
     return image
 
 

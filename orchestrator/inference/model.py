@@ -170,7 +170,7 @@ class Model:
         shows: bool,
     ) -> Iterator[TextDelta]:
         if batch_size < 1:
-            raise UserError(f"batch_size {batch_size}: one prompt at least is worked on at a time")
+            raise UserError(f"batch_size {batch_size}: it must be at least 1")
         requests = self.requests(prompts, options, images)
         used = self.ends if ends is None else tuple(token_ids(ends, "ends"))
         if not all(0 <= end < self.vocab_size for end in used):
@@ -216,10 +216,10 @@ class Model:
             tokens = [self.tokenizer.eod]  # what stands before a document in training
         tokens, images = seen(tokens, given, self.job.model.vision, self._patch, f"prompt {number}")
         if not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
-            raise UserError(f"prompt {number} has ids that the vocabulary of {self.vocab_size} tokens has not")
+            raise UserError(f"prompt {number} has ids outside the vocabulary of {self.vocab_size} tokens")
         self._check_length(tokens, options, images)
         if options.stop and self._tokenizer_if_any is None:
-            raise UserError("stop: without a tokenizer there is no text to find a stop string in")
+            raise UserError("stop: without a tokenizer there is no text to search for a stop string")
         return Request(number, tokens, options, images)
 
     def _encoded(self, number: int, prompt: str) -> list[int]:
@@ -286,7 +286,7 @@ class Model:
     def _passes(self) -> ModelRunner:
         if self._family.no_generation is not None:
             able = " and ".join(family.name for family in FAMILIES.values() if family.no_generation is None)
-            raise UserError(f"a {self._family.name} writes no text: generation is there for architectures {able}")
+            raise UserError(f"a {self._family.name} cannot generate text: generation supports architectures {able}")
         if not self._family.is_encoder_decoder:
             return DecoderRunner(self.network)
         start = decoder_start(self.tokenizer)
@@ -357,7 +357,7 @@ class Model:
 
     def _check(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
         if not self._family.is_decoder_only:
-            raise UserError(f"a {self._family.name} has no next token: this is there for decoders")
+            raise UserError(f"a {self._family.name} has no next token: this is for decoders")
         self._check_lists(tokens, least, unread)
 
     def _check_lists(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
@@ -365,14 +365,14 @@ class Model:
             raise UserError("no tokens were given")
         for number, row in enumerate(tokens):
             if len(row) < least:
-                raise UserError(f"list {number} has {len(row)} tokens; {least} at least are needed")
+                raise UserError(f"list {number} has {len(row)} tokens; at least {least} are needed")
             if self.longest is not None and len(row) - unread > self.longest:
                 raise UserError(
                     f"list {number} has {len(row)} tokens, but the model has learned {self.longest} positions: shorten "
                     f"it to {self.longest + unread} tokens at most"
                 )
             if not 0 <= min(row) <= max(row) < self.vocab_size:
-                raise UserError(f"list {number} has ids that the vocabulary of {self.vocab_size} tokens has not")
+                raise UserError(f"list {number} has ids outside the vocabulary of {self.vocab_size} tokens")
 
 
 def _lists(tokens: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -401,7 +401,7 @@ def load(
     """
     weights = open_weights(Path(which).absolute())
     if weights.run is None and iteration is not None:
-        raise UserError(f"{which} is one checkpoint: an iteration goes with a run, whose checkpoint it chooses")
+        raise UserError(f"{which} is one checkpoint: an iteration selects a checkpoint of a run")
     job = _laid_out(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)

@@ -34,9 +34,9 @@ def against_graphs(job: JobSpec, layers: Layers, machine: Machine, estimates: Es
     for field, reason in obstacles(job):
         return f"{field}: {reason}"
     if not estimates.faster_with_graphs(job, layers):
-        return f"{machine.name} does not wait for the host"
+        return f"{machine.name} would not wait for the host"
     if estimates.fit(with_graphs(job, True), layers) != "fits":
-        return f"they leave too little of the memory of {machine.name}"
+        return f"they leave too little memory on {machine.name}"
     return None
 
 

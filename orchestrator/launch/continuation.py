@@ -62,7 +62,7 @@ def find_continuation(
         if spec.config_hash == wanted:
             return Continuation(run, job)
         others.append((run, spec))
-    or_else = "start another run, at iteration 0, with --new"
+    or_else = "start another run at iteration 0 with --new"
     refuse_lost_spec(job, runs_dir, or_else)
     found = _of_another_spec(others, job, written, from_scratch=from_scratch)
     if not found:
@@ -158,5 +158,5 @@ def _refuse_unreadable(name: str, runs_dir: Path, or_else: str) -> None:
             raise UserError(
                 f"run {run.name}/{run.run_id} has checkpoints up to iteration {checkpoints[-1].iteration}, and its "
                 f"spec cannot be compared with this job: {str(error).splitlines()[0]}.\n"
-                f"      Put that file back to continue it, or {or_else}."
+                f"      Restore that file to continue it, or {or_else}."
             ) from error

@@ -162,7 +162,7 @@ def _exited(event: Exited) -> str:
 def _requeued(event: Requeued) -> str:
     without = f", without {compact_nodelist(event.exclude)}" if event.exclude else ""
     later = f", in {time_span(event.delay)}" if event.delay else ""
-    how = "started again by its launcher" if event.by == BY_LAUNCHER else f"back in the queue by {event.by}"
+    how = "started again by its launcher" if event.by == BY_LAUNCHER else f"requeued by {event.by}"
     return f"{how}: {cause_of(str(event.cause)).sentence}{later}{without}"
 
 

@@ -41,7 +41,7 @@ def _in_file(path: Path) -> list[str]:
             content = file.read(_MOST_BYTES + 1)
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"launch.hosts_file: {path} cannot be read: {why}") from error
     if len(content) > _MOST_BYTES:
         raise UserError(f"launch.hosts_file: {path} is larger than 1 MiB: it has one host on each line")
@@ -52,5 +52,5 @@ def _in_file(path: Path) -> list[str]:
             try:
                 hosts.append(check_host(words[0]))
             except ValueError as error:
-                raise UserError(f"{path}:{number}: {words[0]!r} is no host: {error}") from error
+                raise UserError(f"{path}:{number}: {words[0]!r} is not a host: {error}") from error
     return hosts

@@ -9,7 +9,7 @@ from orchestrator.files.stored_files import MOST_BYTES, NotStoredError, lines_fr
 from orchestrator.run_directory.exits.classification import log_files
 from orchestrator.run_directory.rundir import RunDir
 
-_TOO_LONG = "(a line of some megabytes is left out)"
+_TOO_LONG = "(a line of several megabytes is left out)"
 
 
 class LineTail:

@@ -52,15 +52,15 @@ def decide(launch: LaunchSpec, end: Exit, events: EventLog) -> Decision:
     if end.cause in ("completed", "stopped", "cancelled"):
         return Decision(False, "nothing is left to do" if end.cause == "completed" else "a person asked for it")
     if end.cause == "requeued":
-        return Decision(False, "SLURM has put it back into the queue")
+        return Decision(False, "SLURM requeued it")
     actions = {**DEFAULT_ACTIONS, **{str(cause): action for cause, action in launch.on_failure.items()}}
     action = actions.get(end.cause, "stop")
     if action == "stop":
-        return Decision(False, f"after {end.cause} a run stays where it is (launch.on_failure)")
+        return Decision(False, f"after {end.cause} a run is not restarted (launch.on_failure)")
     mine = events.since_submission()
     requeues = len(mine.all(Requeued))
     if requeues >= launch.max_requeues:
-        return Decision(False, f"it was started again {requeues} times (launch.max_requeues)")
+        return Decision(False, f"it was restarted {requeues} times (launch.max_requeues)")
     if end.cause in NO_FAILURE:
         return Decision(True, end.cause)
     failures = failures_without_progress(mine)

@@ -66,7 +66,7 @@ def find_run(text: str, runs_dir: Path) -> RunDir:
     except FileNotFoundError:  # of a run that nothing has been done with
         return run
     except OSError as error:
-        who = "let its owner allow you to read it" if isinstance(error, PermissionError) else "put that file right"
+        who = "ask its owner for permission to read it" if isinstance(error, PermissionError) else "put that file right"
         raise UserError(
             f"run {run.name}/{run.run_id} cannot be read: {run.events_file}: {error.strerror}; {who}"
         ) from error
@@ -109,7 +109,7 @@ def specs_named(
 
 def passed_over(run: RunDir, error: UserError) -> str:
     """What to say of a run whose spec cannot be read."""
-    return f"run {run.name}/{run.run_id} is passed over: {str(error).splitlines()[0]}"
+    return f"run {run.name}/{run.run_id} is skipped: {str(error).splitlines()[0]}"
 
 
 def next_run_dir(job: JobSpec, runs_dir: Path) -> RunDir:
@@ -152,7 +152,7 @@ def run_to_continue(
     """
     run = find_same(job, runs_dir, warn)
     if run is None:
-        refuse_lost_spec(job, runs_dir, "start another run, at iteration 0, with --new")
+        refuse_lost_spec(job, runs_dir, "start another run at iteration 0 with --new")
     return run
 
 
@@ -173,7 +173,7 @@ def refuse_lost_spec(job: JobSpec, runs_dir: Path, or_else: str) -> None:
             raise UserError(
                 f"{run.path} began with this very spec and has checkpoints up to iteration "
                 f"{checkpoints[-1].iteration}, but its spec cannot be read: {why}.\n"
-                f"      Put that file back to continue it, or {or_else}."
+                f"      Restore that file to continue it, or {or_else}."
             ) from error
 
 
@@ -343,10 +343,10 @@ def _umask() -> int:
 
 def _not_found(text: str, runs: list[RunDir], runs_dir: Path) -> str:
     is_folder = os.path.isdir(text)
-    lacks = f"{text} is a folder, but no run: it has no resolved.json"
+    lacks = f"{text} is a folder, but not a run: it has no resolved.json"
     if not runs:
         said = f"{lacks}.\n      {runs_dir}" if is_folder else f"there is no run {text}: {runs_dir}"
-        return f"{said} holds no runs.\n      Say where they are with --runs-dir or ${RUNS_DIR_VARIABLE}."
+        return f"{said} contains no runs.\n      Name their folder with --runs-dir or ${RUNS_DIR_VARIABLE}."
     if any(membership_of(run).get("sweep") == text for run in runs):
         status = f"orchestrator sweep status {named_in_command(text, runs_dir)}"
         return f"{text} is a sweep, and each cell of it a run: `{status}` lists them"

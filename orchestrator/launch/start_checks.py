@@ -95,8 +95,8 @@ def _refuse_other_machines(job: JobSpec) -> None:
     if job.launch.nodes > 1 and not (os.environ.get("MASTER_ADDR") and os.environ.get("NODE_RANK") == "0"):
         raise UserError(
             f"this job runs on {job.launch.nodes} machines: start it on the first one, with MASTER_ADDR set to that "
-            "machine's address and NODE_RANK to 0; it then says what to start on the others. With launch.executor: ssh "
-            "and launch.hosts it is started on all of them"
+            "machine's address and NODE_RANK to 0; it then prints what to start on the others. With launch.executor: "
+            "ssh and launch.hosts it starts on all of them"
         )
 
 
@@ -144,7 +144,7 @@ def refuse_imported(run: RunDir) -> None:
     """Raises UserError for a run that holds weights from elsewhere, and nothing to go on from."""
     if run.events().imported_from is not None:
         raise UserError(
-            f"run {run.run_id} was imported: it holds weights and no optimizer, and does not train itself.\n"
+            f"run {run.run_id} was imported: it holds weights and no optimizer, and cannot be resumed.\n"
             f"      Start another job from it, with checkpoint.pretrained: {run.path}"
         )
 
@@ -167,7 +167,7 @@ def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
     """Raises UserError when a start would end where its ranks look for a checkpoint: what is known is said before."""
     if not from_scratch and begins_anew(run, run.events()):
         raise UserError(
-            f"run {run.run_id} was started before and has no checkpoint to go on from; "
-            "nothing was started or changed.\n"
+            f"run {run.run_id} was started before and has no checkpoint to continue from; nothing was started or "
+            "changed.\n"
             "      To begin again at iteration 0, add --from-scratch."
         )

@@ -93,7 +93,7 @@ _SHOWN: tuple[tuple[str, str, Callable[[float], str], str], ...] = (
     ("train/loss", "loss", "{:.4f}".format, ""),
     ("validation/loss", "validation", "{:.4f}".format, ""),
     ("train/grad_norm", "grad norm", "{:.3g}".format, ""),
-    ("throughput/tokens_per_second", "", partial(short_count, digits=3), " tokens/s in all"),
+    ("throughput/tokens_per_second", "", partial(short_count, digits=3), " tokens/s total"),
     ("throughput/tflops_per_gpu", "", "{:.3g}".format, " TFLOP/s per {processor}"),
 )
 

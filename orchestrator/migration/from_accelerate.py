@@ -82,7 +82,7 @@ _NO_EFFECT = {
         ("machine_rank", "main_process_ip", "main_process_port", "rdzv_backend", "same_network", "gpu_ids"),
         "the launcher sets it for each process",
     ),
-    **dict.fromkeys(("debug", "enable_cpu_affinity", "numa_affinity"), "the runtime says for itself how it runs"),
+    **dict.fromkeys(("debug", "enable_cpu_affinity", "numa_affinity"), "the runtime determines how it runs"),
     "megatron_lm_config.megatron_lm_gradient_accumulation_steps": "micro-batches are the accumulation",
 }
 _EMPTY: tuple[Any, ...] = (None, {}, [], "", "no", False)
@@ -105,7 +105,7 @@ def migrate_accelerate(text: str, source: str, preset: str | None = None) -> Mig
         raise SpecError(problems=parsed.problems)
     document = _plain(parsed.root)
     if not isinstance(document, dict) or not isinstance(document.get(_SECTION), dict):
-        raise UserError(f"{source} holds no {_SECTION}: it is no configuration of Accelerate with Megatron-LM")
+        raise UserError(f"{source} has no {_SECTION}: it is not a configuration of Accelerate with Megatron-LM")
     migration = Migration(source)
     migration.values["name"] = name_of_file(source) or "migrated"
     inner = {f"{_SECTION}.{key}": value for key, value in document.pop(_SECTION).items()}

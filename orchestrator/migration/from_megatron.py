@@ -107,7 +107,7 @@ def migrate_words(words: Sequence[str], source: str, *, without: Sequence[str] =
     values: list[Value] = [(word,) for word in words]
     command = _wanted(values)
     if command is None:
-        raise UserError(f"{source}: these are no flags of a training: {' '.join(words)[:200]}")
+        raise UserError(f"{source}: these are not flags of a training: {' '.join(words)[:200]}")
     migration = migrate_command(command, source, launcher_options(command.launcher), without)
     migration.values.setdefault("name", "migrated")
     return migration
@@ -148,7 +148,7 @@ def _chosen(script: Script, source: str, which: int | None) -> StartedCommand:
         found = [replace(found[0], words=words)]  # lines of flags without a command are one
     if not found:
         raise UserError(
-            f"{source} starts no training that can be seen: no command with a program such as pretrain_gpt.py and its "
+            f"{source} starts no recognisable training: no command with a program such as pretrain_gpt.py and its "
             "flags, and no variable that holds flags. If it starts another script, migrate that one"
         )
     if which is None and len(found) > 1:
@@ -196,7 +196,7 @@ def _taken(variables: Variables) -> list[str]:
         where = f"argument {name} is" if name.isdigit() else f"{name} is"
         notes.append(f"{where} taken from the script's default: {value or 'nothing'} (--set-var {name}=VALUE)")
     for name in sorted(name for name in variables.empty - variables.defaults.keys() if not OWNED.fullmatch(name)):
-        notes.append(f"${name} is taken as empty in a condition: nothing sets it (--set-var {name}=VALUE)")
+        notes.append(f"${name} is assumed to be empty in a condition: nothing sets it (--set-var {name}=VALUE)")
     return notes
 
 
@@ -229,7 +229,7 @@ def migrate_command(
     ]
     migration.accounts += [FlagOutcome("no_effect", flag.shown, reason="--without leaves it out") for flag in left_out]
     migration.notes += [f"{flag.shown} is left out on purpose (--without)" for flag in left_out]
-    again = "it is given again later, and the last one counts"
+    again = "it is repeated later, and the last one counts"
     migration.accounts += [FlagOutcome("no_effect", flag.shown, reason=again) for flag in line.repeated]
     migration.accounts += [FlagOutcome("no_effect", flag.shown, reason="another flag says it") for flag in replaced]
     for stray in line.strays:
@@ -237,7 +237,7 @@ def migrate_command(
     read_launch(migration, started_by)
     note_processes(gathering)
     if command.family is None and command.program:
-        migration.notes.append(f"{command.program} is taken for GPT's: its name does not say what it trains")
+        migration.notes.append(f"{command.program} is assumed to train a GPT: its name does not show the model")
     elif family.model is None:
         migration.refused = (
             f"{command.family_told_by} trains a {family.name} model, and this version has "
@@ -327,7 +327,7 @@ def _read_unsupported(given: GivenFlags, name: str) -> None:
         return
     found = unsupported_flag(name)
     if found is None:
-        reason = HINTS.get(name) or f"not a flag that is known here: {_hint(name)}"
+        reason = HINTS.get(name) or f"not a known flag: {_hint(name)}"
         given.settle(name, "no_counterpart", OPENS.get(name), reason=reason)
         if name in OPENS:
             given.require(OPENS[name], f"{flag.shown} ({reason})")
@@ -337,7 +337,7 @@ def _read_unsupported(given: GivenFlags, name: str) -> None:
         return
     asks_for_nothing = [shown(word) for word in flag.words] in [[value] for value in HARMLESS_VALUES.get(name, ())]
     if found.effect == "none" or asks_for_nothing:
-        given.no_effect(name, "this value asks for nothing" if asks_for_nothing else found.reason)
+        given.no_effect(name, "this value has no effect" if asks_for_nothing else found.reason)
     elif found.effect == "aside":
         given.not_supported(name, found.reason)
     elif (idle := why_idle(name, given.get)) is not None:

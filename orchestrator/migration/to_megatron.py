@@ -148,7 +148,7 @@ def _write_launch(writer: FlagWriter) -> None:
     unsaid = sorted(set(job.launch.env) - set(_environment(job)))
     if unsaid:
         writer.unsaid_value(
-            "launch.env", f"{', '.join(unsaid)}: export what the environment says, and not what is written here"
+            "launch.env", f"{', '.join(unsaid)}: export the value from the environment, not the text shown here"
         )
 
 

@@ -24,7 +24,7 @@ def job_text(migration: Migration) -> str:
 
 
 def _head(migration: Migration) -> Iterator[str]:
-    yield f"# Migrated from {_line(migration.source)}. Beside each value stands what it comes from."
+    yield f"# Migrated from {_line(migration.source)}. The comment next to each value shows its origin."
     for outcome in LOUD:
         accounts = migration.of(outcome)
         if accounts:

@@ -116,7 +116,7 @@ def _cannot_multiply(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
     if plan.job.precision.fp8 is None or "fp8" in device.peak_flops or forecast.choice.is_assumed:
         return
     message = f"{device.name} does not multiply in FP8"
-    hint = "leave precision.fp8 out, or take a GPU of Ada's or Hopper's generation or later"
+    hint = "leave out precision.fp8, or use an Ada, Hopper or newer GPU"
     yield Problem(message, ("precision.fp8", "launch.gpu"), hint, code="gpu_without_fp8")
 
 
@@ -125,7 +125,7 @@ def _cannot_scale_blocks(plan: Plan, forecast: Forecast) -> Iterator[Problem]:
     device, fp8 = forecast.device, plan.job.precision.fp8
     if fp8 is None or fp8.recipe != "blockwise" or device.generation != "Ada" or forecast.choice.is_assumed:
         return
-    message = f"{device.name}, of Ada's generation, scales whole tensors only"
+    message = f"{device.name}, an Ada GPU, only supports scaling whole tensors"
     hint = "write delayed or tensorwise"
     yield Problem(message, ("precision.fp8.recipe", "launch.gpu"), hint, code="gpu_without_fp8_recipe")
 
@@ -181,7 +181,7 @@ def _tensor_groups_cross_nodes(plan: Plan, forecast: Forecast, cluster: ClusterS
         size = layout.world_size // layout.nodes
         gpus = f"{size} GPU{'s' if size > 1 else ''}"
         message = f"tensor-parallel groups of {layout.tensor_model_parallel_size} span machines of {gpus}: slow"
-        hint = f"a tensor-parallel size of at most {size} that divides it keeps them on one machine"
+        hint = f"a tensor-parallel size of at most {size} that divides it keeps groups on one machine"
         yield Problem(message, _LAYOUT, hint)
 
 
@@ -199,14 +199,14 @@ def _copies_to_the_host(plan: Plan, forecast: Forecast, cluster: ClusterSpec | N
     """A cluster's variables go over what a launch sets by itself, and the plan does not know them."""
     wanted, is_written = device_connections(plan.job), CONNECTIONS in plan.job.launch.env
     if cluster is not None and not is_written and cluster.env.get(CONNECTIONS) == "1" and wanted > 1:
-        message = f"{cluster.name} sets {CONNECTIONS}: 1, which holds up what is computed behind copies to the host"
+        message = f"{cluster.name} sets {CONNECTIONS}: 1, which delays computation queued behind copies to the host"
         hint = f"launch.env: {{{CONNECTIONS}: '{wanted}'}}"
         yield Problem(message, ("launch.env", "runtime.cpu_offloading_num_layers"), hint)
     share = forecast.time.parts["host_copies"] / forecast.time.step_seconds
     if share > LARGE_COPIES:
-        message = f"{share:.0%} of the step waits for activations on their way to the host's memory and back"
+        message = f"{share:.0%} of the step waits for activations that move to host memory and back"
         hint = (
-            "offload fewer layers, or recompute some instead of it: recompute_granularity: full, recompute_method: "
+            "offload fewer layers, or recompute some instead: recompute_granularity: full, recompute_method: "
             "block, recompute_num_layers: how many"
         )
         yield Problem(message, ("runtime.cpu_offloading_num_layers",), hint)
@@ -235,7 +235,7 @@ def _saved_at_the_end_only(plan: Plan, forecast: Forecast, cluster: ClusterSpec 
             f"save_interval {interval} is never reached in {steps} steps: the only checkpoint is the one at the end, "
             f"after {time_span(seconds)}"
         )
-        yield Problem(message, _SAVING, f"at most {max(1, steps // 2)} saves before the end, too")
+        yield Problem(message, _SAVING, f"at most {max(1, steps // 2)} saves before the end as well")
 
 
 def _end_in_time(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
@@ -253,7 +253,7 @@ def _end_in_time(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) ->
 def _arithmetic(plan: Plan, forecast: Forecast, cluster: ClusterSpec | None) -> Iterator[Problem]:
     dtype, device = plan.job.precision.dtype, forecast.device
     if dtype not in device.peak_flops:
-        message = f"{device.name} does not compute in {dtype}: it is planned for at the speed of fp32, without an MFU"
+        message = f"{device.name} does not support {dtype}: it is planned at the speed of fp32, without MFU"
         yield Problem(message, ("precision.dtype",), f"it computes in {', '.join(device.peak_flops)}")
 
 

@@ -75,7 +75,7 @@ def _check_masked_lm_tokens(job: JobSpec) -> None:
         return
     missing = missing_masked_lm_tokens(job.data.tokenizer)
     if missing:
-        message = f"BERT needs {', '.join(MASKED_LM_TOKENS.values())}, and the tokenizer has no {', '.join(missing)}"
+        message = f"BERT needs {', '.join(MASKED_LM_TOKENS.values())}, but the tokenizer has no {', '.join(missing)}"
         hint = "use a WordPiece vocabulary, or byte_level"
         paths = ("data.tokenizer.path", "data.tokenizer")
         raise SpecError(problems=[Problem(message, paths, hint, code="missing_tokens")])

@@ -73,11 +73,11 @@ def _look_at(saved: CheckpointEntry, folder: Path, left: int) -> int:
     saved.path = folder
     commit, _ = readable(lambda: read_commit(folder))
     if commit is None:
-        saved.condition, saved.note = "unfinished", "it has no commit marker that can be read, and is passed over"
+        saved.condition, saved.note = "unfinished", "it has no readable commit marker, and is skipped"
         return left
     _describe(saved, commit)
     if len(commit.files) > left:
-        saved.note = "its files were not looked at"
+        saved.note = "its files were not checked"
         return left
     problems, problem = readable(lambda: verify(folder, contents=False))
     wrong = [problem] if problem is not None else problems or []

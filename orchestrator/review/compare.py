@@ -59,7 +59,7 @@ MEASURES = (
     Measure("steps", "steps", None, "count"),
     Measure("tokens", "tokens seen", None, "count"),
     Measure("seconds", "first to last step", None, "seconds"),
-    Measure("tokens_per_second", "tokens/s in all", "max", "count"),
+    Measure("tokens_per_second", "tokens/s total", "max", "count"),
     Measure("mfu", "MFU", "max", "percent"),
     Measure("step_seconds", "step time", "min", "seconds"),
     Measure("peak_bytes", "peak memory", "min", "bytes"),

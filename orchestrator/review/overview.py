@@ -99,7 +99,7 @@ def parts_of_time(goodput: Goodput) -> list[tuple[str, float, float]]:
         "starting": goodput.startup_seconds,
         "steps that were undone": goodput.lost_seconds,
         "saving, evaluating, waiting": goodput.overhead_seconds,
-        "nobody asked it to run": goodput.idle_seconds,
+        "idle between launches": goodput.idle_seconds,
     }
     parts = [("steps that count", goodput.productive_seconds)]
     parts += sorted(rest.items(), key=lambda part: -part[1])

@@ -1,4 +1,4 @@
-"""What a person writes into the filter of the runs: `state:failed loss<3 -user:ann "a name"`. All parts must hold.
+"""What a person writes into the filter of the runs: `state:failed loss<3 -user:ann "a name"`. All parts must match.
 
 word  "some words"          anywhere in the name, the id, the sweep, the cell, the user, or why it ended
 state:failed  cause:nan     text: `:` holds, `=` is, `!=` is not; also name, id, user, sweep, cell
@@ -225,7 +225,7 @@ def _parsed(name: str, value: str, units: Mapping[str, float], what: str) -> flo
         return float(plain)
     match = _NUMBER.fullmatch(plain)
     if match is None or match.group(2) not in units:
-        raise QueryError(f"{_short(name)} wants {what}, not {_short(value) or 'nothing'}")
+        raise QueryError(f"{_short(name)} expects {what}, not {_short(value) or 'nothing'}")
     return float(match.group(1)) * units[match.group(2)]
 
 

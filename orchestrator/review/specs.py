@@ -68,7 +68,7 @@ def fields_of(path: Path) -> dict[str, str]:
 
 
 def differences(old: Path, new: Path) -> list[Difference]:
-    """What differs between two resolved specs, with what it means where both can be read as specs. Raises UserError."""
+    """Differences between two resolved specs, with what it means where both can be read as specs. Raises UserError."""
     judged, _ = readable(lambda: diff_jobs(load_resolved(old), load_resolved(new)))
     if judged is not None:
         return [Difference(each.path, _text(each.old), _text(each.new), each.kind, each.reason) for each in judged]

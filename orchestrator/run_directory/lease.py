@@ -106,7 +106,7 @@ class Lease:
             self._lost = True
             raise LeaseLost(
                 f"run {self.run.run_id}: lease {self.token} was taken over by a newer start of this run; "
-                "this process writes nothing any more"
+                "this process stops writing"
             )
 
     def start_heartbeat(self) -> None:

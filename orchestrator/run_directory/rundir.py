@@ -383,7 +383,7 @@ def write_refusal(error: OSError) -> UserError | None:
     if is_full_disk(error):
         way_out = "make room there, or name another folder"
     elif error.errno == errno.EROFS or (error.errno in (errno.EACCES, errno.EPERM) and _was_written(path)):
-        way_out = "name another folder, or have yourself allowed to write to this one"
+        way_out = "name another folder, or get permission to write to this one"
     else:
         return None
     return UserError(f"nothing can be written in {path.parent}: {error.strerror}; {way_out}")

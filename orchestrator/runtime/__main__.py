@@ -72,7 +72,7 @@ def main(callbacks: Callable[[RunDir], list[Callback]] = training_callbacks) -> 
     write_exit_record(run, launch_id, rank, outcome, iteration)
     print(f"rank {rank}: {outcome.cause}" + (f": {outcome.message}" if outcome.message else ""), flush=True)
     if outcome.message and lost_a_peer(outcome.message):
-        print(f"rank {rank}: another rank was gone; why it ended: orchestrator status {in_command(run)}", flush=True)
+        print(f"rank {rank}: another rank had ended; the reason:  orchestrator status {in_command(run)}", flush=True)
     sys.stderr.flush()
     if outcome.exit_code:
         # Peers may hang in a collective with this rank; no clean-up of groups can be waited for.

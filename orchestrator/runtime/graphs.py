@@ -107,7 +107,7 @@ def choose_graphs(
             not_ = "" if asked else "not "
             print(f"the passes are {not_}CUDA graphs: {why or own.cause}", flush=True)
     elif asked and not device.is_cuda:
-        raise UserError(f"{GRAPHS} is true, and this process computes on the CPU; leave it out")
+        raise UserError(f"{GRAPHS} is true, but this process computes on the CPU; leave it out")
     return CUDAGraphs() if asked else None
 
 
@@ -115,7 +115,7 @@ def _against(
     job: JobSpec, device: Device, padded_vocab: int, layers: Layers, start_seconds: float, before: bool | None
 ) -> AgainstGraphs:
     if not device.is_cuda:
-        why = "graphs are of GPUs, and this is the CPU"
+        why = "graphs need a GPU, and this is the CPU"
         return AgainstGraphs(why, why)
     try:
         machine, estimates = machine_and_estimates(device, padded_vocab)

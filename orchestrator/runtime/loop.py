@@ -137,5 +137,5 @@ def give_up_when_diverged(session: Session, record: StepRecord) -> None:
     if bad >= session.job.runtime.max_bad_steps:
         session.wait_for_all_reduce()
         raise DivergenceError(
-            f"{bad} steps in a row had a loss or gradient that is NaN or infinite (the last one: {record.iteration})"
+            f"{bad} consecutive steps had a NaN or infinite loss or gradient (the last one: {record.iteration})"
         )

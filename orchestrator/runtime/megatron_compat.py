@@ -1,4 +1,4 @@
-"""What differs between megatron-core versions, and what of it must be replaced. The one module for both.
+"""Differences between megatron-core versions, and what of it must be replaced. The one module for both.
 
 Supported: 0.16.1 and 0.19.x. `apply` is called once per process, after the device is selected.
 """

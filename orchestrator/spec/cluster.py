@@ -86,58 +86,58 @@ class ClusterSpec(ProfileSection):
     """How one SLURM cluster is used. Written by `orchestrator cluster init`, then by hand."""
 
     name: Name
-    """What `launch.cluster` and `--cluster` call it; the name of its file."""
+    """Name for `launch.cluster` and `--cluster`; the name of its file."""
     login: Login | None = None
-    """Login node to reach by `ssh` from a machine that is not part of the cluster: `me@login.example.org`, or a name of
-    ~/.ssh/config. Commands on this cluster then run there."""
+    """Login node, reached with `ssh` from a machine outside the cluster: `me@login.example.org`, or a name from
+    ~/.ssh/config. Commands for this cluster then run there."""
     login_folder: Text | None = None
-    """The project's folder on the login node, with its data and runs: `~/orchestrator/NAME` by default, after the
-    project's folder here."""
+    """Folder of the project on the login node, with its data and runs: `~/orchestrator/NAME` by default, with the name of
+    the project's folder here."""
     partition: Word | None = None
-    """Where jobs go that name no partition; the cluster's own default otherwise."""
+    """Partition of jobs that name none; the cluster's own default otherwise."""
     partitions: dict[Word, PartitionSpec] = Field(default_factory=dict)
-    """What the partitions have; a job is checked against this before it is submitted."""
+    """Resources of the partitions; a job is checked against them before it is submitted."""
     account: Word | None = None
     """Account that is charged."""
     qos: Word | None = None
     """Quality of service."""
     gpu_request: Literal["gres", "gpus-per-node", "none"] = "gres"
-    """How GPUs are asked for: --gres=gpu:N, --gpus-per-node=N, or not at all (nodes are given whole)."""
+    """How GPUs are requested: --gres=gpu:N, --gpus-per-node=N, or not at all (nodes are allocated whole)."""
     gpu_type: Word | None = None
     """Type in the request: gpu:TYPE:N."""
     gpu: Text | None = None
-    """Its GPUs, as memory and time are planned for them: H100, H200, or a calibrated one; `gpu_type` by default."""
+    """Its GPUs, for planning memory and time: H100, H200, or a calibrated one; `gpu_type` by default."""
     layers: Layers | None = None
-    """Whose layers the environment of its jobs has, for plans of `runtime.layers: auto`: what the profile of its GPU
-    says by default, else transformer_engine."""
+    """Layers that the environment of its jobs has, for plans with `runtime.layers: auto`; by default those of the GPU's
+    profile, or else transformer_engine."""
     cpus_per_gpu: Positive | None = None
-    """CPUs to ask for, per training process."""
+    """CPUs to request per training process."""
     memory_per_node: Memory | None = None
-    """Memory to ask for, per node, as --mem takes it: 500G, or 0 for all of it."""
+    """Memory to request per node, in --mem's format: 500G, or 0 for all of it."""
     time: Duration | None = None
-    """Time limit of jobs that name none."""
+    """Time limit of jobs without their own."""
     exclusive: bool = False
-    """Ask for whole nodes."""
+    """Request whole nodes."""
     exclude: list[Word] = Field(default_factory=list)
-    """Nodes that are never used, each a name or a list as SLURM writes it: `gpu[001-003]`."""
+    """Nodes that are never used, each a name or a list in SLURM's notation: `gpu[001-003]`."""
     constraint: Word | None = None
     """Features that nodes must have."""
     data_partition: Word | None = None
-    """Where data preparation runs, which needs no GPU; `partition` by default."""
+    """Partition for data preparation, which needs no GPU; `partition` by default."""
     options: list[SbatchOption] = Field(default_factory=list)
-    """Further options of sbatch, each as it is written there: `--mail-type=FAIL`."""
+    """Further options of sbatch, written as for sbatch: `--mail-type=FAIL`."""
     modules: list[Word] = Field(default_factory=list)
     """Modules to load, in this order."""
     virtual_env: Text | None = None
     """Virtual environment to activate."""
     python: Text | None = None
-    """Python on the nodes, when it is not the one that submits."""
+    """Python on the nodes, if it is not the one that submits."""
     setup: list[ShellLine] = Field(default_factory=list)
-    """Shell lines that run before the training starts on the first node, as they are."""
+    """Shell lines that run unchanged on the first node before the training starts."""
     template: Text | None = None
-    """A template of your own for the batch script instead of the shipped one."""
+    """Custom template for the batch script, instead of the shipped one."""
     env: dict[VariableName, Text] = Field(default_factory=dict)
-    """Environment of every process, NCCL's variables for example. `launch.env` goes over it."""
+    """Environment of every process, for example NCCL's variables. `launch.env` overrides it."""
     container: ContainerSpec | None = None
     """Image that the training processes run in."""
 

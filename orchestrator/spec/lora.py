@@ -15,14 +15,14 @@ MODULES: tuple[AdaptedModule, ...] = get_args(AdaptedModule)
 
 
 class LoraSpec(Section):
-    """Train two narrow matrices beside each chosen matrix of every layer, and nothing else (Hu et al. 2021)."""
+    """Train only two narrow matrices next to each chosen matrix of every layer (Hu et al. 2021)."""
 
     rank: Annotated[Positive, resume.ADAPTERS, AlsoCalled("r lora_r lora_rank")] = 16
     """Width of the adapters, r."""
     alpha: Annotated[PositiveNumber, resume.LOGIC, AlsoCalled("lora_alpha")] = 32.0
-    """What an adapter adds is scaled by alpha / r."""
+    """The output of an adapter is scaled by alpha / r."""
     lora_dropout: Annotated[Fraction, resume.LOGIC] = 0.0
-    """Dropout on what goes into the adapters."""
+    """Dropout on the input of the adapters."""
     target_modules: Annotated[
         list[AdaptedModule], Field(min_length=1), resume.ADAPTERS, AlsoCalled("lora_target_modules")
     ] = Field(default_factory=lambda: list(MODULES))

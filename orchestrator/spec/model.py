@@ -22,11 +22,11 @@ _OURS = "Megatron-LM has no attentions of other packages"
 
 @in_listed_order
 class ModelSpec(BlockFields):
-    """The architecture of the transformer. `preset` fills in what is not written."""
+    """The architecture of the transformer. `preset` provides the values that are left out."""
 
     architecture: Annotated[Architecture, resume.SHAPE, AlsoCalled("model_type arch")] = "gpt"
     """The family: `gpt` is a decoder, `bert` an encoder that predicts masked tokens, `t5` an encoder and a decoder that
-    gives back the spans that were taken out of the encoder's input, `mamba` a decoder of state space layers (Mamba-2)
+    restores the spans removed from the encoder's input, `mamba` a decoder of state space layers (Mamba-2)
     or a hybrid of these with attention and MLPs."""
     preset: Annotated[
         Text | None,
@@ -68,15 +68,15 @@ class ModelSpec(BlockFields):
         resume.SHAPE,
         AlsoCalled(use_rotary_position_embeddings="rope", no_position_embedding="none", alibi="alibi"),
     ] = "rope"
-    """How positions are told apart; `alibi` lowers attention scores by distance, with a slope for each head; `relative`
-    is T5's, a learned bias of the scores for each range of distances."""
+    """How positions are distinguished; `alibi` lowers attention scores by distance, with a slope for each head;
+    `relative` is T5's, a learned bias on the scores for each range of distances."""
     final_logit_softcapping: Annotated[PositiveNumber | None, resume.LOGIC] = None
     """Logits x become cap · tanh(x / cap)."""
     normalization: Annotated[Literal["LayerNorm", "RMSNorm"], resume.SHAPE, AlsoCalled("norm_type")] = "LayerNorm"
     """The norm before attention, before the MLP and after the last layer."""
     transformer_block_type: Annotated[Literal["pre_ln", "post_ln"], resume.SHAPE] = "pre_ln"
-    """BERT: whether norms stand before attention and MLP, and behind the last layer (`pre_ln`, as in Megatron-LM), or
-    behind each of them and behind the embedding (`post_ln`, as in the first BERT)."""
+    """BERT: norms before attention and MLP, and after the last layer (`pre_ln`, as in Megatron-LM), or after each of
+    them and after the embedding (`post_ln`, as in the original BERT)."""
     norm_epsilon: Annotated[
         PositiveNumber,
         resume.LOGIC,
@@ -107,12 +107,11 @@ class ModelSpec(BlockFields):
     ] = False
     """Give the output layer its own weights instead of the embedding's."""
     add_output_bias: Annotated[bool, resume.SHAPE, HashedIfChanged()] = False
-    """T5: a bias for each entry of the vocabulary in the tied output layer, as Megatron-LM's T5 has it."""
+    """T5: a bias for each vocabulary entry in the tied output layer, as in Megatron-LM's T5."""
     scale_embeddings: Annotated[bool, resume.LOGIC] = False
     """Multiply token embeddings by the square root of the hidden size."""
     scale_decoder_outputs: Annotated[bool, resume.LOGIC] = False
-    """T5: divide what the decoder gives by the square root of the hidden size before the output layer, as the first T5
-    does."""
+    """T5: divide the decoder's output by the square root of the hidden size before the output layer, as in T5 v1.0."""
     encoder_num_layers: Annotated[
         Positive | None, resume.same_or(lambda job: job.model.encoder_layers, resume.SHAPE)
     ] = None
@@ -129,33 +128,33 @@ class ModelSpec(BlockFields):
         AlsoCalled("add_binary_head", bert_no_binary_head="false"),
         MegatronFlag("bert-no-binary-head", only=_BERT),
     ] = True
-    """BERT: learn as well how the two parts of a sample belong together (`data.bert_order`), and tell them apart."""
+    """BERT: also learn how the two parts of a sample are related (`data.bert_order`), and distinguish them."""
     num_tokentypes: Annotated[Positive | None, resume.same_or(lambda job: job.model.tokentypes, resume.SHAPE)] = None
-    """BERT: kinds of tokens that the embedding tells apart; by default the two parts of a sample with the binary head,
-    and none without it."""
+    """BERT: token types of the embedding; by default two with the binary head, one for each part of a sample, and none
+    without it."""
     hybrid_override_pattern: Annotated[
         Text | None,
         resume.same_or(lambda job: layer_pattern(job.model), resume.SHAPE),
         AlsoCalled("hybrid_layer_pattern"),
     ] = None
-    """mamba: the layers in their order, a letter each: `M` state space, `*` attention, `-` MLP. By the two ratios by
-    default."""
+    """mamba: the layers in order, one letter each: `M` state space, `*` attention, `-` MLP. By default the two ratios
+    determine it."""
     hybrid_attention_ratio: Annotated[
         Fraction, resume.same_or(lambda job: layer_pattern(job.model), resume.SHAPE), MegatronFlag(only=_MAMBA)
     ] = 0.0
-    """mamba: part of the layers that are attention, evenly spaced."""
+    """mamba: fraction of attention layers, evenly spaced."""
     hybrid_mlp_ratio: Annotated[
         Fraction, resume.same_or(lambda job: layer_pattern(job.model), resume.SHAPE), MegatronFlag(only=_MAMBA)
     ] = 0.0
-    """mamba: part of the layers that are MLPs, evenly spaced between the others."""
+    """mamba: fraction of MLP layers, evenly spaced between the others."""
     hidden_dropout: Annotated[
         Fraction, resume.LOGIC, AlsoCalled("dropout resid_pdrop embd_pdrop"), MegatronFlag(default=0.1)
     ] = 0.0
     """Dropout on the residual branches and embeddings."""
     lora: Annotated[LoraSpec | None, AlsoCalled("peft peft_config lora_config")] = None
-    """Low-rank adapters: they are trained, and nothing else is."""
+    """Low-rank adapters: only they are trained."""
     vision: Annotated[VisionSpec | None, HashedIfChanged()] = None
-    """Images among the tokens, and what encodes them; `{}` for that of LLaVA 1.5."""
+    """Images among the tokens, and their encoder; `{}` for that of LLaVA 1.5."""
     attention_plugin: Annotated[PluginName | None, resume.SHAPE, HashedIfChanged(), NoMegatronFlag(_OURS)] = None
     """An attention of another package: the name of an entry point in the group `orchestrator.blocks`."""
     attention_options: Annotated[dict[str, Plain], resume.LOGIC, HashedIfChanged(), NoMegatronFlag(_OURS)] = Field(

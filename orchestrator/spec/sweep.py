@@ -16,12 +16,12 @@ IntegerRange = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class DistributionSpec(Section):
-    """What the values of one field are drawn from; exactly one of these."""
+    """Distribution of the values of one field; exactly one of these."""
 
     uniform: Range | None = None
-    """[low, high]: every number in between is as likely."""
+    """[low, high]: uniform over the numbers in between."""
     loguniform: Range | None = None
-    """[low, high], both above 0: every order of magnitude is as likely."""
+    """[low, high], both above 0: uniform over orders of magnitude."""
     integers: IntegerRange | None = None
     """[low, high], both included: whole numbers."""
     choice: Values | None = None
@@ -41,7 +41,7 @@ class DistributionSpec(Section):
 
 
 class RandomSpec(Section):
-    """Values drawn at random: the same for the same seed, and a larger `count` only adds to them."""
+    """Values drawn at random: the same seed gives the same values, and a larger `count` only adds more."""
 
     count: Annotated[Positive, Field(le=10_000)]
     """How many times to draw."""
@@ -64,21 +64,21 @@ class SweepSpec(Section):
     """Many jobs from one. `grid`, `zip`, `list` and `random` are combined: each with each."""
 
     name: Name | None = None
-    """Name of the sweep, under which it is kept; the job's name by default. Run it again with more values, and only
+    """Name of the sweep; the job's name by default. Run it again with more values, and only
     the new cells start."""
     grid: dict[Text, Values] = Field(default_factory=dict)
     """Field → values; every combination is a cell."""
     zip: dict[Text, Values] = Field(default_factory=dict)
-    """Field → values, all of one length, taken side by side."""
+    """Field → values, all of the same length, combined pairwise."""
     list: Points = Field(default_factory=builtins.list)
-    """Cells one by one, each as field: value."""
+    """Individual cells, each as field: value."""
     random: RandomSpec | None = None
     """Values drawn at random."""
     when: Conditions | None = None
     """Condition, or several, that a cell must meet: `tp * pp <= 8`. Names are fields, in full or short."""
     metric: Text | None = None
-    """What cells are compared by; by default validation/loss, or train/loss where nothing is evaluated."""
+    """Metric by which cells are compared; by default validation/loss, or train/loss without evaluations."""
     goal: Literal["min", "max"] = "min"
-    """Whether a small or a large value of the metric is good."""
+    """Whether smaller or larger values of the metric are better."""
     max_parallel: Positive | None = None
-    """How many cells may run at once; all that the cluster has room for by default, one on a single machine."""
+    """How many cells may run at once; by default as many as the cluster has room for, or one on a single machine."""

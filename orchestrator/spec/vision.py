@@ -14,16 +14,16 @@ COLOUR_DEVIATION = (0.26862954, 0.26130258, 0.27577711)
 
 
 class VisionSpec(Section):
-    """A transformer that encodes images, CLIP's, and the two matrices that turn what it gives into embeddings of the
-    decoder's, one in place of each patch: LLaVA's model. By default it is the part of CLIP ViT-L/14 at 336 pixels that
+    """A transformer that encodes images, CLIP's, and the two matrices that project its output to the decoder's
+    embeddings, one for each patch: LLaVA's model. By default it is the part of CLIP ViT-L/14 at 336 pixels that
     LLaVA 1.5 uses."""
 
     image_size: Annotated[Positive, resume.SHAPE] = 336
-    """Pixels of a side: images are scaled until they cover a square of it, and cut to that."""
+    """Pixels of a side: images are scaled to cover a square of this size, and cropped to it."""
     patch_size: Annotated[Positive, resume.SHAPE] = 14
     """Pixels of a patch's side; the decoder gets a token for each patch."""
     num_layers: Annotated[Positive, resume.SHAPE] = 23
-    """Layers of the encoder. LLaVA goes without the last of CLIP's."""
+    """Layers of the encoder. LLaVA omits CLIP's last one."""
     hidden_size: Annotated[Positive, resume.SHAPE] = 1024
     """Width of the encoder."""
     num_attention_heads: Annotated[Positive, resume.SHAPE] = 16
@@ -38,9 +38,9 @@ class VisionSpec(Section):
     norm_epsilon: Annotated[PositiveNumber, resume.LOGIC] = 1e-5
     """Added to the variance in each of its norms."""
     images_per_sequence: Annotated[Positive, resume.ORDER] = 1
-    """Images that a sequence may have. One with fewer takes as long."""
+    """Maximum images per sequence. A sequence with fewer takes as long."""
     freeze: Annotated[bool, resume.PARAMETER_GROUPS] = False
-    """Leave the encoder as it is, and train what is behind it: the two matrices and the decoder."""
+    """Keep the encoder fixed, and train only the two matrices and the decoder."""
 
     @property
     def ffn_size(self) -> int:
@@ -62,11 +62,11 @@ def marks_problem(marks: int, images: int, *, sees: bool, given_by: str | None =
     """What is wrong with a prompt that names so many images, and has so many, which are given by what `given_by` says;
     None where nothing is. To a model that sees none, a mark is text like any other."""
     if not sees:
-        return f"has {_counted(images)}, and the model sees none: it has no model.vision" if images else None
+        return f"has {_counted(images)}, but the model takes none: it has no model.vision" if images else None
     if marks == images:
         return None
     way_out = f"; give the others by {given_by}, or leave {MARK} out" if given_by is not None and marks > images else ""
-    return f"has {marks} x {MARK} and {_counted(images)}: each image that is given stands at one {MARK}{way_out}"
+    return f"has {marks} x {MARK} and {_counted(images)}: each image takes the place of one {MARK}{way_out}"
 
 
 def _counted(images: int) -> str:

@@ -104,7 +104,7 @@ def _overlaps(parts: list[list[Point]]) -> Iterator[Problem]:
             for other, (where, first) in seen.items():
                 inside = path.startswith(f"{other}.") or other.startswith(f"{path}.")
                 if where != number and (inside or path == other):
-                    message = "is varied twice" if path == other else f"is varied inside {other}, which is varied too"
+                    message = "is varied twice" if path == other else f"is part of {other}, which is varied too"
                     place = setting.written.location
                     yield Problem(message, (path,), f"first at {first.written.location}", place, "varied_twice")
             seen.setdefault(path, (number, setting))
@@ -144,7 +144,7 @@ class _Reader:
         lengths = {name: len(_items(values)) for name, values in columns}
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            message = f"values taken side by side must be equally many: {said}"
+            message = f"paired values must have the same number: {said}"
             place = columns[0][1].location
             self.problems.append(Problem(message, ("sweep.zip",), location=place, code="unequal_lengths"))
             return []

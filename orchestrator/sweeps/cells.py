@@ -58,7 +58,7 @@ class PlacedCondition:
             try:
                 value = value_of(self.paths[name])
             except Unavailable as error:
-                raise ConditionError(f"{self.paths[name]} is not written, and has no default") from error
+                raise ConditionError(f"{self.paths[name]} is not set and has no default") from error
             if isinstance(value, Section | PartialSection):
                 raise ConditionError(f"{name} is a section; name one of its fields")
             return value

@@ -39,7 +39,7 @@ def tell_of_sweep(sweep: SweepDir, *, wait: bool) -> None:
     try:
         job = _job(sweep, sweep.planned())
     except (OrchestratorError, OSError) as error:
-        print(f"nobody is told of the sweep: {error}", file=sys.stderr)
+        print(f"no notification is sent for the sweep: {error}", file=sys.stderr)
         return
     if job is None or not job.notifications.ways:
         return

@@ -61,7 +61,7 @@ class CellTask:
             print(f"cell {self.task.name} was cancelled before it started", flush=True)
             return
         if not _is_local() and self._is_replaced():
-            print(f"cell {self.task.name} was handed out again before it started: that job trains it", flush=True)
+            print(f"cell {self.task.name} was started again before this job began: that job trains it", flush=True)
             return
         code, noticed = self._see_through()
         if code == REQUEUE_CODE or (noticed and self._stopped_by_notice()):
@@ -136,7 +136,7 @@ class CellTask:
                 signal.raise_signal(NOTICE)
                 return
             except subprocess.SubprocessError as error:
-                print(f"attempt {attempt} to go back into the queue failed: {error}", flush=True)
+                print(f"attempt {attempt} to requeue failed: {error}", flush=True)
                 time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
 
 

@@ -119,7 +119,7 @@ class SweepDir:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(f"sweep {self.name}: another command is starting its cells at this moment") from None
+                raise UserError(f"sweep {self.name}: another command is starting its cells right now") from None
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise

@@ -76,7 +76,7 @@ def load_sweep(
 def _sweep_over(composition: Composition, arrays: Sequence[str]) -> LocatedValue | None:
     """A `sweep:` section with a grid of what was given on the command line."""
     if composition.sweep is not None:
-        raise UserError("--array: this file has a `sweep:` section already; start that with `orchestrator sweep run`")
+        raise UserError("--array: this file has a `sweep:` section already; start it with `orchestrator sweep run`")
     lines = []
     for array in arrays:
         field, equals, values = array.partition("=")

@@ -102,7 +102,7 @@ def _continued(matched: CellRun, entry: Entry, status: RunStatus | None) -> Cell
         raise UserError(
             f"cell {cell.name}: run {status.run.path} has checkpoints up to iteration "
             f"{status.checkpoints[-1].iteration}, but its spec cannot be read: {str(error).splitlines()[0]}.\n"
-            "      Put that file back to continue it, or start another run, at iteration 0, with --new."
+            "      Restore that file to continue it, or start another run at iteration 0 with --new."
         ) from error
     job = with_unwritten(spec, cell.job, written_of(status.run), cell.loaded.text)
     changes = tuple(diff_jobs(spec, job))

@@ -72,7 +72,7 @@ class Follower:
             if not said:
                 self._wait_for_the_launcher(self._drain_seconds / 2)
         except Exception as error:  # a disk that does not answer; the thread of this must go on
-            self._log(f"what the launcher says of the end is not known: {error}")
+            self._log(f"the launcher's record of the end is missing: {error}")
         finally:
             self._finish.set()
         try:

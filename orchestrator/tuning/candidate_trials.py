@@ -73,7 +73,7 @@ class CandidateTrials:
             burst += trial.outcome == "out_of_memory"
 
     def _try(self, candidate: Candidate, attempt: Callable[[Candidate], Trial]) -> Trial | None:
-        """What came of it, now or before; None where it is not tried, since it would not fit."""
+        """Results, now or before; None where it is not tried, since it would not fit."""
         known = self.trials.get(candidate.layout)
         if known is None and self._may_fit(candidate, self._memory_ratio(), self._least_burst()):
             known = self.trials[candidate.layout] = attempt(candidate)

@@ -25,7 +25,7 @@ def spread(gpus: int, per_node: int) -> tuple[int, int]:
     if gpus % per_node:
         below = gpus // per_node * per_node
         raise UserError(
-            f"--gpus {gpus}: machines have {per_node} GPUs, so it is at most {per_node}, or a multiple of that: "
+            f"--gpus {gpus}: machines have {per_node} GPUs, so use at most {per_node} or a multiple of it: "
             f"{below} or {below + per_node}"
         )
     return gpus // per_node, per_node

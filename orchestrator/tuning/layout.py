@@ -203,4 +203,4 @@ def _not_searched(key: str, names: list[str]) -> str:
         return f"--keep {key}: the tuner never changes it; it searches {', '.join(names)}"
     near = closest(key.rpartition(".")[2], names)
     meant = f"did you mean {' or '.join(near)}?" if near else f"it searches {', '.join(names)}"
-    return f"--keep {key}: the tuner searches no such key: {meant}"
+    return f"--keep {key}: the tuner does not search this key: {meant}"

@@ -12,7 +12,7 @@ def test_what_was_taken(dashboards: Dashboards, visitor: Visitor, reviewed: Revi
     page = visitor(f"{dashboards.start(reviewed.runs_dir).address}/cluster")
     page.get_by_text("14 completed").wait_for()  # three jobs and eleven cells
     assert page.get_by_text("3 failed").is_visible()
-    assert page.get_by_text("0 GPUs are at work in 0 runs").is_visible()
+    assert page.get_by_text("0 GPUs are in use by 0 runs").is_visible()
 
     def shares() -> list[str]:
         page.reload()

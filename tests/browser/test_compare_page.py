@@ -48,11 +48,11 @@ def test_two_cells_and_only_what_differs(shown: Dashboard, visitor: Visitor, rev
     assert legend(page, "Loss") == ["lr=0.0003", "lr=0.003"]
     assert legend(page, "Learning rate") == ["lr=0.0003", "lr=0.003"]
     assert colours(page, "Loss") == colours(page, "Learning rate")
-    differs = page.get_by_label("What differs", exact=True)
+    differs = page.get_by_label("Differences", exact=True)
     [row] = [row for row in differs.get_by_role("row").all() if "optimizer.lr" in row.inner_text()]
     assert row.inner_text().split() == ["optimizer.lr", "0.0003", "0.003"]
     assert "num_layers" not in differs.inner_text()
-    measures = page.get_by_label("What came of it", exact=True)
+    measures = page.get_by_label("Results", exact=True)
     expect(measures.get_by_role("row", name=re.compile("loss at step 20"))).to_contain_text("★")
     assert measures.get_by_role("row", name=re.compile("^tokens seen")).inner_text().count("★") == 0
     visitor.photograph("compare")
@@ -119,5 +119,5 @@ def test_failed_damaged_and_missing_runs(
     expect(main).to_contain_text("There is no run <script> in this folder.")
     expect(main).to_contain_text("cannot be read")
     assert len(page.locator("#compared tbody tr").all()) == 5
-    expect(page.get_by_label("What came of it", exact=True)).to_contain_text("tokens seen")
+    expect(page.get_by_label("Results", exact=True)).to_contain_text("tokens seen")
     visitor.narrow()

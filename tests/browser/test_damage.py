@@ -217,7 +217,7 @@ def test_a_run_that_is_removed_while_its_page_is_open(
     shutil.rmtree(run.path)
     assert get(dashboard, f"/runs/removed/{run.run_id}/figure/loss")[0] == 404
     page.go_back()
-    expect(page.get_by_text("No run is like that.")).to_be_visible()
+    expect(page.get_by_text("No matching runs.")).to_be_visible()
     visitor.problems.clear()  # the browser notes each 404 in its console
 
 

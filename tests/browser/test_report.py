@@ -80,7 +80,7 @@ def test_a_light_report_on_a_sweep(visitor: Visitor, reviewed: Reviewed, tmp_pat
     foot = "it => it.getBBox().y + it.getBBox().height <= it.ownerSVGElement.viewBox.baseVal.height"
     assert all(text.evaluate(foot) for text in loss.locator("text").all())
     # Of so many runs each is a row.
-    measures = page.get_by_role("table", name="What came of it")
+    measures = page.get_by_role("table", name="Results")
     assert measures.get_by_role("row").count() == 1 + 12
     assert measures.get_by_label("best").count() >= 1
     visitor.photograph("light")

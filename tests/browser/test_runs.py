@@ -88,7 +88,7 @@ def test_filters_chips_and_their_address(visitor: Visitor, dashboard: Dashboard)
     expect(page.get_by_role("alert")).to_have_text("there is no field optimiser.lr: did you mean optimizer.lr?")
     expect(page.locator("table.runs tbody tr")).to_have_count(6)
     visitor(f"{dashboard.address}/?q=%3Cscript%3E")
-    expect(page.get_by_text("No run is like that.")).to_be_visible()
+    expect(page.get_by_text("No matching runs.")).to_be_visible()
 
 
 def test_order_by_a_column(visitor: Visitor, dashboard: Dashboard) -> None:

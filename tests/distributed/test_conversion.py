@@ -321,7 +321,7 @@ def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, t
 
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
-    assert "is one checkpoint: --iteration goes with a run" in refusal(
+    assert "is one checkpoint: --iteration selects a checkpoint of a run" in refusal(
         "export", committed(trained)[-1].path, "out", "--to", "hf", "--iteration", "5"
     )
     assert "exists already" in refusal("export", trained.path, "there", "--to", "hf")

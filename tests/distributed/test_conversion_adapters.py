@@ -141,5 +141,5 @@ def test_the_command(orchestrator: CommandLine, folder: Path) -> None:
     assert "the run has no adapters" in refusal(source, "none", "--to", "hf", "--adapter", base)
     assert "go with a whole model" in refusal(run, "none", "--to", "hf", "--adapter", base, "--no-tokenizer")
     assert "go with --to hf" in refusal(run, "none", "--to", "megatron-lm", "--adapter", base)
-    assert "which adds them to the weights" in refusal(run, "none", "--to", "megatron-lm")
+    assert "which merges them into the weights" in refusal(run, "none", "--to", "megatron-lm")
     assert not (orchestrator.folder / "none").exists()

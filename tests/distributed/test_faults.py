@@ -77,7 +77,7 @@ def test_damaged_checkpoints(ranks: Ranks, orchestrator: CommandLine, tmp_path: 
     before = snapshot(run)
     said = orchestrator("resume", run.path)
     assert said.code == 1
-    assert "has no checkpoint that can be read; to begin again at iteration 0, add --from-scratch" in said.err
+    assert "has no readable checkpoint; to begin again at iteration 0, add --from-scratch" in said.err
     assert "Traceback" not in said.out + said.err
     assert "warning: skipped a checkpoint: " in said.out
     assert before.items() - {(str(run.events_file), before[str(run.events_file)])} <= snapshot(run).items()
@@ -143,7 +143,7 @@ def test_killed_before_the_first_save(ranks: Ranks, orchestrator: CommandLine, i
 
     refused = orchestrator("resume", run.path, "--set", "model.hidden_size=64")
     assert refused.code == 2
-    assert "forbidden: this run cannot go on with it" in refused.out
+    assert "forbidden: this run cannot continue with it" in refused.out
     assert "model.hidden_size: 32 -> 64" in refused.out
     refused = orchestrator("resume", run.path, "--set", "optimizer.lr=0.002")
     assert refused.code == 2
@@ -176,7 +176,7 @@ def test_no_update_is_finite(ranks: Ranks, tmp_path: Path) -> None:
     assert {exit_record(run, rank=rank)["cause"] for rank in (0, 1)} == {"nan"}
     told = f"{cause_of('nan').sentence}: {exit_record(run)['message']}"
     assert told == (
-        "the training diverged: 4 steps in a row had a loss or gradient that is NaN or infinite (the last one: 5)"
+        "the training diverged: 4 consecutive steps had a NaN or infinite loss or gradient (the last one: 5)"
     )
     skipped = events(run, "step_skipped")
     assert len(skipped) == 4
@@ -235,7 +235,7 @@ def test_the_first_failure_is_told(ranks: Ranks, inject: Inject, tmp_path: Path)
     assert end is not None
     assert (end.cause, end.message) == ("bug", "ValueError: a mistake")
     first, second = (run.rank_log(rank).read_text().splitlines() for rank in (0, 1))
-    assert first[-1] == f"rank 0: another rank was gone; why it ended: orchestrator status {in_command(run)}"
+    assert first[-1] == f"rank 0: another rank had ended; the reason:  orchestrator status {in_command(run)}"
     assert second[-1] == "rank 1: bug: ValueError: a mistake"
 
 

@@ -133,7 +133,7 @@ def test_nothing_planted_runs(ranks: Ranks, source: tuple[RunDir, JobSpec], tmp_
         record = json.loads(each.exit_record("test", 0).read_text())
         assert record["cause"] == "checkpoint"
         assert str(checkpoint / file) in record["message"]
-        assert "it names posix.mkdir, which no weights are made of" in record["message"]
+        assert "it names posix.mkdir, which weights never contain" in record["message"]
 
 
 def test_files_of_two_checkpoints_and_torn_ones_are_named(

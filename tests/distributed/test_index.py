@@ -73,7 +73,7 @@ def test_an_index_that_is_damaged_within(ranks: Ranks, orchestrator: CommandLine
     said = orchestrator("run", orchestrator.write(job), "--runs-dir", tmp_path / "runs")
     message = (
         f"{prefix}.idx is damaged: its sequence 1000000 of 7 tokens, 2 bytes each, begins at byte 2000000 of the data "
-        "and ends at 2000002. Tokenize again or copy it anew"
+        "and ends at 2000002. Tokenize again or copy it again"
     )
     [folder] = (tmp_path / "runs" / job.name).iterdir()
     run = RunDir(folder)

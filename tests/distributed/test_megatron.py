@@ -99,7 +99,7 @@ def test_weights_alone_need_no_job(orchestrator: CommandLine, whole: RunDir, exp
     run = RunDir(Path(json.loads(said.out)["run"]))
     resumed = orchestrator("resume", run.run_id)
     assert resumed.code == 2
-    assert "it holds weights and no optimizer, and does not train itself" in resumed.err
+    assert "it holds weights and no optimizer, and cannot be resumed" in resumed.err
     model, expected = load_resolved(run.resolved()).model, job_at({}).model
     assert (model.activation, model.query_groups, model.ffn_size) == ("swiglu", 2, expected.ffn_size)
     assert (model.untie_embeddings_and_output_weights, model.vocab_size) == (True, 250)

@@ -111,17 +111,20 @@ def test_what_a_checkpoint_alone_does_not_bring_along_is_said(
     command = "checkpoint", "reshape", alone, "--tp", "1"
     said = orchestrator(*command)
     assert said.code == 0, said.err
-    assert "\nnot taken over from a checkpoint that is named by its folder (--set or --to sets it):\n" in said.out
+    assert "\nnot taken from a checkpoint named by its folder (set it with --set or --to):\n" in said.out
     assert "\n  tracking.mlflow: True -> False\nwrote run" in said.out
     assert "names this run" not in said.out
     first = orchestrator.run()
     said = orchestrator(*command, "--set", "tracking.mlflow=true")
     assert said.code == 0, said.err
-    assert "not taken over" not in said.out
+    assert "not taken from a checkpoint" not in said.out
     assert f"reshaped names this run from now on; the one before is {first.run_id}\n" in said.out
     found = json.loads(orchestrator(*command, "--dry-run", "--json").out)
     assert found["left_behind"] == {"tracking.mlflow": True}
-    assert "not taken over" not in orchestrator("checkpoint", "reshape", whole.path, "--tp", "1", "--dry-run").out
+    assert (
+        "not taken from a checkpoint"
+        not in orchestrator("checkpoint", "reshape", whole.path, "--tp", "1", "--dry-run").out
+    )
 
 
 def test_what_cannot_go_on_is_said_before_anything_is_written(
@@ -135,7 +138,7 @@ def test_what_cannot_go_on_is_said_before_anything_is_written(
 
     assert "num_attention_heads / TP must be whole: 4 / 3" in refusal("--tp", "3")
     said = refusal("--set", "model.hidden_size=128", "--dry-run")
-    assert "this checkpoint cannot go on so:\n      model.hidden_size" in said
+    assert "this checkpoint cannot continue like this:\n      model.hidden_size" in said
     assert "add --allow-changes" in refusal("--set", "optimizer.lr=0.1", "-o", "out")
     (tmp_path / "there").mkdir()
     assert "exists already" in refusal("-o", "there")

@@ -69,7 +69,7 @@ def test_generators_of_another_device_are_not_restored(ranks: Ranks, tmp_path: P
         marker.write_text(json.dumps({**said, "device": device}))
         ranks.must_train(again, job)
         ends[device] = losses(again)
-        told = "was written on cuda, and this is cpu: what dropout draws begins anew from runtime.seed"
+        told = "was written on cuda, and this is cpu: dropout is drawn anew from runtime.seed"
         assert (told in logs(again)) == (device == "cuda")
     assert ends["cpu"] == {step: loss for step, loss in losses(run).items() if step > 2}
     assert ends["cuda"].keys() == ends["cpu"].keys()

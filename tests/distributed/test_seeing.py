@@ -1,4 +1,4 @@
-"""What docs/how-to/vision.md has for a CPU: a model that learns to tell colours, and tells them."""
+"""What docs/how-to/models.md has for a CPU: a model that learns to tell colours, and tells them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.faults import CommandLine
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow("a training on images, and a generation")]
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "vision.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "models.md"
 
 
 def test_a_model_learns_to_see(orchestrator: CommandLine) -> None:

@@ -111,7 +111,7 @@ def test_starts_from_a_decoder_that_does_not_see(ranks: Ranks, tmp_path: Path) -
     )
     stopped = make_run(tmp_path, frozen)
     assert ranks.start(stopped, frozen).wait() == 1
-    assert "has no encoder of images" in logs(stopped)
+    assert "has no image encoder" in logs(stopped)
 
 
 def test_frozen_behind_one_that_sees(reference: RunDir, ranks: Ranks, tmp_path: Path) -> None:

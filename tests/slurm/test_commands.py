@@ -94,11 +94,11 @@ def test_a_run_waits_attaches_is_cancelled_and_resumed(
 
     again = orchestrator("submit", *job)
     assert again.code == 0
-    assert "on its way already (queued" in again.out
+    assert "already under way (queued" in again.out
     assert len(events(run, "submitted")) == 1
     held = orchestrator("resume", run.run_id)
     assert held.code == 2
-    assert "on its way already" in held.err
+    assert "already under way" in held.err
 
     cancelled = orchestrator("cancel", run.run_id)
     assert cancelled.code == 0, cancelled.err
@@ -155,7 +155,7 @@ def test_a_failure_is_classified_shown_and_not_repeated(
     assert "failed: the training program failed (ValueError: the fake has a bug)" in shown.out
     assert "rank-00000.log: ValueError: the fake has a bug" in shown.out
     assert [event["reason"] for event in events(run, "gave_up")] == [
-        "after bug a run stays where it is (launch.on_failure)"
+        "after bug a run is not restarted (launch.on_failure)"
     ]
 
 
@@ -169,7 +169,7 @@ def test_a_failure_is_repeated_as_often_as_asked_for(
     wait_for_state(run, "failed")
     assert [event["cause"] for event in events(run, "exited")] == ["bug", "bug"]
     assert [event["delay"] for event in events(run, "requeued")] == [1.0]
-    assert events(run, "gave_up")[0]["reason"] == "it was started again 1 times (launch.max_requeues)"
+    assert events(run, "gave_up")[0]["reason"] == "it was restarted 1 times (launch.max_requeues)"
 
 
 def test_listing_many_runs_asks_at_most_twice(
@@ -246,7 +246,7 @@ def test_nobody_answers(
     assert "slurmctld, SLURM's controller, does not answer" in one_clear_line(refused)
     shown = orchestrator("status", run.run_id)
     assert shown.code == 0
-    assert "as far as the run directory tells" in shown.out
+    assert "according to the run directory" in shown.out
     cluster.start_controller()
     cluster.stop_munge()
     refused = orchestrator("submit", job, "--new")

@@ -267,7 +267,7 @@ def test_a_scheduler_that_refuses_or_is_away_loses_nothing_and_cells_may_have_se
     code, out, err = sweeps("run", "sweep.yaml")
     assert code == 0, err
     assert out.count("submitted 2 cells as array") == 2, "cells of one node and of two"
-    assert "cannot be in one array" in out
+    assert "cannot share an array" in out
     sweeps.wait(lambda states: set(states.values()) == {"completed"}, "all cells have completed")
     nodes = {name: len(events(run, "launched")[0]["nodes"]) for name, run in sweeps.runs().items()}
     assert nodes == {"lr=1e-3,nodes=1": 1, "lr=1e-3,nodes=2": 2, "lr=2e-3,nodes=1": 1, "lr=2e-3,nodes=2": 2}

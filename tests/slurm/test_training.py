@@ -258,7 +258,7 @@ def test_a_controller_that_is_away_for_a_minute(
     said = each.command("status", each.run.run_id)
     assert said.code == 0
     assert "running" in said.out
-    assert "as far as the run directory tells" in said.out
+    assert "according to the run directory" in said.out
     each.go_on()
     each.wait_to_complete()
     time.sleep(max(0.0, 60 - (time.monotonic() - away)))

@@ -160,7 +160,7 @@ def test_a_marker_that_leads_out_of_its_folder_is_none(run: RunDir, name: str) -
     (path / "commit.json").write_text(json.dumps(record))
     assert read_commit(path) is None
     told = json.dumps(name.replace("\0", "\N{REPLACEMENT CHARACTER}"))
-    assert verify(path) == [f"{path}/commit.json is damaged: it names {told}, which is no file in this folder"]
+    assert verify(path) == [f"{path}/commit.json is damaged: it names {told}, which is not a file in this folder"]
 
 
 def test_what_is_no_regular_file_is_not_read(run: RunDir) -> None:
@@ -168,7 +168,7 @@ def test_what_is_no_regular_file_is_not_read(run: RunDir) -> None:
     path = make_checkpoint(run, 5)
     (path / "common.pt").unlink()
     os.mkfifo(path / "common.pt")
-    assert verify(path) == [f"{path}/common.pt is damaged: it is no regular file"]
+    assert verify(path) == [f"{path}/common.pt is damaged: it is not a regular file"]
 
 
 @given(name=st.sampled_from(sorted(CONTENT)), position=st.integers(0, 6999), bit=st.integers(0, 7))

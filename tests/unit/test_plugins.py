@@ -160,8 +160,8 @@ def test_what_cannot_be_used_is_named_and_stops_its_job_alone(site: Path, tmp_pa
         f"{TOYS} (entry point curves = orchestrator_toys.curves:Curves, group {group}) does not"
     )
     assert scale[0][0] == "model.attention_plugin"
-    assert scale[0][1].endswith("does not take these options: scale is between 0 and 1, not 2")
-    assert alone == [["model.attention_options", "there is no attention that takes them"]]
+    assert scale[0][1].endswith("does not accept these options: scale is between 0 and 1, not 2")
+    assert alone == [["model.attention_options", "no attention supports them"]]
     assert ["parallelism.context_parallel_size", "does not go with model.attention_plugin"] in sequences
 
 
@@ -195,7 +195,7 @@ def test_a_job_trains_on_text_that_another_package_writes(site: Path, tmp_path: 
     away, options, ending, done, _ = program(site, tmp_path, PREPARE, jobs=jobs).split("----\n")
     where = "(entry point letters = orchestrator_toys.letters:Letters, group orchestrator.data_sources)"
     assert away == f"{TOYS} {where} failed: OSError: the server is away\n"
-    assert f"data.sources: {TOYS} {where} does not take these options: " in options
+    assert f"data.sources: {TOYS} {where} does not accept these options: " in options
     assert "text.txt is written as lines of JSON" in ending
     assert done.endswith("\ncompleted\n")
     lines = (tmp_path / "text.jsonl").read_text().splitlines()

@@ -101,7 +101,7 @@ def test_disk_that_takes_a_part_only_raises(run: RunDir, monkeypatch: pytest.Mon
     assert [event["event"] for event in lines_of(run)] == ["second"]
 
 
-NAME_ANOTHER = "name another folder, or have yourself allowed to write to this one"
+NAME_ANOTHER = "name another folder, or get permission to write to this one"
 
 
 @pytest.mark.parametrize(

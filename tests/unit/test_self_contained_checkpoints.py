@@ -105,7 +105,7 @@ def test_an_older_checkpoint_is_read_with_its_run(tmp_path: Path) -> None:
     write_commit(run.checkpoint(1), iteration=1, consumed_samples=8, files={})
     assert job_of(run.checkpoint(1)).model == job.model
     alone = shutil.copytree(run.checkpoint(1), tmp_path / "alone")
-    with pytest.raises(UserError, match=r"does not say what it holds: it has no job\.json"):
+    with pytest.raises(UserError, match=r"does not describe its model: it has no job\.json"):
         open_weights(alone)
     with pytest.raises(UserError, match="neither a run nor a committed checkpoint"):
         open_weights(tmp_path)

@@ -93,7 +93,7 @@ def test_code_in_the_list_of_tensors(saved: Path, tmp_path: Path) -> None:
     (folder / ".metadata").write_bytes(pickle.dumps(Call(tmp_path / "ran")))
     assert refusal(folder) == (
         f"{folder / '.metadata'} is not the list of a checkpoint's tensors: "
-        "it names posix.mkdir, which no weights are made of"
+        "it names posix.mkdir, which weights never contain"
     )
     assert not (tmp_path / "ran").exists()
 
@@ -270,7 +270,7 @@ def test_states_of_layers_are_looked_into_before_they_are_read(recipes: Any, tmp
         (Nested(), "it names posix.mkdir"),
         (Attribute(), "it names builtins.getattr"),
     ):
-        with pytest.raises(CheckpointError, match=f"the state cannot be read: {said}, which no weights are made of"):
+        with pytest.raises(CheckpointError, match=f"the state cannot be read: {said}, which weights never contain"):
             require_plain_state(pickle.dumps({**state, "scale_bwd": planted}), "the state")
     assert not ran.exists()
     with pytest.raises(CheckpointError, match="the state cannot be read"):

@@ -24,8 +24,8 @@ def check_sources(plan: Plan) -> list[Source]:
 
 def check_data(plan: Plan) -> None:
     """Raises UserError for each data set that is not there."""
-    way_out = "make it first: orchestrator data prepare JOB.yaml"
-    refuse([f"{each.place}: {each.entry.path} is not there yet; {way_out}" for each in check_sources(plan)])
+    way_out = "run this first: orchestrator data prepare JOB.yaml"
+    refuse([f"{each.place}: {each.entry.path} does not exist yet; {way_out}" for each in check_sources(plan)])
 
 
 def refuse(troubles: list[str]) -> None:
@@ -72,6 +72,6 @@ def refuse_killed(code: int, command: str) -> None:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         why = ", which is often a lack of memory" if -code == signal.SIGKILL else ""
         raise JobError(
-            f"{command} was ended by {name}{why}. Finished shards are kept: run the same command again to go on, with "
-            "fewer --workers if memory was short"
+            f"{command} was ended by {name}{why}. Finished shards are kept: run the same command again to continue, "
+            "with fewer --workers if memory ran out"
         )

@@ -90,7 +90,7 @@ def run_here(
             return train(run, job)
     except KeyboardInterrupt:
         if not run.path.exists():
-            reporter.say(f"stopped before it started; run {label(run)} is gone again", "error")
+            reporter.say(f"stopped before it started; run {label(run)} was removed again", "error")
         raise
 
 

@@ -81,7 +81,7 @@ def _place_of(
     """The cluster that the job starts on, None for this machine; it is where the run was. Raises what hinders it."""
     if status.is_active and status.job is not None:
         raise RunIsHeld(
-            f"run {label(run)} is on its way already ({status.describe()}).\n"
+            f"run {label(run)} is already under way ({status.describe()}).\n"
             f"      Follow it with `orchestrator logs {in_command(run)} -f`, or stop it with "
             f"`orchestrator cancel {in_command(run)}`."
         )

@@ -68,7 +68,7 @@ def completed_already(run: RunDir, status: RunStatus) -> str:
 def on_its_way(status: RunStatus) -> str:
     """That the run needs no start now."""
     return (
-        f"run {label(status.run)} is on its way already ({status.describe()}); nothing was submitted.\n"
+        f"run {label(status.run)} is already under way ({status.describe()}); nothing was submitted.\n"
         f"      Follow it with `orchestrator logs {in_command(status.run)} -f`, or start another with --new."
     )
 

@@ -20,7 +20,7 @@ from orchestrator.spec.schema.diff import Change
 
 _ORDER = ("forbidden", "trajectory", "safe")
 _WORDS = {
-    "forbidden": "forbidden: this run cannot go on with it",
+    "forbidden": "forbidden: this run cannot continue with it",
     "trajectory": "changes the trajectory: the losses will differ from those of an unchanged run",
     "safe": "safe",
 }
@@ -77,7 +77,7 @@ def check_length(run: RunDir, job: JobSpec, reporter: Reporter) -> None:
         step = job.global_batch_size * (job.tokens_per_sample if unit == "tokens" else 1)
         raise UserError(
             f"nothing was started: {whole}, and {so_far}.\n"
-            f"      To go on from there, write a longer schedule.{length_key(job)}; each 100 steps more are "
+            f"      To continue from there, write a longer schedule.{length_key(job)}; each 100 additional steps are "
             f"{100 * step:,} {unit}."
         )
     if schedule.train_iters != by_itself.train_iters:

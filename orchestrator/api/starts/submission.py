@@ -126,9 +126,9 @@ def only_cluster() -> str:
     if len(known) == 1:
         return known[0]
     if known:
-        raise UserError(f"which cluster? Say it with --cluster or launch.cluster: {', '.join(known)}")
+        raise UserError(f"which cluster? Name it with --cluster or launch.cluster: {', '.join(known)}")
     raise UserError(
-        "there is no cluster profile yet: write one on a login node with `orchestrator cluster init`, "
+        "there is no cluster profile yet: create one on a login node with `orchestrator cluster init`, "
         "or train on this machine with `orchestrator run`"
     )
 
@@ -145,7 +145,7 @@ def jobs_before(names: Sequence[str], runs_dir: Path) -> tuple[str, ...]:
             continue
         if status.job is None or not status.is_active:
             raise UserError(
-                f"--after {name}: run {label(status.run)} is no job on a cluster that will complete "
+                f"--after {name}: run {label(status.run)} is not a cluster job that will complete "
                 f"({status.describe()}): submit or resume it first"
             )
         ids.append(status.job.job_id)

@@ -54,7 +54,7 @@ Trace = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="PAGE.md", help="Also write it all as a page in Markdown.", callback=refuse_printed
+        "--output", "-o", metavar="PAGE.md", help="Also write the results as a Markdown page.", callback=refuse_printed
     ),
 ]
 
@@ -62,16 +62,16 @@ Output = Annotated[
 def command(
     jobs: JobFiles,
     overrides: Overrides = None,
-    steps: Annotated[int, typer.Option("--steps", min=3, help="Steps that are timed.")] = 20,
-    warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Steps before them, which are not.")] = 5,
+    steps: Annotated[int, typer.Option("--steps", min=3, help="Timed steps.")] = 20,
+    warm_up: Annotated[int, typer.Option("--warm-up", min=1, help="Untimed steps before them.")] = 5,
     own_data: OwnData = False,
     trace: Trace = None,
     output: Output = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job for some steps here, without saving anything, and tell how fast it is: step time, tokens/s, MFU, and
-    one step by part, beside what the plan says and the least that each part could take.
+    """Train a job here for a few steps, without saving anything, and report how fast it is: step time, tokens/s, MFU,
+    and one step by part, next to the plan and a lower bound for each part.
 
     \b
     Example:

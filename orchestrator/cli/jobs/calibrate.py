@@ -36,24 +36,24 @@ from orchestrator.run_directory.rundir import default_runs_dir, write_atomically
 def command(
     gpu_name: Annotated[
         str | None,
-        typer.Option("--gpu-name", metavar="NAME", help="What to call it; the GPU's own short name by default."),
+        typer.Option("--gpu-name", metavar="NAME", help="Name of the profile; the GPU's own short name by default."),
     ] = None,
     from_runs: Annotated[
         list[str] | None,
-        typer.Option("--from", metavar="RUN", help="Correct it by the step times of a run; may be repeated."),
+        typer.Option("--from", metavar="RUN", help="Correct the profile by the step times of a run; may be repeated."),
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option("--base", metavar="GPU", help="The GPU whose datasheet it has, where that is not recognised."),
+        typer.Option("--base", metavar="GPU", help="The GPU whose datasheet applies, if yours is not recognised."),
     ] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU although there is a GPU.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU even if there is a GPU.")] = False,
     seconds: Annotated[
         float,
         typer.Option(
             "--seconds",
             min=0.001,
             max=60.0,
-            help="Seconds for each measurement, but for matrix products on a GPU.",
+            help="Seconds for each measurement, except matrix products on a GPU.",
         ),
     ] = 0.5,
     output: Annotated[
@@ -62,15 +62,15 @@ def command(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write, e.g. gpus/NAME.yaml in a project; NAME.yaml among your own by default.",
+            help="Where to write, e.g. gpus/NAME.yaml in a project; by default NAME.yaml in your own folder.",
             callback=refuse_printed,
         ),
     ] = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what this machine's GPU (or its CPU) reaches of its datasheet, and write a profile that plan, validate
-    and tune use from then on. With --from nothing is measured: the step times of runs correct the profile there is.
+    """Measure how much of its datasheet this machine's GPU (or CPU) reaches, and write a profile that plan, validate
+    and tune use from then on. With --from, nothing is measured: the step times of runs correct the existing profile.
 
     \b
     Example:
@@ -79,15 +79,17 @@ def command(
       orchestrator calibrate --gpu-name h200-cluster-a -o gpus/h200-cluster-a.yaml
     """
     if output is not None and output.suffix != ".yaml":
-        raise UserError(f"{output}: a profile is a file that ends in .yaml; -o gpus/{output.name}.yaml would do")
+        raise UserError(f"{output}: the name of a profile file ends in .yaml; -o gpus/{output.name}.yaml would do")
     if output is not None:
         gpu_name = gpu_name or output.stem
         if gpu_name != output.stem:
-            raise UserError(f"a profile is found by its file: {gpu_name} would have to be {output.with_stem(gpu_name)}")
+            raise UserError(
+                f"a profile has the name of its file: {gpu_name} would have to be {output.with_stem(gpu_name)}"
+            )
     if gpu_name is not None and GPU_NAME.fullmatch(gpu_name) is None:
-        raise UserError(f"{gpu_name!r} is no name for a profile: letters, digits, '.', '_' and '-', at most 80")
+        raise UserError(f"{gpu_name!r} is not a valid profile name: letters, digits, '.', '_' and '-', at most 80")
     if from_runs and cpu:
-        raise UserError("--cpu says what to measure, and with --from nothing is measured: leave one of them out")
+        raise UserError("--cpu selects what to measure, but --from measures nothing: leave out one of them")
     if from_runs:
         folder = runs_dir or default_runs_dir()
         _from_runs([measured_run(find_run(name, folder)) for name in from_runs], gpu_name, base, output, as_json)
@@ -184,7 +186,7 @@ def _name(gpu_name: str | None, sheet: Device) -> str:
     if taken is not None and taken.name != sheet.name and taken.name.lower() == gpu_name.lower():
         raise UserError(
             f"--gpu-name {gpu_name}: this is of {sheet.name}, and every job planned for {taken.name} would use it: "
-            f"choose another name, or say --base {taken.name} where it is one"
+            f"choose another name, or add --base {taken.name} if it is one"
         )
     return gpu_name
 
@@ -199,14 +201,12 @@ def _datasheet(device: str, base: str | None) -> Device:
     sheet = shipped(base or device)
     if sheet is None:
         known = ", ".join(shipped_names())
-        raise UserError(
-            f"no datasheet of {base or device} is known here: name the nearest with --base (known: {known})"
-        )
+        raise UserError(f"no datasheet of {base or device} is known: name the closest GPU with --base (known: {known})")
     on_cpu = device.casefold() == CPU
     if on_cpu and not sheet.is_cpu:
-        raise UserError(f"what is measured is the CPU, and --base {sheet.name} is a GPU: leave --base out")
+        raise UserError(f"the CPU is measured, but --base {sheet.name} is a GPU: leave out --base")
     if sheet.is_cpu and not on_cpu:
-        raise UserError(f"what is measured is {device}, and --base is the CPU: name the nearest GPU, or leave it out")
+        raise UserError(f"what is measured is {device}, but --base is the CPU: name the closest GPU, or leave it out")
     return sheet
 
 
@@ -227,8 +227,8 @@ def _efficiency(values: Mapping[str, float], sheet: Device) -> MeasuredEfficienc
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
         raise UserError(
-            f"what was measured is nothing like {sheet.name}: its efficiency.{name} would be {values[name]:.3g}; "
-            "name the GPU that is nearest with --base"
+            f"the measurements do not fit {sheet.name}: its efficiency.{name} would be {values[name]:.3g}; "
+            "name the closest GPU with --base"
         ) from error
 
 

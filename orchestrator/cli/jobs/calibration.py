@@ -47,7 +47,7 @@ def measure_machine(seconds: float, *, cpu: bool) -> dict[str, Any]:
     """What the program measures here. Raises MissingDependency without torch, and JobError when it fails."""
     if importlib.util.find_spec("torch") is None:
         raise MissingDependency(
-            "calibrating needs torch, which this Python lacks: pip install 'megatron-orchestrator[train]'"
+            "calibration needs torch, which this Python lacks: pip install 'megatron-orchestrator[train]'"
         )
     with tempfile.TemporaryDirectory(prefix="calibrate-") as folder:
         output = Path(folder) / "measured.json"
@@ -77,13 +77,13 @@ def measured_run(run: RunDir) -> MeasuredRun:
     job = load_resolved(run.resolved())
     if job.precision.fp8 is not None:
         raise UserError(
-            f"run {label(run)} multiplied in FP8, and efficiencies are those of bf16: calibrate with a run without "
-            "precision.fp8; jobs in FP8 are planned with what it corrects"
+            f"run {label(run)} computed its products in FP8, but efficiencies are for bf16: calibrate with a run "
+            "without precision.fp8; plans of FP8 jobs use the corrected profile too"
         )
     told = ("time", "iteration", "layers", "device")
     starts = [each for each in run.events().all(Started) if None not in (getattr(each, name) for name in told)]
     if not starts:
-        raise UserError(f"run {label(run)} was never started: there are no step times in it")
+        raise UserError(f"run {label(run)} was never started: it has no step times")
     starts = _alike(starts)
     seconds = dict(_at_full_size(run, job, starts))
     if not seconds:

@@ -32,10 +32,10 @@ app = typer.Typer(
 @app.command("init")
 def init(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="What to call it; the cluster's own name by default.")
+        str | None, typer.Argument(metavar="[NAME]", help="Name of the profile; the cluster's own name by default.")
     ] = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", metavar="NAME", help="Where jobs go by default.")
+        str | None, typer.Option("--partition", metavar="NAME", help="Default partition of jobs.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take every default.")] = False,
     output: Annotated[
@@ -44,14 +44,14 @@ def init(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write, e.g. clusters/NAME.yaml in a project; NAME.yaml among your own by default.",
+            help="Where to write, e.g. clusters/NAME.yaml in a project; by default NAME.yaml in your own folder.",
             callback=refuse_printed,
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the cluster that this machine belongs to what it has, and write a commented profile.
+    """Query the cluster that this machine belongs to, and write a commented profile.
 
     \b
     Example:
@@ -64,7 +64,7 @@ def init(
     _check_request(name, output, force)
     ask = not yes and partition is None
     if ask and not sys.stdin.isatty():
-        raise UserError("there is no terminal to ask questions on: add --yes to take the defaults, or --partition")
+        raise UserError("there is no terminal for questions: add --yes to take the defaults, or --partition")
     found = discover()
     name = name or _as_name(found.name)
     path = output or user_folder() / f"{name}.yaml"
@@ -76,7 +76,7 @@ def init(
         print_json({"path": str(path), "profile": profile.model_dump(mode="json")})
         return
     typer.echo(f"wrote {path}: {_summary(profile)}.")
-    typer.echo(f"Look it over, then: orchestrator validate job.yaml --cluster {name}")
+    typer.echo(f"Check it, then: orchestrator validate job.yaml --cluster {name}")
 
 
 @app.command("list")
@@ -94,7 +94,7 @@ def list_(as_json: AsJson = False) -> None:
             profile = read_profile(path).value
         except SpecError as error:  # one that is wrong must not hide the others
             record["problems"] = len(error.problems)
-            rows.append([name, "-", f"wrong: orchestrator cluster show {name}", str(path)])
+            rows.append([name, "-", f"invalid: orchestrator cluster show {name}", str(path)])
         else:
             record["profile"] = profile.model_dump(mode="json")
             rows.append([name, profile.partition or "-", ", ".join(profile.partitions) or "-", str(path)])
@@ -104,7 +104,7 @@ def list_(as_json: AsJson = False) -> None:
     elif records:
         typer.echo(aligned(rows))
     else:
-        typer.echo(f"no cluster profiles in clusters/ or {user_folder()}: `orchestrator cluster init` writes one")
+        typer.echo(f"no cluster profiles in clusters/ or {user_folder()}: `orchestrator cluster init` creates one")
 
 
 @app.command("show")
@@ -112,7 +112,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Name of a profile, or its file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show a profile as it will be used, with every error in it at once.
+    """Show a profile as it will be used, with all its errors.
 
     \b
     Example:
@@ -143,7 +143,7 @@ def _refuse_what_is_not_there(path: Path, profile: ClusterSpec) -> None:
         except UserError as error:
             wrong.append(f"gpu: {error}")
     if profile.template is not None and not Path(profile.template).is_file():
-        wrong.append(f"template: {profile.template} is no file; leave it out for the shipped one")
+        wrong.append(f"template: {profile.template} does not exist; leave it out to use the shipped one")
     if wrong:
         raise UserError("\n       ".join(f"{path}: {each}" for each in wrong))
 
@@ -151,18 +151,20 @@ def _refuse_what_is_not_there(path: Path, profile: ClusterSpec) -> None:
 def _check_request(name: str | None, output: Path | None, force: bool) -> None:
     """What can be refused before the cluster is asked."""
     if name is not None and PROFILE_NAME.fullmatch(name) is None:
-        raise UserError(f"{name!r} is no name for a profile: letters, digits, '.', '_' and '-', at most 80")
+        raise UserError(f"{name!r} is not a valid profile name: letters, digits, '.', '_' and '-', at most 80")
     if output is not None and output.suffix != ".yaml":
-        raise UserError(f"{output}: a profile is a file that ends in .yaml; -o clusters/{output.name}.yaml would do")
+        raise UserError(f"{output}: the name of a profile file ends in .yaml; -o clusters/{output.name}.yaml would do")
     if output is not None and name != output.stem:
-        raise UserError(f"a profile is found by its file: {name} would have to be {output.with_name(f'{name}.yaml')}")
+        raise UserError(
+            f"a profile has the name of its file: {name} would have to be {output.with_name(f'{name}.yaml')}"
+        )
     if output is not None or name is not None:
         _refuse_overwriting(output or user_folder() / f"{name}.yaml", force)
 
 
 def _refuse_overwriting(path: Path, force: bool) -> None:
     if path.exists() and not force:
-        raise UserError(f"{path} exists and is left as it is: choose another name, or overwrite with --force")
+        raise UserError(f"{path} already exists: choose another name, or overwrite it with --force")
 
 
 def _as_name(text: str) -> str:

@@ -32,13 +32,13 @@ def command(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="A value of the spec, with --yes or --preset; may be repeated."
+            "--set", metavar="KEY=VALUE", help="Set a value of the spec, with --yes or --preset; may be repeated."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented job spec: asks a few questions on a terminal, each answer checked at once.
+    """Write a commented job spec. On a terminal, ask a few questions and check each answer.
 
     \b
     Example:
@@ -55,15 +55,15 @@ def command(
     else:
         if overrides or not sys.stdin.isatty():
             raise UserError(
-                "there is no terminal to ask questions on: add --yes to take the defaults, or --preset NAME"
+                "there is no terminal for questions: add --yes to take the defaults, or --preset NAME"
                 if not overrides
                 else "--set goes with --yes or --preset, which ask nothing"
             )
         if output == PRINTED:
             raise UserError(
-                "questions would stand between the lines of -o - : add --yes or --preset NAME, or name a file"
+                "questions would be mixed with the output of -o - : add --yes or --preset NAME, or name a file"
             )
-        typer.echo("Enter takes the answer in brackets. Nothing is written before the last question.\n")
+        typer.echo("Press Enter to accept the answer in brackets. Nothing is written before the last question.\n")
         values = spec_values(ask(_read, _tell, given))
     text = with_schema_line(job_text(values), output)
     job = load_text(text, str(output)).job
@@ -87,9 +87,9 @@ def _refuse_overwriting(output: Path, force: bool) -> None:
     if output == PRINTED:
         return
     if output.is_dir():
-        raise UserError(f"{output} is a folder; -o takes the file to write, such as {output / 'job.yaml'}")
+        raise UserError(f"{output} is a folder; -o needs the file to write, such as {output / 'job.yaml'}")
     if output.exists() and not force:
-        raise UserError(f"{output} exists and is left as it is: choose another file with -o, or overwrite with --force")
+        raise UserError(f"{output} already exists: choose another file with -o, or overwrite it with --force")
 
 
 def _overridden(values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE [ARGUMENT...] | -- FLAG...",
-        help="A shell script and its own arguments, a file of flags, Accelerate's YAML; or flags behind --.",
+        help="A shell script and its arguments, a file of flags, or Accelerate's YAML; or flags after --.",
         show_default=False,
     ),
 ]
@@ -39,24 +39,24 @@ Variables = Annotated[
     typer.Option(
         "--set-var",
         metavar="NAME=VALUE",
-        help="A variable of the script, or an argument by its number; may be repeated.",
+        help="Set a variable of the script, or an argument by its number; may be repeated.",
     ),
 ]
 Which = Annotated[
-    int | None, typer.Option("--command", metavar="N", help="Which training, of a script that starts several.")
+    int | None, typer.Option("--command", metavar="N", help="Which training to take, if the script starts several.")
 ]
 Preset = Annotated[
-    str | None, typer.Option("--preset", metavar="NAME", help="Model preset, for a file that holds no model.")
+    str | None, typer.Option("--preset", metavar="NAME", help="Model preset, for a file without a model.")
 ]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A value of the job spec; may be repeated.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a value of the job spec; may be repeated.")
 ]
 Without = Annotated[
     list[str] | None,
     typer.Option(
         "--without",
         metavar="FLAG",
-        help="A flag to leave out on purpose, though the job trains something else then; may be repeated.",
+        help="Leave out this flag on purpose, although the job then trains something else; may be repeated.",
     ),
 ]
 
@@ -72,10 +72,9 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a job spec from a Megatron-LM script, its flags, or Accelerate's YAML. Nothing of it is run.
-
-    Every flag is accounted for: carried over, equal to the default, without effect here, or listed as what this
-    version does not do. Exit code 2 where something still has to be written, or would be trained otherwise.
+    """Write a job spec from a Megatron-LM script, its flags, or Accelerate's YAML. The script is read, not run. Every
+    flag is accounted for: carried over, equal to the default, without effect here, or listed as not supported. The exit
+    code is 2 if something still has to be filled in, or if the job would train something else.
 
     \b
     Example:
@@ -100,7 +99,7 @@ def command(
     with told_aside(output):
         _show(migration, output, problems, as_json, job)
         if schema is not None and not as_json:
-            typer.echo(f"wrote {schema}, by which editors check {output}")
+            typer.echo(f"wrote {schema}, with which editors check {output}")
     if problems or not migration.is_complete:
         raise typer.Exit(2)
 
@@ -109,19 +108,19 @@ def _check_output(output: Path, sources: list[str], force: bool) -> None:
     if output == PRINTED:
         return
     if output.is_dir():
-        raise UserError(f"{output} is a folder; -o takes the file to write, such as {output / 'job.yaml'}")
+        raise UserError(f"{output} is a folder; -o needs the file to write, such as {output / 'job.yaml'}")
     if not output.exists():
         return
     if not is_training(sources) and output.samefile(sources[0]):
-        raise UserError(f"{output} is what is migrated, and is left as it is: choose another file with -o")
+        raise UserError(f"{output} is the file to migrate: choose another output file with -o")
     if not force:
-        raise UserError(f"{output} exists and is left as it is: choose another file with -o, or overwrite with --force")
+        raise UserError(f"{output} already exists: choose another file with -o, or overwrite it with --force")
 
 
 def _migrate(
     sources: list[str], given: dict[str, str], which: int | None, preset: str | None, without: list[str]
 ) -> Migration:
-    for_scripts = "--set-var and --command are for a script: nothing else has variables" if given or which else None
+    for_scripts = "--set-var and --command need a script: nothing else has variables" if given or which else None
     if is_training(sources):
         if for_scripts:
             raise UserError(for_scripts)
@@ -134,9 +133,7 @@ def _migrate(
         raise UserError(f"{first}: {text.message}")
     if not (first.endswith((".yaml", ".yml")) or is_accelerate(text)):
         if preset is not None:
-            raise UserError(
-                "--preset is for a file that holds no model, and a script does: use --set model.preset=NAME"
-            )
+            raise UserError("--preset is for a file without a model, but a script has one: use --set model.preset=NAME")
         read_file = partial(_sourced, Path(first).parent)
         return migrate_script(
             text, first, arguments=arguments, given=given, which=which, without=without, read_file=read_file
@@ -214,13 +211,13 @@ def _show(
     if others := [account.flag for account in migration.of("changes_training")]:
         leave_out = " ".join(f"--without {flag.split()[0].lstrip('-')}" for flag in others)
         typer.echo(
-            f"error: this version does not support {', '.join(others)}, and the job trains something "
-            f"else without. To accept that, add {leave_out}",
+            f"error: this version does not support {', '.join(others)}, and without it the job trains something "
+            f"else. To accept that, add {leave_out}",
             err=True,
         )
     if problems or not migration.is_complete:
         said, where = ("this", "in it") if output == PRINTED else (f"wrote {output}, which", "in the file")
-        typer.echo(f"{said} is not a whole job yet: what is missing stands above and {where}", err=True)
+        typer.echo(f"{said} is not a complete job yet: what is missing is listed above and {where}", err=True)
     elif output != PRINTED:
         typer.echo(f"wrote {output}. Next: orchestrator validate {output}, then orchestrator plan {output}")
 
@@ -237,7 +234,7 @@ def _lines(migration: Migration) -> Iterable[str]:
     defaults = [path for path, source in migration.sources.items() if source.is_default and path in migration.values]
     if defaults:
         yield ""
-        yield f"written because the default there is not ours ({len(defaults)})"
+        yield f"written because the defaults differ ({len(defaults)})"
         yield from (f"  {path}: {migration.values[path]}" for path in defaults)
     if migration.notes:
         yield ""

@@ -30,21 +30,21 @@ def command(
         typer.Option(
             "--html",
             metavar="FILE",
-            help="Also draw the ranks and the pipeline's timeline, as a page.",
+            help="Also write an HTML page with drawings of the ranks and the pipeline's timeline.",
             callback=refuse_printed,
         ),
     ] = None,
     svg: Annotated[
         Path | None,
         typer.Option(
-            "--svg", metavar="DIR", help="The drawings as ranks.svg and timeline.svg.", callback=refuse_printed
+            "--svg", metavar="DIR", help="Write the drawings as ranks.svg and timeline.svg.", callback=refuse_printed
         ),
     ] = None,
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what a job will do and take before any GPU is held: topology, parameters, memory, time, data, and a verdict.
-    The exit code is 2 when something stops it.
+    """Predict what a job will do and need, before any GPU is allocated: topology, parameters, memory, time, data, and a
+    verdict. The exit code is 2 if something stops the job.
 
     \b
     Example:

@@ -11,7 +11,7 @@ ClusterName = Annotated[
     typer.Option(
         "--cluster",
         metavar="NAME|FILE",
-        help="Check it against this cluster profile (or its file), instead of launch.cluster.",
+        help="Check the job against this cluster profile (name or file), instead of launch.cluster.",
     ),
 ]
 GpuName = Annotated[

@@ -47,11 +47,11 @@ _POD = "Kubernetes"
 def command(
     jobs: JobFiles,
     overrides: Overrides = None,
-    new: Annotated[bool, typer.Option("--new", help="As `run --new` would start it.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Render the script of `run --new`.")] = False,
     runs_dir: RunsDir = None,
     form: Annotated[
         OutputFormat,
-        typer.Option("--as", help="Our own launch script, a script of Megatron-LM's flags, or a JobSet of Kubernetes."),
+        typer.Option("--as", help="Our own launch script, a script with Megatron-LM's flags, or a Kubernetes JobSet."),
     ] = OutputFormat.ORCHESTRATOR,
     image: Annotated[
         str | None, typer.Option(metavar="IMAGE", help="Container image of the pods.", rich_help_panel=_POD)
@@ -61,7 +61,7 @@ def command(
         typer.Option(
             "--claim",
             metavar="CLAIM:/PATH[:ro]",
-            help="A PersistentVolumeClaim and where pods see it; may be repeated. The first is the working directory.",
+            help="A PersistentVolumeClaim and its mount path; may be repeated. The first is the working directory.",
             rich_help_panel=_POD,
         ),
     ] = None,
@@ -72,7 +72,7 @@ def command(
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Secret that holds what ${{env:NAME}} and trackers need; {DEFAULT_SECRET} by default.",
+            help=f"Secret with the values that ${{env:NAME}} and trackers need; {DEFAULT_SECRET} by default.",
             rich_help_panel=_POD,
         ),
     ] = None,
@@ -80,8 +80,8 @@ def command(
 ) -> None:
     """Print the exact launch script that `run` would start, on standard output. Nothing is created.
 
-    With --as megatron-lm: the flags that tell Megatron-LM the same, and in comments what they do not say.
-    With --as kubernetes: a JobSet, and a ConfigMap with the spec. They are printed, not created.
+    With --as megatron-lm: the corresponding flags of Megatron-LM, and comments on what they cannot express. With --as
+    kubernetes: a JobSet and a ConfigMap with the spec, printed but not created.
 
     \b
     Example:
@@ -99,7 +99,7 @@ def command(
         return
     if unused := [name for name, value in given.items() if value]:
         raise UserError(
-            f"{' and '.join(unused)} would change nothing without --as kubernetes: add that, or leave it out"
+            f"{' and '.join(unused)} would have no effect without --as kubernetes: add it, or leave the option out"
         )
     if form is OutputFormat.MEGATRON_LM:
         _print_megatron(job, as_json)

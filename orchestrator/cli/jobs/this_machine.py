@@ -25,10 +25,10 @@ def check_gpus(job: JobSpec, choice: DeviceChoice, what: str, fewer: str, withou
     here = gpus_counted()
     if job.launch.nodes > 1:
         ways = [fewer.format("N"), without]
-        raise UserError(f"{what} runs on this machine alone, and the job has {job.launch.nodes}: {_either(ways)}")
+        raise UserError(f"{what} runs only on this machine, but the job has {job.launch.nodes}: {_either(ways)}")
     if choice.device.is_cpu or here is None or here >= job.world_size:
         return
-    ways = [fewer.format(here)] if here else [without, "add --set runtime.device=cpu for what a CPU can train"]
+    ways = [fewer.format(here)] if here else [without, "add --set runtime.device=cpu if a CPU can train it"]
     gpus = "a GPU" if job.world_size == 1 else f"{job.world_size} GPUs"
     raise UserError(f"{what} needs {gpus}, and this machine has {here or 'none'}: {_either(ways)}")
 
@@ -57,6 +57,6 @@ def check_alone(choice: DeviceChoice, runs_dir: Path, what: str) -> None:
         run, trouble = next(iter(unread.items()))
         which = f"run {run.run_id}" if len(unread) == 1 else f"one of {len(unread)} runs (run {run.run_id}, …)"
         warn(
-            f"whether {which} trains on this machine cannot be read ({trouble.filename}: {trouble.strerror}): "
+            f"it is not known whether {which} trains on this machine ({trouble.filename}: {trouble.strerror}): "
             f"if so, what {what} measures is wrong"
         )

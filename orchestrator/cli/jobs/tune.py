@@ -30,14 +30,14 @@ from orchestrator.tuning.overlay import MARK, WRITTEN, overlay_text
 from orchestrator.tuning.search import SearchResult
 from orchestrator.tuning.trial import Trial, Trials, trial_job
 
-Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="Tune for that many GPUs.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", min=1, help="Tune for this many GPUs.")]
 Keep = Annotated[
     list[str] | None,
     typer.Option(
         "--keep",
         metavar="KEY",
-        help="Leave this setting as the job has it, e.g. tensor_model_parallel_size; may be repeated. What --set gives "
-        "is kept as well.",
+        help="Keep this setting of the job, e.g. tensor_model_parallel_size; may be repeated. Values of --set are "
+        "kept too.",
     ),
 ]
 Output = Annotated[
@@ -46,7 +46,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Where the overlay goes; - is standard output. JOB.tuned.yaml by default.",
+        help="Where to write the overlay; - is standard output. JOB.tuned.yaml by default.",
         show_default=False,
     ),
 ]
@@ -61,16 +61,23 @@ def command(
     keep: Keep = None,
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many layouts to show.")] = 10,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Run the best on this machine for some steps, and correct the rest by it.")
+        bool,
+        typer.Option(
+            "--measure", help="Run the best layouts on this machine for a few steps, and correct the other estimates."
+        ),
     ] = False,
-    best: Annotated[int, typer.Option("--best", metavar="K", min=1, help="With --measure: how many to run.")] = 3,
-    steps: Annotated[int, typer.Option("--steps", min=3, help="With --measure: how many steps to count of each.")] = 10,
+    best: Annotated[
+        int, typer.Option("--best", metavar="K", min=1, help="With --measure: how many layouts to run.")
+    ] = 3,
+    steps: Annotated[
+        int, typer.Option("--steps", min=3, help="With --measure: how many steps to measure of each.")
+    ] = 10,
     output: Output = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest layout that fits: TP, PP, virtual stages, micro-batch, recomputation, sharding. The model, the
-    data, the optimizer and the global batch stay as they are. Writes the winner as an overlay.
+    data, the optimizer and the global batch do not change. The winner is written as an overlay.
 
     \b
     Example:
@@ -140,7 +147,7 @@ def _report(
     if error is not None and not any(each.is_measured for each in report.ranking):
         raise error
     if not report.ranking or (measured.trials and not stopped and not report.best.is_measured):
-        raise JobError(f"none of the layouts that were tried could be run:\n{report.tried()}")
+        raise JobError(f"none of the tried layouts could run:\n{report.tried()}")
     return report
 
 
@@ -155,11 +162,11 @@ def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:
     if path == PRINTED:
         return path
     if path.is_dir():
-        raise UserError(f"{path} is a folder; -o takes the file to write, such as {path / 'tuned.yaml'}")
+        raise UserError(f"{path} is a folder; -o needs the file to write, such as {path / 'tuned.yaml'}")
     if not path.parent.is_dir():
         raise UserError(f"{path} cannot be written: there is no folder {path.parent}")
     if path.exists() and not path.read_text(errors="replace").startswith(MARK):
-        raise UserError(f"{path} exists, is no overlay of the tuner, and is left as it is: choose another with -o")
+        raise UserError(f"{path} exists and is not an overlay of the tuner: choose another file with -o")
     return path
 
 

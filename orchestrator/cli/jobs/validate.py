@@ -20,9 +20,8 @@ def command(
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a job spec: everything that stops it at once, each with its place, or "ok" and what the job would do.
-
-    What its cluster cannot give is an error too (launch.cluster or --cluster names the profile), and so is a job that
+    """Check a job spec. Report all errors in one go, each with its place, or "ok" and a summary of the job. A request
+    that the cluster cannot meet is an error too (launch.cluster or --cluster names the profile), and so is a job that
     does not fit into the memory of its GPUs (launch.gpu, --gpu or the profile names them).
 
     \b

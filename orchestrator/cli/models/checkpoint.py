@@ -29,7 +29,7 @@ app.command("reshape")(reshape)
 
 @app.command("list")
 def list_(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """List the committed checkpoints of a run, oldest first, and what was exported of them while it trained.
+    """List the committed checkpoints of a run, oldest first, and their exports during training.
 
     \b
     Example:
@@ -74,13 +74,13 @@ def verify_(
         str,
         typer.Argument(
             metavar="RUN|PATH",
-            help="A run, as `checkpoint list` takes it: all of its checkpoints; or the folder of one checkpoint.",
+            help="A run, for all its checkpoints, or the folder of one checkpoint.",
         ),
     ],
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every byte of a checkpoint and compare it with its commit marker; says what is damaged, and where.
+    """Read every byte of a checkpoint and compare it with its commit marker. Damage is reported with its place.
 
     \b
     Example:

@@ -45,7 +45,7 @@ Wikitext = Annotated[
 Text = Annotated[list[Path] | None, typer.Option("--text", metavar="FILE", help="Perplexity of a text file.")]
 Lambada = Annotated[
     list[Path] | None,
-    typer.Option("--lambada", metavar="FILE", help="The last word of passages: JSON lines with `text`."),
+    typer.Option("--lambada", metavar="FILE", help="Predict the last word of passages: JSON lines with `text`."),
 ]
 Mnli = Annotated[
     list[Path] | None,
@@ -60,28 +60,28 @@ LmEval = Annotated[
     typer.Option("--lm-eval", metavar="TASK", help="A task of lm-evaluation-harness: its YAML file, or its name."),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict/--not-strict", help="LAMBADA: the whole last word, or its last token alone.")
+    bool, typer.Option("--strict/--not-strict", help="LAMBADA: the whole last word, or only its last token.")
 ]
 OverlappingEval = Annotated[
     int | None,
     typer.Option(
         "--overlapping-eval",
         min=1,
-        help="Tokens that a window of a text goes on by; those before them are context. All by default.",
+        help="Tokens from one window of a text to the next; earlier ones are context. A whole window by default.",
     ),
 ]
 SeqLength = Annotated[
-    int | None, typer.Option("--seq-length", min=1, help="Tokens of a window; as in training by default.")
+    int | None, typer.Option("--seq-length", min=1, help="Tokens per window; as in training by default.")
 ]
 AddBos = Annotated[bool, typer.Option("--add-bos", help="Begin each sequence with the tokenizer's first token.")]
 IncludePath = Annotated[
     list[Path] | None,
-    typer.Option("--include-path", metavar="DIR", help="lm-eval: a folder of tasks, looked in by name."),
+    typer.Option("--include-path", metavar="DIR", help="lm-eval: a folder in which task names are looked up."),
 ]
 NumFewshot = Annotated[int | None, typer.Option("--num-fewshot", min=0, help="lm-eval: examples before each question.")]
 BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, help="Full sequences that are computed at once; micro_batch_size by default."),
+    typer.Option("--batch-size", min=1, help="Full sequences computed at once; micro_batch_size by default."),
 ]
 Output = Annotated[
     Path | None,
@@ -106,17 +106,18 @@ def command(
     add_bos: AddBos = False,
     include_path: IncludePath = None,
     num_fewshot: NumFewshot = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="lm-eval: the first N documents only.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="lm-eval: only the first N documents.")] = None,
     batch_size: BatchSize = None,
     tensor_model_parallel_size: TensorParallel = None,
     pipeline_model_parallel_size: PipelineParallel = None,
     output: Output = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure again what was measured before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Evaluate again, even if a result is stored.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a checkpoint: perplexity, LAMBADA, MNLI, RACE, and any task of lm-evaluation-harness, from local
-    files. Results are kept in the run directory and sent to MLflow; what was interrupted goes on where it stopped.
+    files. Results are stored in the run directory and sent to MLflow. An interrupted evaluation continues where it
+    stopped.
 
     \b
     Example:

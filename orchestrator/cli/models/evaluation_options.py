@@ -21,9 +21,9 @@ _TEXTS: tuple[Kind, ...] = ("wikitext", "text")
 _WHY_NOT = FamilyTable[str | None](
     gpt=None,
     mamba=None,
-    bert="a BERT predicts masked tokens from what stands on both sides, and has no next token to score; "
-    "one that was fine-tuned is measured by --mnli or --race",
-    t5="a T5 gives back spans that were taken out of its input, and its losses on a validation set measure that",
+    bert="a BERT predicts masked tokens from both sides, and has no next token to score; evaluate a fine-tuned one "
+    "with --mnli or --race",
+    t5="a T5 restores spans that were removed from its input, which its losses on a validation set measure",
 )
 """Why no text is scored with its models; None where it is."""
 _NAMED = re.compile(rb"""^["']?(?:task|group)["']?: *["']?([\w.-]+)""", re.MULTILINE)
@@ -51,7 +51,7 @@ def asked_of(options: Options, job: JobSpec, label: str) -> list[EvaluationReque
     if not any(files.values()) and not options.harness:
         if not job.has_task or not job.labelled_task.validation:
             raise UserError(
-                "say what to measure: --wikitext, --text, --lambada, --mnli or --race with a file, "
+                "name what to measure: --wikitext, --text, --lambada, --mnli or --race with a file, "
                 "or --lm-eval with a task"
             )
         files = {job.labelled_task.name: [Path(path) for path in job.labelled_task.validation]}
@@ -77,7 +77,8 @@ def _check_family(kind: Kind, job: JobSpec, label: str) -> None:
         )
     elif job.labelled_task.name != kind:
         raise UserError(
-            f"{label} was fine-tuned on {job.labelled_task.name.upper()}, and --{kind} needs one that was on "
+            f"{label} was fine-tuned on {job.labelled_task.name.upper()}, but --{kind} needs one that was fine-tuned "
+            f"on "
             f"{kind.upper()}"
         )
 
@@ -110,8 +111,8 @@ def _check_name(name: str) -> None:
     near = " or ".join(closest(name, sorted(names)))
     meant = f" (did you mean {near}?)" if near else ""
     raise UserError(
-        f"--lm-eval {name}: there is no such task here{meant}, and no such YAML file; "
-        "tasks of your own are looked for in --include-path DIR"
+        f"--lm-eval {name}: there is no such task{meant}, and no such YAML file; your own tasks are looked up in "
+        "--include-path DIR"
     )
 
 
@@ -134,7 +135,7 @@ def _settings(kind: Kind, options: Options, job: JobSpec) -> dict[str, Any]:
     if options.overlapping_eval is not None and options.overlapping_eval > length - least + 1:
         raise UserError(
             f"--overlapping-eval {options.overlapping_eval} is more than the {length - least + 1} tokens that a window "
-            "scores: it is how many tokens each window goes on by, and the others are context"
+            "scores: it is the number of tokens from one window to the next, and the others are context"
         )
     return settings | {"seq_length": length, "overlapping_eval": options.overlapping_eval}
 
@@ -146,7 +147,7 @@ def _of_files(kind: Kind, paths: Sequence[Path], settings: dict[str, Any]) -> li
         if not path.exists():
             raise UserError(f"--{kind} {path} is not there")
         if path.is_dir() and kind != "race":
-            raise UserError(f"--{kind} {path} is a folder, and a file is needed")
+            raise UserError(f"--{kind} {path} is a folder, but a file is needed")
         if kind in _TEXTS:
             read_text(path)  # what is wrong with it is said before anything is started
     for path, name in zip(absolute, path_names([str(path) for path in absolute]) if absolute else [], strict=True):

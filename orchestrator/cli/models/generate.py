@@ -42,11 +42,11 @@ _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 TensorParallel = Annotated[
     int | None,
-    typer.Option("--tensor-model-parallel-size", min=1, help="Split over so many ranks; as it was trained by default."),
+    typer.Option("--tensor-model-parallel-size", min=1, help="Tensor-parallel size; as in training by default."),
 ]
 PipelineParallel = Annotated[
     int | None,
-    typer.Option("--pipeline-model-parallel-size", min=1, help="In so many stages; as it was trained by default."),
+    typer.Option("--pipeline-model-parallel-size", min=1, help="Pipeline-parallel size; as in training by default."),
 ]
 
 
@@ -54,28 +54,28 @@ File = Annotated[
     Path | None,
     typer.Option("--file", metavar="PROMPTS.jsonl", help='Continue each line\'s "prompt"; results are lines of JSON.'),
 ]
-Interactive = Annotated[bool, typer.Option("--interactive", help="Continue every line of standard input as it comes.")]
+Interactive = Annotated[bool, typer.Option("--interactive", help="Continue each line of standard input as it arrives.")]
 Image = Annotated[
     list[Path] | None,
     typer.Option(
         "--image",
         metavar="FILE",
-        help="An image, for an `<image>` of the prompt or of every line; may be repeated, in their order.",
+        help="An image for an `<image>` in the prompt or in every line; may be repeated, in order.",
     ),
 ]
 Temperature = Annotated[
-    float | None, typer.Option(help="0 takes the likeliest token; higher is more varied; 1 by default.")
+    float | None, typer.Option(help="0 takes the most likely token; higher values vary more; 1 by default.")
 ]
 TopP = Annotated[
-    float | None, typer.Option(help="Choose among the likeliest tokens that together have this probability.")
+    float | None, typer.Option(help="Sample from the most likely tokens that together have this probability.")
 ]
-RepetitionPenalty = Annotated[float | None, typer.Option(help="Above 1, tokens that occurred are less likely.")]
-LengthPenalty = Annotated[float | None, typer.Option(help="Of beams: above 0 favours long texts; 1 by default.")]
+RepetitionPenalty = Annotated[float | None, typer.Option(help="Above 1, repeated tokens become less likely.")]
+LengthPenalty = Annotated[float | None, typer.Option(help="Beam search: above 0 favours long texts; 1 by default.")]
 Stop = Annotated[
     list[str] | None, typer.Option("--stop", metavar="TEXT", help="End before this text; may be repeated.")
 ]
 LogProbabilities = Annotated[
-    bool, typer.Option("--log-probabilities", help="Say how likely each token was (with --json or --file).")
+    bool, typer.Option("--log-probabilities", help="Report each token's log probability (with --json or --file).")
 ]
 
 
@@ -85,20 +85,20 @@ def command(
     file: File = None,
     interactive: Interactive = False,
     image: Image = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to add at most; 100 by default.")] = None,
-    min_new_tokens: Annotated[int | None, typer.Option(help="Tokens before which the text does not end.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Maximum number of new tokens; 100 by default.")] = None,
+    min_new_tokens: Annotated[int | None, typer.Option(help="Minimum number of new tokens.")] = None,
     temperature: Temperature = None,
-    top_k: Annotated[int | None, typer.Option(help="Choose among the K likeliest tokens; 0: all.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the K most likely tokens; 0: all.")] = None,
     top_p: TopP = None,
     top_p_decay: Annotated[float | None, typer.Option(help="Multiply top-p by this after each token.")] = None,
-    top_p_bound: Annotated[float | None, typer.Option(help="Below this top-p does not decay.")] = None,
+    top_p_bound: Annotated[float | None, typer.Option(help="Lower bound of the decayed top-p.")] = None,
     repetition_penalty: RepetitionPenalty = None,
     beams: Annotated[int | None, typer.Option("--beams", help="Beam search over this many sequences.")] = None,
     length_penalty: LengthPenalty = None,
     stop: Stop = None,
-    add_bos: Annotated[bool, typer.Option("--add-bos", help="Begin with the tokenizer's BOS.")] = False,
+    add_bos: Annotated[bool, typer.Option("--add-bos", help="Begin with the tokenizer's BOS token.")] = False,
     log_probabilities: LogProbabilities = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of the choice; 1234 by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed; 1234 by default.")] = None,
     tensor_model_parallel_size: TensorParallel = None,
     pipeline_model_parallel_size: PipelineParallel = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts of --file at a time.")] = 32,
@@ -106,7 +106,7 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue texts with the model of a run, from its latest checkpoint, or with a checkpoint by itself.
+    """Continue texts with the latest checkpoint of a run, or with a checkpoint from its folder.
 
     \b
     Example:
@@ -165,12 +165,12 @@ class _Prompts:
     def check_named(self, *, tells_probabilities: bool, as_json: bool) -> None:
         """Raises UserError where they are not one of the three, or something goes with another of them."""
         if sum((self.text is not None, self.file is not None, self.interactive)) != 1:
-            raise UserError("say what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them")
+            raise UserError("name what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them")
         if tells_probabilities and self.file is None and not (as_json and self.text is not None):
-            raise UserError("--log-probabilities are told with --json or --file; they have no place in a text")
+            raise UserError("--log-probabilities needs --json or --file: plain text does not have them")
         if self.file is not None and self.images:
             raise UserError(
-                '--image is of --prompt and --interactive; in a file each line has its own: "images": ["cat.jpg"]'
+                '--image is for --prompt and --interactive; in a file each line has its own: "images": ["cat.jpg"]'
             )
 
     def check(self, options: Mapping[str, Any], *, sees: bool) -> None:

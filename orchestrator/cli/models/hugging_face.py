@@ -40,7 +40,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="DIR",
-        help="The folder to write; it must not be there.",
+        help="Folder to write; it must not exist.",
         callback=refuse_printed,
         show_default=False,
     ),
@@ -50,15 +50,15 @@ MaxShardSize = Annotated[
 ]
 Dtype = Annotated[
     Literal["bf16", "fp16", "fp32"] | None,
-    typer.Option("--dtype", help="hf: format of the weights; as they are stored by default."),
+    typer.Option("--dtype", help="hf: dtype of the weights; as stored by default."),
 ]
 Adapter = Annotated[
     str | None,
     typer.Option(
         "--adapter",
         metavar="BASE",
-        help="hf: only the adapters (model.lora), for PEFT to put over BASE, the folder or name of the model that "
-        "they were trained on; by default they are added to the weights.",
+        help="hf: only the adapters (model.lora), for PEFT. BASE is the folder or name of the model that they were "
+        "trained on. By default they are merged into the weights.",
         show_default=False,
     ),
 ]
@@ -66,20 +66,20 @@ Adapter = Annotated[
 
 def export(
     which: WeightsName,
-    to: Annotated[Literal["hf", "megatron-lm"], typer.Option("--to", help="The layout to write.")],
+    to: Annotated[Literal["hf", "megatron-lm"], typer.Option("--to", help="Format to write.")],
     folder: Folder = None,
     output: Output = None,
     max_shard_size: MaxShardSize = None,
     dtype: Dtype = None,
-    no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="hf: leave the tokenizer's files out.")] = False,
+    no_tokenizer: Annotated[bool, typer.Option("--no-tokenizer", help="hf: leave out the tokenizer's files.")] = False,
     adapter: Adapter = None,
     iteration: Iteration = None,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint as the folder of a Hugging Face model (GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3, Gemma,
-    BERT, T5, LLaVA), or for Megatron-LM with its optimizer (GPT, BERT, T5). Low-rank adapters become part of the
-    weights, or stand alone.
+    BERT, T5, LLaVA), or for Megatron-LM with its optimizer (GPT, BERT, T5). Low-rank adapters are merged into the
+    weights, or exported alone.
 
     \b
     Example:
@@ -139,24 +139,26 @@ def _other_layout(weights: Weights) -> str:
 
 
 FolderOption = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder of a Hugging Face model, or that Megatron-LM saved into.")
+    Path, typer.Argument(metavar="DIR", help="Folder of a Hugging Face model, or of Megatron-LM's checkpoints.")
 ]
 From = Annotated[
     Literal["hf", "megatron-lm"] | None,
-    typer.Option("--from", help="Whose layout it is; found out by default.", show_default=False),
+    typer.Option("--from", help="Format of the folder; detected by default.", show_default=False),
 ]
-Name = Annotated[
-    str | None, typer.Option("--name", help="Name of the run that holds it; that of the folder by default.")
-]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run; the folder's name by default.")]
 OutputOption = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="JOB.yaml", help="Write a job that starts from it here.", callback=refuse_printed
+        "--output",
+        "-o",
+        metavar="JOB.yaml",
+        help="Write a job here that starts from the imported weights.",
+        callback=refuse_printed,
     ),
 ]
 JobFile = Annotated[
     Path | None,
-    typer.Option("--job", metavar="JOB.yaml", help="megatron-lm: the job that goes on from it, with its optimizer."),
+    typer.Option("--job", metavar="JOB.yaml", help="megatron-lm: the job that continues from it, with its optimizer."),
 ]
 IterationOption = Annotated[
     int | None, typer.Option("--iteration", min=0, help="megatron-lm: which checkpoint; the latest by default.")
@@ -173,8 +175,8 @@ def import_(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a run of a Hugging Face model or of a checkpoint of Megatron-LM, with its weights as the checkpoint of
-    iteration 0; of Megatron-LM's with the optimizer at its own iteration, where the job is given.
+    """Import a Hugging Face model or a Megatron-LM checkpoint as a run, with its weights as the checkpoint of iteration
+    0. With --job, a Megatron-LM checkpoint keeps its iteration and its optimizer.
 
     \b
     Example:
@@ -210,7 +212,7 @@ def import_(
         draft.checkpoints.rename(run.checkpoints)
     if left_out := done["left_out"]:
         more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-        warn(f"nothing is computed with {', '.join(left_out[:_SHOWN])}{more}, which are left out")
+        warn(f"unused weights are left out: {', '.join(left_out[:_SHOWN])}{more}")
     if output is not None:
         start = {**written, "name": f"{job.name}-tuned", "checkpoint": {"pretrained": str(run.path)}}
         if "tokenizer" in start["data"]:  # the checkpoint's own, so that the folder need not stay
@@ -227,9 +229,9 @@ def import_(
 def _note(job: JobSpec) -> str:
     """What stands above a job that starts from it: random tokens take neither a blend nor conversations."""
     if not job.model.has_vision:
-        return "# Starts from the imported weights. In place of random_tokens write the blend to train on.\n"
+        return "# Starts from the imported weights. Replace random_tokens by the blend to train on.\n"
     return (
-        "# Starts from the imported weights. In place of random_tokens write the conversations to train on, in data:\n"
+        "# Starts from the imported weights. Replace random_tokens by the conversations to train on, in data:\n"
         "#   blend: [{path: data/talks, text: talks/train.jsonl}]\n"
         "#   chat: {packing: false}\n"
     )

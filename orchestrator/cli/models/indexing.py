@@ -30,9 +30,8 @@ PROGRAM = "orchestrator.data.indexing"
 
 
 def command(jobs: JobFiles, overrides: Overrides = None, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Build the sample indices that the training would build when it starts, and show what they hold.
-
-    The training finds them there; no GPU waits for them.
+    """Build the sample indices that the training would build at start, and show what they hold. The training then finds
+    them, and no GPU waits.
 
     \b
     Example:

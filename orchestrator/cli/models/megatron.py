@@ -69,7 +69,7 @@ def import_megatron(
     source = checkpoint_in(folder, iteration)
     found = convert("describe-megatron", str(source))
     if family_of(found["kinds"]) is None:
-        raise UserError(f"{source} is no GPT, BERT or T5: it has {', '.join(found['kinds'])}; imported are these alone")
+        raise UserError(f"{source} is no GPT, BERT or T5: it has {', '.join(found['kinds'])}; only these are imported")
     loaded = job_of(source, found, name, job_file)
     job = loaded.job
     if job.model.has_vision:
@@ -95,7 +95,7 @@ def import_megatron(
     typer.echo(f"imported {source} as run {label(run)}: {size_of(done)}")
     tell_new_meaning(run, runs)
     if with_optimizer:
-        typer.echo(f"go on at iteration {done['iteration']} with `orchestrator resume {in_command(run)}`")
+        typer.echo(f"continue at iteration {done['iteration']} with `orchestrator resume {in_command(run)}`")
 
 
 def checkpoint_in(folder: Path, iteration: int | None) -> Path:
@@ -124,14 +124,14 @@ def job_of(source: Path, found: Mapping[str, Any], name: str | None, job_file: P
         loaded = load_job([job_file], [f"name={name}"] if name else [])
         other = differences(loaded.job, arguments, family) if arguments is not None else []
         if other:
-            raise UserError(f"{source} is another network than that of {job_file}: {'; '.join(other)}")
+            raise UserError(f"{source} is not the network of {job_file}: {'; '.join(other)}")
         return loaded
     if arguments is None:
-        why = found["unread"] or f"{source} carries no arguments that say what the network is"
-        raise UserError(f"{why}; give the job with --job JOB.yaml to take the weights alone")
+        why = found["unread"] or f"{source} has no arguments that describe its network"
+        raise UserError(f"{why}; give the job with --job JOB.yaml to take only the weights")
     tokenizer = _tokenizer(arguments)
     if tokenizer is None:
-        warn(f"the tokenizer of {source} is not on this machine, or of a kind that is not read: name one yourself")
+        warn(f"the tokenizer of {source} is not on this machine, or of an unsupported kind: name one yourself")
     model = to_model(arguments, family)
     own = vocabulary_size(TokenizerSpec.model_validate(tokenizer)) if tokenizer else None
     model["vocab_size"] = _vocabulary(arguments) or own or found["rows"]
@@ -184,7 +184,8 @@ def check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None:
         parts += [f"it has {_listed([f'{key} of shape {list(weights[key])}' for key in stray])}"] if stray else []
         raise UserError(
             f"{source} is another network than its arguments or the job describe: {'; '.join(parts)}. Give the job "
-            "that it is of; parts that no job describes are not imported"
+            f"that it "
+            "belongs to; parts that no job describes are not imported"
         )
 
 
@@ -195,12 +196,12 @@ def _check_vocabulary(source: Path, rows: int, job: JobSpec) -> None:
     try:
         size = vocabulary(job).size
     except UserError as error:
-        warn(f"whether {source} has a row for each token of the job is not known: {error}")
+        warn(f"it is not known whether {source} has a row for each token of the job: {error}")
         return
     if size > rows:
         raise UserError(
-            f"{source} has {rows} rows of tokens, and {job.name} has {size} tokens: those behind the last row would "
-            "have no weights. Use the tokenizer that it was trained with, or write its size as model.vocab_size"
+            f"{source} has {rows} rows of tokens, and {job.name} has {size} tokens: those after the last row would "
+            "have no weights. Use the tokenizer that it was trained with, or set model.vocab_size to its size"
         )
 
 
@@ -220,7 +221,7 @@ def takes_optimizer(source: Path, found: Mapping[str, Any], job: JobSpec) -> boo
     if reason is None:
         return True
     warn(
-        f"the optimizer's state of {source} stays behind ({reason}): the run holds its weights alone, for "
+        f"the optimizer's state of {source} is not imported ({reason}): the run holds only its weights, for "
         "checkpoint.pretrained"
     )
     return False
@@ -242,7 +243,7 @@ def _against_sharded(found: Mapping[str, Any], job: JobSpec) -> str | None:
         reason = f"it is {kind}, bound to the ranks that wrote it"
         if kind in _SAVED_ONCE_MORE:
             reason += (
-                "; let Megatron-LM load it at its layout, go on for one step with --use-distributed-optimizer "
+                "; load it in Megatron-LM at its layout, train one more step with --use-distributed-optimizer "
                 "--dist-ckpt-optim-fully-reshardable, and save"
             )
         return reason

@@ -41,7 +41,7 @@ _BATCH = "batch."
 
 
 def _degree(name: str, what: str) -> Any:
-    return typer.Option(f"--{name}", min=1, metavar="N", help=f"{what}; as it was by default.", show_default=False)
+    return typer.Option(f"--{name}", min=1, metavar="N", help=f"{what}; unchanged by default.", show_default=False)
 
 
 Output = Annotated[
@@ -50,11 +50,11 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="DIR",
-        help="Write the checkpoint alone, here, instead of a new run.",
+        help="Write only the checkpoint, to this folder, instead of a new run.",
         callback=refuse_printed,
     ),
 ]
-To = Annotated[Path | None, typer.Option("--to", metavar="JOB.yaml", help="The job that is to go on from it.")]
+To = Annotated[Path | None, typer.Option("--to", metavar="JOB.yaml", help="Job that continues from it.")]
 AllowChanges = Annotated[
     bool, typer.Option("--allow-changes", help="Accept changes that alter the course of the training.")
 ]
@@ -73,12 +73,12 @@ def reshape(
     etp: Annotated[int | None, _degree("etp", "Tensor-parallel size of experts")] = None,
     overrides: Overrides = None,
     iteration: Iteration = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would become of it.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect.")] = False,
     allow_changes: AllowChanges = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint anew for another layout, with its optimizer: as a run that `resume` goes on with, or alone.
+    """Rewrite a checkpoint for another layout, with its optimizer: as a run that `resume` continues, or alone.
 
     \b
     Example:
@@ -92,7 +92,7 @@ def reshape(
     new = job_at(old, to, [*_asked(degrees, to), *(overrides or [])], weights)
     check_installed(new.job)
     if output is not None and output.exists():
-        raise UserError(f"{output} exists already: name a folder that is not there")
+        raise UserError(f"{output} already exists: name another folder")
     checkpoint = _newest(weights, iteration) if dry_run else whole_checkpoint(weights, iteration)
     inspected = convert("inspect", str(checkpoint))
     same = _same_tokenizer(weights.job, new.job)
@@ -118,7 +118,7 @@ def reshape(
     elif output is not None:
         typer.echo(f"wrote {output}")
     else:
-        typer.echo(f"wrote run {label(run)} in {run.path}: go on with `orchestrator resume {in_command(run)}`")
+        typer.echo(f"wrote run {label(run)} in {run.path}: continue with `orchestrator resume {in_command(run)}`")
         tell_new_meaning(run, runs)
 
 
@@ -180,7 +180,7 @@ def _tell_left_behind(left: list[Change]) -> None:
     """Say what a checkpoint alone does not bring along."""
     if not left:
         return
-    typer.echo("not taken over from a checkpoint that is named by its folder (--set or --to sets it):")
+    typer.echo("not taken from a checkpoint named by its folder (set it with --set or --to):")
     for change in left:
         before, after = ("-" if value is None else value for value in (change.old, change.new))
         typer.echo(f"  {change.path}: {before} -> {after}")
@@ -190,7 +190,7 @@ def _refuse(findings: list[Finding], allow_changes: bool) -> None:
     """Raises UserError when something is impossible, or alters the course and was not allowed."""
     impossible = [f"{finding.what}: {finding.reason}" for finding in findings if finding.verdict == "impossible"]
     if impossible:
-        raise UserError("this checkpoint cannot go on so:\n      " + "\n      ".join(impossible))
+        raise UserError("this checkpoint cannot continue like this:\n      " + "\n      ".join(impossible))
     changing = [finding.what for finding in findings if finding.verdict == "changes"]
     if changing and not allow_changes:
         raise UserError(
@@ -204,7 +204,7 @@ def write_checkpoint(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, 
     draft = target.with_name(f".{target.name}.reshape")
     with alone(draft, f"another process is writing {target} now; wait for it, or name another folder"):
         if target.exists():  # since it was looked for
-            raise UserError(f"{target} exists already: name a folder that is not there")
+            raise UserError(f"{target} already exists: name another folder")
         done = _convert(checkpoint, job, draft)
         (draft / "checkpoint").rename(target)
         sync_folder(target.parent)

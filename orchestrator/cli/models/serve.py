@@ -32,21 +32,21 @@ _TEXT_KB, _IMAGES_KB = 1024, 16 * 1024
 """How large requests may be by default: texts, and photographs, which JSON makes a third larger."""
 
 
-MaxWaiting = Annotated[
-    int, typer.Option("--max-waiting", min=1, help="Texts asked for and not written yet; more are refused (429).")
-]
+MaxWaiting = Annotated[int, typer.Option("--max-waiting", min=1, help="Waiting texts; more are rejected (429).")]
 MaxRequestKb = Annotated[
     int | None,
     typer.Option(
         "--max-request-kb",
         min=1,
-        help=f"Size of a request; larger ones are refused (413). {_TEXT_KB} by default, and {_IMAGES_KB} where the "
-        "model sees images.",
+        help=f"Maximum size of a request; larger ones are rejected (413). {_TEXT_KB} by default, or {_IMAGES_KB} if "
+        "the model takes images.",
     ),
 ]
 MaxLength = Annotated[
     int | None,
-    typer.Option("--max-length", min=2, help="Tokens of a prompt and its text; the model's positions by default."),
+    typer.Option(
+        "--max-length", min=2, help="Maximum tokens of a prompt and its text; the model's positions by default."
+    ),
 ]
 
 
@@ -55,8 +55,10 @@ def command(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
-    name: Annotated[str | None, typer.Option("--name", help="What callers call the model; the job's name.")] = None,
-    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Texts that are written at a time.")] = 32,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Model name for clients; the job's name by default.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Texts generated at a time.")] = 32,
     max_waiting: MaxWaiting = 256,
     max_request_kb: MaxRequestKb = None,
     max_length: MaxLength = None,
@@ -66,7 +68,7 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer HTTP requests in OpenAI's words with the model of a checkpoint, until Ctrl-C.
+    """Serve the model of a checkpoint over an OpenAI-compatible HTTP API, until Ctrl-C.
 
     \b
     Example:
@@ -76,7 +78,7 @@ def command(
     loopback = is_loopback(host)
     if token is None and not loopback:
         raise UserError(
-            f"--host {host} can be reached from other machines: give a token that callers must show, by --token or "
+            f"--host {host} can be reached from other machines: give a token for clients, with --token or "
             f"{TOKEN_VARIABLE}"
         )
     check_token(token)

@@ -19,11 +19,13 @@ WeightsName = Annotated[
     str,
     typer.Argument(
         metavar="RUN|CHECKPOINT",
-        help="A run (its id, the start of one, a job's name or a path), or the folder of one checkpoint.",
+        help="A run (id or its beginning, a job's name, or a path), or the folder of one checkpoint.",
         show_default=False,
     ),
 ]
-Iteration = Annotated[int | None, typer.Option("--iteration", min=0, help="The checkpoint; the latest by default.")]
+Iteration = Annotated[
+    int | None, typer.Option("--iteration", min=0, help="Iteration of the checkpoint; the latest by default.")
+]
 
 
 def weights_named(which: str, iteration: int | None, runs_dir: Path) -> Weights:
@@ -34,7 +36,7 @@ def weights_named(which: str, iteration: int | None, runs_dir: Path) -> Weights:
     path = Path(which).absolute()
     if is_checkpoint(path):
         if iteration is not None:
-            raise UserError(f"{which} is one checkpoint: --iteration goes with a run, whose checkpoint it chooses")
+            raise UserError(f"{which} is one checkpoint: --iteration selects a checkpoint of a run")
         return open_weights(path)
     try:
         run = find_run(which, runs_dir)
@@ -85,7 +87,7 @@ def whole_checkpoint(weights: Weights, iteration: int | None, *, contents: bool 
             lambda path: verify(path, contents=contents),
         )
         if newest is None:
-            raise UserError(f"{weights.label} has no whole checkpoint")
+            raise UserError(f"{weights.label} has no complete checkpoint")
         return newest.path
     chosen = weights.path if weights.run is None or iteration is None else weights.run.checkpoint(iteration)
     if findings := verify(chosen, contents=contents):

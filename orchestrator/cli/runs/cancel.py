@@ -21,8 +21,8 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a run cleanly: it saves after its current step and ends. `--now` ends it at once, with the
-    checkpoints that it has by then.
+    """Stop a run cleanly: it saves after its current step and ends. `--now` ends it at once, with only the checkpoints
+    that it already has.
 
     \b
     Example:

@@ -37,19 +37,19 @@ _NOTHING = "-"
 def command(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="RUN RUN...", help="Two or more: run ids, starts of them, names of jobs or paths."),
+        typer.Argument(metavar="RUN RUN...", help="Two or more run ids (or their beginnings), job names or paths."),
     ],
-    metric: Annotated[str, typer.Option("--metric", metavar="KEY", help="What to draw.")] = "train/loss",
+    metric: Annotated[str, typer.Option("--metric", metavar="KEY", help="Metric to draw.")] = "train/loss",
     x: Annotated[
-        Literal["steps", "tokens", "time"], typer.Option("--x", help="Draw it over steps, tokens or hours.")
+        Literal["steps", "tokens", "time"], typer.Option("--x", help="The x axis: steps, tokens or hours.")
     ] = "steps",
     smooth: Annotated[
-        float, typer.Option("--smooth", min=0, max=0.9999, help="Weight of what came before in a moving average.")
+        float, typer.Option("--smooth", min=0, max=0.9999, help="Weight of earlier values in a moving average.")
     ] = 0.0,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show in what runs differ, what they have come to, and their curves.
+    """Show how runs differ, their results, and their curves.
 
     \b
     Example:
@@ -60,9 +60,9 @@ def command(
     folder = runs_dir or default_runs_dir()
     runs = list({run.path: run for run in (find_run(name, folder) for name in names)}.values())
     if len(runs) < 2:
-        raise UserError("one run alone has nothing to be compared with: name two or more")
+        raise UserError("one run cannot be compared: name two or more")
     if len(runs) > len(_LETTERS):
-        raise UserError(f"at most {len(_LETTERS)} runs can be told apart, not {len(runs)}")
+        raise UserError(f"at most {len(_LETTERS)} runs can be compared, not {len(runs)}")
     summaries = [with_goodput(summary, time.time()) for summary in summarize_each(runs)]
     series = [_series(run) for run in runs]
     _check_metric(metric, series)

@@ -33,18 +33,21 @@ RunsDir = Annotated[
         "--runs-dir",
         "--runs",
         metavar="DIR",
-        help=f"Folder of the runs; ${RUNS_DIR_VARIABLE} or `runs` here by default.",
+        help=f"Folder of the runs; by default ${RUNS_DIR_VARIABLE} or `runs` in the current directory.",
         show_default=False,
     ),
 ]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option("--allow-host", metavar="NAME", help="Another name that browsers may call it by, behind a proxy."),
+    typer.Option(
+        "--allow-host", metavar="NAME", help="Another host name by which browsers may reach it, behind a proxy."
+    ),
 ]
 AllowActions = Annotated[
     bool,
     typer.Option(
-        "--allow-actions", help="Let visitors cancel, resume and retry, who then need a token; else it only shows."
+        "--allow-actions",
+        help="Let visitors cancel, resume and retry runs, which needs a token; otherwise it is read-only.",
     ),
 ]
 
@@ -58,7 +61,7 @@ def command(
     allow_actions: AllowActions = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the runs of a folder in a browser, live, until Ctrl-C. It keeps nothing of its own.
+    """Show the runs of a folder in a browser, live, until Ctrl-C. It stores nothing itself.
 
     Over ssh: ssh -L 8080:localhost:8080 LOGIN-NODE, and open http://localhost:8080 at home.
 
@@ -69,7 +72,7 @@ def command(
     """
     folder = (runs_dir or default_runs_dir()).absolute()
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder of runs: say where they are with --runs-dir")
+        raise UserError(f"{folder} is not a folder of runs: name it with --runs-dir")
     missing = [package for module, package in _NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise MissingDependency(

@@ -28,8 +28,8 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that kill and resume cost nothing: train a shortened job twice, once undisturbed and once with kill -9 of
-    every rank and a resume, and compare the loss of every step bit by bit.
+    """Prove that a kill and a resume change nothing: train a shortened job twice, once undisturbed and once with
+    kill -9 of every rank and a resume, and compare the loss of every step bit by bit.
 
     \b
     Example:

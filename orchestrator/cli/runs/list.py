@@ -25,7 +25,7 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, the latest last: state, progress, losses. A run that cannot be read hides no other.
+    """List runs, the latest last: state, progress, losses. An unreadable run does not hide the others.
 
     \b
     Example:

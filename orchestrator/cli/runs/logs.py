@@ -25,7 +25,9 @@ _MORE_SECONDS_ON_A_CLUSTER = 8.0
 
 def command(
     run_name: RunName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow, across resumes.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the logs as they grow, across resumes.")
+    ] = False,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, help="Only the last N lines of each log.", show_default=False)
@@ -33,8 +35,8 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the logs of a run: the launcher's and every rank's, each line after its rank. With --json they are one
-    list, and with -f too, one object per line.
+    """Print the logs of a run: the launcher's and every rank's, each line with its rank in front. With --json they are
+    a single list; with -f as well, one object per line.
 
     \b
     Example:

@@ -17,9 +17,9 @@ from orchestrator.spec.loading import load_resolved
 
 
 def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Tell the command and the webhook of a run's spec how the run stands, and wait for that: to try them out.
-
-    What became of its last start is told, or that it has started, whatever notifications.when says.
+    """Send the status of a run to the command and the webhook of its spec, and wait for the result, to try them out.
+    The notification is about the end of the run's last start, or says that it has started, whatever notifications.when
+    says.
 
     \b
     Example:
@@ -28,7 +28,9 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     run = find_run(run_name, runs_dir or default_runs_dir())
     job = load_resolved(run.resolved())
     if not job.notifications.ways:
-        raise UserError(f"run {label(run)} tells nobody: its spec has neither notifications.command nor .webhook")
+        raise UserError(
+            f"run {label(run)} has no notifications: its spec has neither notifications.command nor .webhook"
+        )
     events = run.events()
     launch_id = last.launch_id if (last := events.last_launch) else ""
     notice = notice_of(run, job, launch_id, occasion_of(events, launch_id) or "started")

@@ -28,7 +28,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 def command(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Run ids, starts of them, names of jobs or sweeps, or paths."),
+        typer.Argument(metavar="RUN...", help="Run ids (or their beginnings), names of jobs or sweeps, or paths."),
     ],
     output: Annotated[
         str | None,
@@ -40,19 +40,20 @@ def command(
             show_default=False,
         ),
     ] = None,
-    title: Annotated[str, typer.Option("--title", help="Its heading; the names of the runs by default.")] = "",
-    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Your own words, at its head.")] = None,
+    title: Annotated[
+        str, typer.Option("--title", help="Heading of the report; the names of the runs by default.")
+    ] = "",
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Your own text, at the top.")] = None,
     note_file: Annotated[
-        Path | None, typer.Option("--note-file", metavar="FILE", help="The same from a text or Markdown file.")
+        Path | None, typer.Option("--note-file", metavar="FILE", help="Your own text, from a text or Markdown file.")
     ] = None,
     light: Annotated[bool, typer.Option("--light", help="HTML with curves as plain lines, 5 MB smaller.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a report on runs, as one HTML file or as Markdown: how they did, their curves, what differs.
-
-    What specs and logs keep secret is left out: values of launch.env, notifications, credentials in addresses.
+    """Write a report on runs, as one HTML file or as Markdown: results, curves, differences. Secrets in specs and logs
+    are left out: values of launch.env, notifications, credentials in addresses.
 
     \b
     Example:
@@ -67,7 +68,7 @@ def command(
         raise UserError("--light is for HTML: in Markdown curves are text")
     if place.endswith(_HTML) and not light and importlib.util.find_spec("plotly") is None:
         raise MissingDependency(
-            "curves that can be moved need plotly, which this Python lacks: "
+            "interactive curves need plotly, which this Python lacks: "
             "pip install 'megatron-orchestrator[dashboard]', or add --light"
         )
     arguments = module_command(
@@ -110,18 +111,18 @@ def _place(output: str | None, runs: Sequence[RunDir], names: Sequence[str], *, 
         output = f"report-{_UNSAFE.sub('-', name)[:80]}.html"
     path = Path(output)
     if not path.name.endswith((*_HTML, *_MARKDOWN)):
-        raise UserError(f"{output}: a report is .html or .md; say which by the ending")
+        raise UserError(f"{output}: a report is .html or .md; name one with such an ending")
     if not path.parent.is_dir():
-        raise UserError(f"{path.parent} is no folder to write {path.name} to")
+        raise UserError(f"the folder {path.parent} for {path.name} does not exist")
     if path.is_dir() or (path.exists() and not force):
-        raise UserError(f"{output} is there already: choose another name" + ("" if force else ", or add --force"))
+        raise UserError(f"{output} already exists: choose another name" + ("" if force else ", or add --force"))
     return output
 
 
 def _words(note: str | None, file: Path | None) -> str:
     """The person's own words. Raises UserError where they cannot be read."""
     if note is not None and file is not None:
-        raise UserError("--note and --note-file say the same: use one of them")
+        raise UserError("--note and --note-file have the same purpose: use one of them")
     if file is None:
         return note or ""
     with file_refusal(file):

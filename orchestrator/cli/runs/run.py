@@ -32,8 +32,8 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job here, under torchrun. The same spec again continues its run, and so does one with edits in safe keys
-    only. After other edits nothing starts without --new or --allow-changes. Ctrl-C saves and stops cleanly. Missing
+    """Train a job here, under torchrun. Running the same spec again continues its run, also after edits in safe keys
+    only. After other edits, nothing starts without --new or --allow-changes. Ctrl-C saves and stops cleanly. Missing
     data sets are made first, from the text that the spec names.
 
     \b

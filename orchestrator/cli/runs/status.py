@@ -25,7 +25,7 @@ from orchestrator.tracking.mlflow.links import mlflow_url
 
 
 def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Show how one run is doing: state, cause, progress, losses, checkpoints, lost time, who holds it, where it is.
+    """Show the status of a run: state, cause, progress, losses, checkpoints, lost time, who holds it, where it is.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int, most_node
         if key in values:
             lines.append((name, f"{values[key]:.6g}"))
     if "throughput/tokens_per_second" in values:
-        lines.append(("speed", f"{short_count(values['throughput/tokens_per_second'])} tokens/s in all"))
+        lines.append(("speed", f"{short_count(values['throughput/tokens_per_second'])} tokens/s total"))
     saved = ", ".join(str(commit.iteration) for commit in status.checkpoints[-8:])
     lines.append(("checkpoints", saved or "none"))
     lines += [

@@ -40,18 +40,18 @@ from orchestrator.spec.job import JobSpec
 
 Cluster = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), not launch.cluster."),
+    typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), instead of launch.cluster."),
 ]
 After = Annotated[
     list[str] | None,
-    typer.Option("--after", metavar="RUN", help="Start when this run has completed; may be given several times."),
+    typer.Option("--after", metavar="RUN", help="Start when this run has completed; may be repeated."),
 ]
 Array = Annotated[
     list[str] | None,
     typer.Option(
         "--array",
         metavar="FIELD=V1,V2,…",
-        help="A run for each value (for each combination, when given several times), as one job array: a sweep.",
+        help="Start a run for each value (each combination, if repeated), as one job array: a sweep.",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the batch script; create and submit nothing.")]
@@ -72,10 +72,11 @@ def command(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a job on a SLURM cluster. The same spec again attaches to its run, or continues it if it has ended. A spec
-    with edits in safe keys only continues its run too. After other edits nothing starts without --new or
-    --allow-changes. Missing data sets are made by a job of their own, which the training waits for. A job with
-    launch.executor: local or ssh is started from this machine, in the background.
+    """Train a job on a SLURM cluster. Submitting the same spec again attaches to its run, or continues it if it has
+    ended, also after edits in safe keys only. After other edits, nothing starts without --new or --allow-changes.
+    Missing data sets are made by a separate job, which the training waits for. A job with launch.executor: local or ssh
+    starts on this machine, in the background.
+
 
     \b
     Example:
@@ -86,7 +87,7 @@ def command(
     """
     if array:
         if from_scratch or after or strict:
-            raise UserError("--array starts a sweep, which has no --from-scratch, --after or --strict")
+            raise UserError("--array starts a sweep, which does not support --from-scratch, --after or --strict")
         sweep = SweepOptions(dry_run=dry_run, cluster=cluster, detach=True, new=new, allow_changes=allow_changes)
         start_sweep(jobs, overrides, array, replace(sweep, allow_warnings=allow_warnings), runs_dir, as_json)
         return

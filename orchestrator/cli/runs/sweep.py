@@ -66,7 +66,7 @@ from orchestrator.sweeps.states import (
 )
 
 app = typer.Typer(
-    help="Many runs of one job: start, watch and compare them.",
+    help="Start, watch and compare many runs of one job.",
     epilog="Example: orchestrator sweep run lr.yaml --dry-run",
     no_args_is_help=True,
 )
@@ -83,7 +83,7 @@ MaxParallel = Annotated[
 Local = Annotated[bool, typer.Option("--local", help="Run the cells on this machine, one after the other.")]
 ClusterName = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), not launch.cluster."),
+    typer.Option("--cluster", metavar="NAME|FILE", help="Cluster profile (name or file), instead of launch.cluster."),
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Of cells that run on this machine: return at once.")]
 
@@ -105,9 +105,9 @@ def run_(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start every cell of a sweep that is not done, queued or running and has not failed: as one SLURM array, or here.
-    Run it again after adding a value, and only the new cells start. After edits in safe keys of the job, its cells
-    continue with them. After other edits nothing starts without --new or --allow-changes.
+    """Start every cell of a sweep that is not done, queued or running and has not failed, as one SLURM array or here.
+    If you add a value and run it again, only the new cells start. After edits in safe keys of the job, its cells
+    continue with them. After other edits, nothing starts without --new or --allow-changes.
 
     \b
     Example:
@@ -202,7 +202,7 @@ def retry_(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start the cells that failed or are missing, and no others. Each goes on from its last checkpoint.
+    """Start only the cells that failed or are missing. Each continues from its last checkpoint.
 
     \b
     Example:
@@ -234,11 +234,11 @@ def retry_(
 @app.command("status")
 def status_(
     name: SweepName,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until no cell is under way.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Update until no cell is running or waiting.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far every cell of a sweep is.
+    """Show the progress of every cell of a sweep.
 
     \b
     Example:
@@ -300,7 +300,7 @@ def cancel_(
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a sweep: what waits does not start any more, what runs saves and stops. `sweep run` continues it.
+    """Stop a sweep: waiting cells do not start, running cells save and stop. `sweep run` continues it.
 
     \b
     Example:
@@ -320,7 +320,7 @@ def cancel_(
 
 @app.command("list")
 def list_(runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """List the sweeps of a folder and how far they are.
+    """List the sweeps of a folder and their progress.
 
     \b
     Example:

@@ -20,15 +20,14 @@ from orchestrator.safe_path import module_command
 def command(
     run_names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN...", help="Run ids, their starts, jobs' names or paths.", show_default=False),
+        typer.Argument(metavar="RUN...", help="Run ids (or their beginnings), job names or paths.", show_default=False),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every run of the runs folder.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send to a run's trackers what they have not got yet: after a server was away, or to fill a store that was lost.
-
-    Sending again changes nothing, and a run that is still going on may be sent too.
+    """Send the data that a run's trackers are missing: after a server was unavailable, or to refill a lost store.
+    Sending again changes nothing, and the run may still be running.
 
     \b
     Example:
@@ -36,7 +35,7 @@ def command(
       orchestrator sync --all
     """
     if bool(run_names) == every:
-        raise UserError("say which runs: either their names, or --all for every run of the runs folder")
+        raise UserError("name runs, or add --all for every run of the runs folder")
     folder = runs_dir or default_runs_dir()
     runs = all_runs(folder) if every else [find_run(name, folder) for name in run_names or []]
     records = []

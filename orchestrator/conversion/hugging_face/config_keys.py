@@ -80,8 +80,9 @@ def check_keys(config: Mapping[str, Any], known: Set[str], name: str, place: str
     if unknown:
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         raise UserError(
-            f"config.json: not known for {name}: {', '.join(unknown[:_SHOWN])}{more}; with what is not understood it "
-            "may be another network. Remove from config.json what changes nothing, and import it again"
+            f"config.json: not known for {name}: {', '.join(unknown[:_SHOWN])}{more}; with keys that are not "
+            "understood, it may be another network. Remove keys without effect from config.json, and import it "
+            "again"
         )
 
 
@@ -92,7 +93,7 @@ def _equal(value: Any, neutral: Any) -> bool:
 
 def no_network(key: str, value: Any) -> UserError:
     """The refusal of a value that is understood."""
-    return UserError(f"config.json: {key} is {short(value)}, which this version has no network for")
+    return UserError(f"config.json: {key} is {short(value)}, which this version does not support")
 
 
 def short(value: Any) -> str:

@@ -200,7 +200,7 @@ def to_dtype(config: Mapping[str, Any]) -> str:
 
 def _refuse_others(config: Mapping[str, Any], family: Family, place: str) -> None:
     if config.get("quantization_config") is not None:
-        raise UserError(f"config.json: quantization_config{place} is set; quantized weights are not imported")
+        raise UserError(f"config.json: quantization_config{place} is set; quantized weights cannot be imported")
     for key, wanted in family.constants.items():
         value = config.get(key, family.defaults.get(key, wanted))
         yes_or_no = wanted is None or isinstance(wanted, bool)
@@ -219,8 +219,9 @@ def _refuse_mixed_layers(config: Mapping[str, Any], windowed: bool, place: str) 
     layers = config.get("layer_types")
     if layers is not None and (not isinstance(layers, list) or any(each != kind for each in layers)):
         raise UserError(
-            f"config.json: layer_types{place} is {short(layers)}, which this version has no network for: imported are "
-            f"models whose layers are all {kind} where sliding_window is {'set' if windowed else 'not'}"
+            f"config.json: layer_types{place} is {short(layers)}, which this version does not support: only models "
+            f"can be "
+            f"imported whose layers are all {kind} where sliding_window is {'set' if windowed else 'not'}"
         )
 
 
@@ -249,7 +250,9 @@ def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
     """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
     old, new = section(config, "rope_scaling"), section(config, "rope_parameters")
     if old and new and old != new:
-        raise UserError("config.json: rope_scaling and rope_parameters are the same, and say other things: remove one")
+        raise UserError(
+            "config.json: rope_scaling and rope_parameters are the same, but have different values: remove one"
+        )
     parameters = {**old, **new}
     base = parameters.pop("rope_theta", None) or config.get("rope_theta") or default_base
     if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:

@@ -60,7 +60,7 @@ class Source:
         if others:
             raise CheckpointError(
                 f"the checkpoint holds {', '.join(others[:_SHOWN])}{' …' if len(others) > _SHOWN else ''}, "
-                f"which {self.family.name} has no place for"
+                f"which {self.family.name} does not have"
             )
         for weight in weights:
             key = weight.rule.ours
@@ -107,7 +107,7 @@ class Source:
 def require_stored(weights: StoredWeights, key: str, shape: tuple[int, ...]) -> None:
     """Raises CheckpointError when a checkpoint has no tensor of this shape."""
     if key not in weights:
-        raise CheckpointError(f"the checkpoint has no {key}: it does not hold the model that its run describes")
+        raise CheckpointError(f"the checkpoint has no {key}: it is not the model that its run describes")
     if (stored := weights.shape(key)) != shape:
         raise CheckpointError(f"{key} of the checkpoint is {stored}, which is not the model that its run describes")
 
@@ -116,7 +116,7 @@ def narrowed(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tenso
     """A tensor in a format. Raises UserError, which names it, when a number is too large for that."""
     found = tensor.to(dtype)
     if dtype == torch.float16 != tensor.dtype and not torch.equal(found.isfinite(), tensor.isfinite()):
-        raise UserError(f"{name} has numbers that fp16 cannot hold: export it as bf16 or fp32")
+        raise UserError(f"{name} has numbers too large for fp16: export it as bf16 or fp32")
     return found
 
 

@@ -48,7 +48,7 @@ def export_adapter(
     """
     model = job.model
     if not model.has_adapters:
-        raise UserError("the run has no adapters (model.lora): leave out --adapter, and the whole model is written")
+        raise UserError("the run has no adapters (model.lora): leave out --adapter to export the whole model")
     family = family_of_job(job)
     require_free(target)
     source = _Source(StoredWeights(checkpoint), model, dtype)

@@ -19,7 +19,7 @@ def image_token(tokenizer: TokenizerSpec) -> int:
     found = load_tokenizer(tokenizer).token_id(MARK)
     if found is None:
         raise UserError(
-            f"the tokenizer has no token {MARK}, by which transformers finds the place of an image: export the model "
+            f"the tokenizer has no token {MARK}, which transformers needs to find images: export the model "
             "without it (--no-tokenizer); image_token_index is then the last id of the vocabulary"
         )
     return found

@@ -23,8 +23,8 @@ def refuse_other_pixels(folder: Path, image_size: int) -> None:
     name, said = _processor(folder)
     if wrong := _differences(said, image_size):
         raise UserError(
-            f"{folder / name}: {'; '.join(wrong)}. The model would be shown other images than it was trained on; where "
-            "that is meant, write these values there"
+            f"{folder / name}: {'; '.join(wrong)}. The model would get other images than it was trained on; if that "
+            "is intended, write these values there"
         )
 
 

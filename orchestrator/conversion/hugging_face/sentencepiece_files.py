@@ -58,8 +58,8 @@ def to_library(model: SentencePieceModel) -> LibraryTokenizer:
     """The same tokenizer in the library's terms. Raises UserError with the reason where it has none there."""
     if reasons := list(_against(model)):
         raise UserError(
-            f"{model.path} is no SentencePiece model of Llama 2's kind, and only those are exported: "
-            f"{'; '.join(reasons)}; export with --no-tokenizer, and put a tokenizer.json of it there"
+            f"{model.path} is not a SentencePiece model of Llama 2's kind, and only those are exported: "
+            f"{'; '.join(reasons)}; export with --no-tokenizer, and add a tokenizer.json yourself"
         )
     vocabulary = {text: number for number, (text, _, _) in enumerate(model.pieces)}
     scores = {text: score for text, score, kind in model.pieces if kind == _NORMAL}

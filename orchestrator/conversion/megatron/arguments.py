@@ -150,7 +150,7 @@ def differences(job: JobSpec, arguments: Mapping[str, Any], family: ModelFamily 
         theirs = ModelSpec.model_validate(described)
     except ValidationError as error:
         said = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors() if each["loc"])
-        raise UserError(f"the checkpoint's arguments describe a network that is not here: {said}") from error
+        raise UserError(f"the checkpoint's arguments describe an unsupported network: {said}") from error
     there, here = network_of(theirs), network_of(job.model)
     return [f"model.{name} is {there[name]} there and {here[name]} here" for name in there if there[name] != here[name]]
 
@@ -183,17 +183,16 @@ def require_representable(job: JobSpec) -> None:
     """Raises UserError when Megatron-LM has no such network, or its arguments cannot say it."""
     if not sentences.has_layout(job.model.family) or job.has_task:
         what = "has a task" if job.has_task else f"is a {job.model.family.name}"
-        raise UserError(f"{job.name} {what}: checkpoints for Megatron-LM are written of GPT, BERT and T5 alone")
+        raise UserError(f"{job.name} {what}: checkpoints for Megatron-LM support only GPT, BERT and T5")
     sentences.require_halves_alike(job)
     if job.model.has_vision:
         raise UserError(
-            f"{job.name} has images (model.vision), and checkpoints for Megatron-LM are written of decoders alone: "
-            "export it --to hf"
+            f"{job.name} has images (model.vision), which checkpoints for Megatron-LM do not support: export it --to hf"
         )
     if job.model.has_adapters:
         raise UserError(
-            f"{job.name} has adapters (model.lora), for which Megatron-LM's checkpoints have no place: "
-            "export it --to hf, which adds them to the weights, import that, and export the import"
+            f"{job.name} has adapters (model.lora), which Megatron-LM's checkpoints do not support: export it --to "
+            "hf, which merges them into the weights, import the result, and export that"
         )
     unsaid = [each for each in to_megatron(job).unsaid if each.path.startswith("model.")]
     # A checkpoint's arguments say how many rows there are, whatever Megatron-LM takes from the tokenizer, and the

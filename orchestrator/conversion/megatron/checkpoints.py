@@ -232,7 +232,7 @@ def _is_kept(key: str) -> bool:
 
 
 def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, Any]:
-    """Write a committed checkpoint of ours as the folder `target`, which appears when it is whole, for Megatron-LM's
+    """Write a committed checkpoint of ours as the folder `target`, which appears when it is complete, for Megatron-LM's
     --load. Raises CheckpointError when it cannot be read, UserError when `target` exists.
     """
     require_free(target)

@@ -140,6 +140,6 @@ def require_halves_alike(job: JobSpec) -> None:
     model = job.model
     if model.family.is_encoder_decoder and model.encoder_layers != model.decoder_layers:
         raise UserError(
-            f"Megatron-LM has no such network: the decoder of its T5 has as many layers as the encoder, in spite of "
-            f"--decoder-num-layers, and {job.name} has {model.encoder_layers} and {model.decoder_layers}"
+            f"Megatron-LM has no such network: the decoder of its T5 has as many layers as the encoder, despite "
+            f"--decoder-num-layers, but {job.name} has {model.encoder_layers} and {model.decoder_layers}"
         )

@@ -83,12 +83,12 @@ def _read_by_torch(blob: memoryview) -> torch.Tensor:
 def _content(blob: memoryview, info: zipfile.ZipInfo) -> memoryview:
     """The bytes of an entry that is stored as it is."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-        raise ValueError("its bytes are packed, which torch does not do")
+        raise ValueError("its bytes are compressed, which torch never does")
     header = _LOCAL_HEADER.unpack_from(blob, info.header_offset)
     start = info.header_offset + _LOCAL_HEADER.size + header[-2] + header[-1]
     content = blob[start : start + info.file_size]
     if header[0] != b"PK\3\4" or len(content) != info.file_size:
-        raise ValueError("it is shorter than it says")
+        raise ValueError("it is shorter than stated in it")
     return content
 
 
@@ -116,7 +116,7 @@ class _Unpickler(pickle.Unpickler):
             return OrderedDict
         if module == "torch" and name in _STORAGES:
             return _STORAGES[name]
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which no weights are made of")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which weights never contain")
 
     def persistent_load(self, pid: Any) -> tuple[torch.dtype, str]:
         kind, dtype, key, *_ = pid

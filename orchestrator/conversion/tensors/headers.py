@@ -46,7 +46,7 @@ def read_headers(path: Path) -> list[Header]:
         start = file.read(_LENGTH_BYTES)
         length = int.from_bytes(start, "little")
         if len(start) < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, LONGEST_HEADER):
-            raise _damaged(path, f"it says that its header has {length} bytes, and the file has {size}")
+            raise _damaged(path, f"it says that its header has {length} bytes, but the file has {size}")
         text = file.read(length)
     try:
         header = json.loads(text, object_pairs_hook=_once_each)

@@ -119,7 +119,7 @@ def _instead(folder: Path) -> str:
     pickled = [path.name for path in sorted(folder.iterdir()) if path.suffix in _PICKLED]
     there = f"; there is {_listed(pickled)}" if pickled else ""
     return (
-        f"{there}; weights are imported from safetensors alone (pickled files can run code): convert them with "
+        f"{there}; weights are imported only from safetensors (pickled files can run code): convert them with "
         "transformers' save_pretrained"
     )
 

@@ -20,7 +20,7 @@ from orchestrator.sweeps.states import STARTED_BY_RETRY, cell_statuses
 
 router = APIRouter()
 
-_RETRY_EXPLAINED = "The cells that failed or are missing start again, each from its last checkpoint; no others do."
+_RETRY_EXPLAINED = "Only the cells that failed or are missing start again, each from its last checkpoint."
 
 
 def asked_action(name: str, run: Annotated[RunSummary, Depends(asked_run)], action: str) -> Action:
@@ -43,7 +43,7 @@ def asked_sweep(found: Annotated[SweepDir, Depends(asked_sweep_dir)]) -> SweepDi
 def may_act(its: Its) -> None:
     """Raises HTTPException (403) where this dashboard only shows."""
     if not its.settings.allows_actions:
-        raise HTTPException(403, "this dashboard only shows: start it with --allow-actions to act")
+        raise HTTPException(403, "this dashboard is read-only: start it with --allow-actions to allow actions")
 
 
 async def form_of_ours(request: Request, its: Its) -> Settings:

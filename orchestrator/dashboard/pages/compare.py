@@ -67,7 +67,7 @@ def beside_each_other(
     q: Annotated[str, Query(max_length=_LONGEST_SEARCH)] = "",
     whole: bool = False,
 ) -> Response:
-    """What differs between runs, their curves, and what they have come to. Their measurements are read when `whole`
+    """Differences between runs, their curves, and what they have come to. Their measurements are read when `whole`
     is asked for, which the page does once it is shown.
     """
     found = compare_facts(asked.runs, [_facts(its, run) if whole else None for run in asked.runs])

@@ -25,7 +25,7 @@ def machines(request: Request, run: Asked) -> Response:
 def figure(request: Request, measure: str, run: AskedFolder) -> Response:
     """One measure of each machine over time."""
     if measure not in MEASURES:
-        raise HTTPException(404, f"nothing is measured that is called {measure}")
+        raise HTTPException(404, f"there is no measurement named {measure}")
     tag = tag_of(readable(lambda: system_version(run)), measure)
     if (same := unchanged(request, tag)) is not None:
         return same

@@ -88,7 +88,7 @@ def _search(
     logs: list[LogFile], q: str, regex: bool, start: SearchPosition | None
 ) -> tuple[SearchResults | None, str | None]:
     if not _SEARCHES.acquire(timeout=SECONDS_OF_WAITING):
-        return None, f"{_SEARCHES_AT_ONCE} searches are at work already: ask again in a moment"
+        return None, f"{_SEARCHES_AT_ONCE} searches are already running: try again in a moment"
     try:
         return search(logs, SearchPattern(q, regex), start), None
     except UserError as error:

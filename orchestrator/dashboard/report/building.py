@@ -100,8 +100,8 @@ def _comparison(found: Comparison, series: Sequence[Series], discretion: Redacti
         table(("", "Run", "State", "Steps", "What is known")[:known], [row[:known] for row in rows], (3,))
     ]
     parts: list[tuple[str, list[Block | None]]] = [
-        ("What differs", [table(("Field", *found.labels), differing) or Paragraph("The specs do not differ.", "dim")]),
-        ("What came of it", [_measures(found)]),
+        ("Differences", [table(("Field", *found.labels), differing) or Paragraph("The specs do not differ.", "dim")]),
+        ("Results", [_measures(found)]),
         ("Curves", _curves(found, series)),
     ]
     sections = [Section("Comparison", 1, tuple(block for block in blocks if block is not None))]

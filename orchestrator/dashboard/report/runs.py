@@ -127,7 +127,7 @@ def _head(summary: RunSummary) -> list[Block]:
     pairs += [
         ("Loss", number(values.get("train/loss"))),
         ("Validation loss", number(values["validation/loss"]) if "validation/loss" in values else ""),
-        ("Tokens per second in all", count(values.get("throughput/tokens_per_second"))),
+        ("Total tokens per second", count(values.get("throughput/tokens_per_second"))),
         ("Goodput", percent(summary.goodput)),
     ]
     blocks: list[Block] = [Facts(tuple((name, text) for name, text in pairs if text))]
@@ -174,7 +174,7 @@ def _spec(summary: RunSummary, discretion: Redaction) -> list[Block | None]:
     return [
         Facts(tuple(rows)) if rows else None,
         table(head, [(each.path, *(discretion.value(each.path, value) for value in each.values)) for each in changed]),
-        Paragraph("The whole spec is resolved.json in the run directory.", "dim") if rows else None,
+        Paragraph("The complete spec is resolved.json in the run directory.", "dim") if rows else None,
     ]
 
 
@@ -223,7 +223,7 @@ def _planned(summary: RunSummary, series: Series) -> list[Block | None]:
         for row in rows_of(planned, series, summary.run.events())
     ]
     device = f"Planned for {planned.forecast.device.name} ({planned.device_from})."
-    assumed = " Nothing said which GPU it is: times and memory may be of another." if planned.is_assumed else ""
+    assumed = " The GPU is not known: times and memory may be for another one." if planned.is_assumed else ""
     return [
         table(("", "Planned", "Measured", "Measured by planned"), rows, range(1, 4)),
         Paragraph(device + assumed, "dim"),

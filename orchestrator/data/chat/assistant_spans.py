@@ -56,8 +56,9 @@ class SpanFinder:
                 end = None if start is None else self._end(number, start)
                 if start is None or end is None or (found and start < found[-1].end):
                     raise ValueError(
-                        f"the chat template writes the assistant's turn {number} otherwise within the conversation "
-                        "than at its end, so that it cannot be told what counts; mark that in a copy of the template "
+                        f"the chat template writes the assistant's turn {number} differently within the conversation "
+                        "than at its end, so the counted tokens cannot be determined; mark them in a copy of the "
+                        "template "
                         'with {% generation %} and {% endgeneration %}, or give the turn "weight": 0: then it does not '
                         "count"
                     )
@@ -147,8 +148,8 @@ class SpanFinder:
             as_last = self._try(marked[: number + 1])
             if as_last is not None and not squeezed(as_last.partition(_PLACE)[0]).endswith(said):
                 raise ValueError(
-                    f"the chat template leaves out part of what the assistant says in turn {number}, such as its "
-                    "reasoning: name one that writes it, with --chat-template, in a job data.chat.template"
+                    f"the chat template leaves out part of the assistant's turn {number}, such as its "
+                    "reasoning: name one that writes it, with --chat-template (in a job: data.chat.template)"
                 )
         return stop + len(turn_end)
 

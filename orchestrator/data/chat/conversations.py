@@ -90,12 +90,12 @@ def parse_conversation(line: bytes) -> Conversation:
     shape = next((each for each in SHAPES if all(value.get(key) is not None for key in each.keys)), None)
     if shape is None:
         known = "; ".join(each.written for each in SHAPES)
-        raise ValueError(f"no conversation; keys: {field_names(value)}; known are {known}")
+        raise ValueError(f"not a conversation; keys: {field_names(value)}; known: {known}")
     turns = _after_system(value, shape.turns(value))
     if all(turn.role != "assistant" for turn in turns):
-        raise ValueError("no turn of the assistant's, so that there is nothing to learn")
+        raise ValueError("no turn of the assistant, so there is nothing to learn")
     if not any(turn.counts for turn in turns if turn.role == "assistant"):
-        raise ValueError("no turn of the assistant's counts in the loss, so that there is nothing to learn")
+        raise ValueError("no turn of the assistant counts in the loss, so there is nothing to learn")
     placed = place_images([turn.content or () for turn in turns], listed_images(value), empty_list(value))
     messages = [
         Message(turn.role, None if turn.content is None else text, images, turn.fields, turn.counts)
@@ -196,7 +196,7 @@ def _after_system(value: dict[str, Any], turns: list[Turn]) -> list[Turn]:
         if not turns or turns[0].role != "system":
             turns = [first, *turns]
         elif turns[0].content != first.content:
-            raise ValueError(f"field {name!r} says other than the system's turn: keep one of them")
+            raise ValueError(f"field {name!r} differs from the system's turn: keep one of them")
     return turns
 
 

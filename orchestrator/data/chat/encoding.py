@@ -118,8 +118,8 @@ class ChatEncoder:
         """The tokens of text in which `IMAGE` stands for each of some images: there are those of its patches."""
         if self._vision is None:
             raise ValueError(
-                "it has images, and for what model is not known: name the size of its images with --image-size, in a "
-                "job with model.vision, or leave the line out"
+                "it has images, but their size is not known: name it with --image-size (in a job: model.vision), or "
+                "leave the line out"
             )
         if images * bytes_per_image(self._vision.image_size) > _LONGEST:
             raise ValueError(f"it has {images} images, more than a data set can hold for a conversation")

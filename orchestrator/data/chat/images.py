@@ -90,8 +90,8 @@ def _other_count(parts: Sequence[str | ImagePart], marks: int, listed: int) -> s
     written = sum(part.count(MARK) for part in parts if isinstance(part, str))
     if own and not listed and written:
         return (
-            f"its text has {MARK}, and its images are named in parts: text beside them cannot hold a literal {MARK}, "
-            "which would stand for one more image; write it otherwise"
+            f"its text has {MARK}, and its images are named in parts: text next to them cannot contain a literal "
+            f"{MARK}, which would mean another image; write it differently"
         )
     if own and not marks:
         return (
@@ -135,5 +135,5 @@ def _path(value: object, where: str) -> str:
     if not value:
         raise ValueError(f"{where} is empty: write the path of an image")
     if _URL.match(value):
-        raise ValueError(f"{where} is a URL ({value[:40]}), and images are read from files: write it to one first")
+        raise ValueError(f"{where} is a URL ({value[:40]}), but images are read from files: download it first")
     return checked_text(value, where)

@@ -28,7 +28,7 @@ from orchestrator.data.chat.rendering import BEGIN, END
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}`: what the assistant says. Nothing is marked of the turns in `masked`."""
+    """`{% generation %}…{% endgeneration %}`: the assistant's turns. Nothing is marked of the turns in `masked`."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -56,7 +56,7 @@ class _Generation(Extension):
         found = named or {numbers[id(value)] for value in variables.values() if id(value) in numbers}
         if len(found) != 1:
             raise jinja2.TemplateError(
-                "it does not tell which turn a {% generation %} block writes, so that none can be left out of the loss"
+                "it does not show which turn a {% generation %} block writes, so no turn can be left out of the loss"
             )
         return found.pop()
 

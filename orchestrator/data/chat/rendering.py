@@ -129,4 +129,4 @@ def rendered(content: str, masked: Sequence[int] = (), day: str | None = None, *
     except BoundsError as error:
         raise BoundsError(f"the chat template cannot be rendered: {error}") from error
     except TemplateError as error:
-        raise ValueError(f"the chat template does not take it: {error}") from error
+        raise ValueError(f"the chat template rejects it: {error}") from error

@@ -68,15 +68,15 @@ def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) ->
             return None
     if vision is None:
         return (
-            f"{path} holds conversations with images, and the job's model sees none: write model.vision, "
-            "or use data without images"
+            f"{path} contains conversations with images, but the job's model takes none: write model.vision, or use "
+            "data without images"
         )
     if stored is None:
         claimed = manifest.images if manifest is not None else 0
         missing = f"{' and '.join(map(str, absent))} {'is' if len(absent) == 1 else 'are'} not there"
-        return f"{path} has {claimed} images, and {missing}: copy all files with it, or make it anew"
+        return f"{path} has {claimed} images, and {missing}: copy all its files, or make it again"
     if not _belong_together(stored, header, manifest):
-        return f"{path} and {prefix} do not belong together: copy all files anew, or make the data set anew"
+        return f"{path} and {prefix} do not belong together: copy all files again, or make the data set again"
     wanted = f"{vision.image_size} pixels in patches of {vision.patch_size}"
     if manifest is None:
         fits, made = stored.tokens % bytes_per_image(vision.image_size) == 0, "another size"
@@ -85,7 +85,9 @@ def images_problem(path: str, header: IndexHeader, vision: VisionSpec | None) ->
         made = f"{manifest.image_size} pixels in patches of {manifest.patch_size}"
     if fits:
         return None
-    return f"{path} has images of {made}, and model.vision sees {wanted}: write its sizes, or make it anew elsewhere"
+    return (
+        f"{path} has images of {made}, but model.vision has {wanted}: write its sizes, or make it again at another path"
+    )
 
 
 def images_damage(path: str, header: IndexHeader) -> str | None:
@@ -101,8 +103,8 @@ def images_damage(path: str, header: IndexHeader) -> str | None:
 
 def _half(path: str, absent: list[Path]) -> str:
     return (
-        f"{path} has images in one file of two: {absent[0]} is not there. Copy it beside the other, or remove that "
-        "if the data set has no images"
+        f"{path} has images in one file of two: {absent[0]} is not there. Copy it next to the other, or remove that "
+        "one if the data set has no images"
     )
 
 

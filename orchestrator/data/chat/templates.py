@@ -64,7 +64,7 @@ class ChatTemplate(Protocol):
     is_whole: bool
     """Whether the text of all pieces is tokenized as one."""
     ends_without_answer: bool
-    """Whether nothing that counts ends what the assistant says, so that a model never learns to stop."""
+    """Whether nothing that counts ends the assistant's turns, so that a model never learns to stop."""
 
     def __call__(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[RenderedText]:
         """The text of a conversation. Raises ValueError for one that the template does not take, or of which it leaves
@@ -135,7 +135,7 @@ VICUNA = """\
 
 
 class JinjaTemplate:
-    """A template in Jinja. Where it marks nothing with `{% generation %}`, what the assistant says is found by writing
+    """A template in Jinja. Where it marks nothing with `{% generation %}`, the assistant's turns is found by writing
     the prompt for each of its turns: what comes then, up to the end of the turn, is its own (`assistant_spans.py`).
 
     One that leaves out what is said where content is text, as LLaVA's does, is given it in parts. It is one of
@@ -262,7 +262,7 @@ class JinjaTemplate:
             return True
         if as_text is False:
             raise UserError(
-                f"chat template {self.name}: it leaves out what the assistant says; name another: "
+                f"chat template {self.name}: it leaves out the assistant's turns; name another: "
                 "--chat-template, in a job data.chat.template"
             )
         return False
@@ -294,8 +294,8 @@ class JinjaTemplate:
         end = text.rpartition(_PROBE)[2].rstrip()
         if not end:
             raise UserError(
-                f"chat template {self.name}: it writes nothing that ends an assistant's turn, so that a model would "
-                "never learn to stop; mark what counts with {% generation %} and {% endgeneration %}"
+                f"chat template {self.name}: it writes nothing that ends an assistant's turn, so a model would never "
+                "learn to stop; mark what counts with {% generation %} and {% endgeneration %}"
             )
         return end
 

@@ -27,13 +27,13 @@ _MARKS = ("weight", "train", "loss")
 NOTHING: tuple[object, ...] = (None, "", "[]", [], {})
 """Values of a field that say nothing."""
 
-_COMPARED = "no answers are compared here: write the one to learn as the last turn, and leave the others out"
-_LOSS = "what counts in the loss is marked on the assistant's turns, with weight 0 or 1"
-_OTHER_MEDIA = "a model sees texts and images: leave such lines out"
+_COMPARED = "answers cannot be compared: write the one to learn as the last turn, and leave out the others"
+_LOSS = "mark what counts in the loss on the assistant's turns, with weight 0 or 1"
+_OTHER_MEDIA = "a model reads only text and images: leave out such lines"
 _UNREAD: dict[str, tuple[str, tuple[object, ...]]] = {
     "function_call": ("write it as tool_calls", ()),
     "functions": ("write them as tools", ()),
-    "chat_template_kwargs": ("name a template that does without them", ()),
+    "chat_template_kwargs": ("use a template that does not need them", ()),
     **dict.fromkeys(("video", "videos", "audio", "audios"), (_OTHER_MEDIA, ())),
     **dict.fromkeys(
         ("chosen", "rejected", "rejected_response", "rejected_messages", "preferred_output", "non_preferred_output"),
@@ -42,7 +42,7 @@ _UNREAD: dict[str, tuple[str, tuple[object, ...]]] = {
     **dict.fromkeys(
         ("label", "kto_tag"),
         (
-            "true is for a good answer, as in KTO: leave the others out, and give a field that means more another name",
+            "true marks a good answer, as in KTO: leave out the others, and rename a field with another meaning",
             (True,),
         ),
     ),
@@ -131,7 +131,7 @@ def _content(content: object, where: str, *, in_parts: bool) -> Content:
 
 
 def _counts(turn: Mapping[str, Any], role: Role, where: str) -> bool:
-    """Whether what the assistant says in a turn counts in the loss."""
+    """Whether the assistant's turns in a turn counts in the loss."""
     marks = {name: turn[name] for name in _MARKS if turn.get(name) is not None}
     for name, value in marks.items():
         if value not in (0, 1):
@@ -139,7 +139,7 @@ def _counts(turn: Mapping[str, Any], role: Role, where: str) -> bool:
                 f"{where} has {name} {shown(value)}: write 1 where the turn counts in the loss, 0 where it does not"
             )
         if value and role != "assistant" and name != "weight":  # OpenAI's weight is of the assistant's turns alone
-            raise ValueError(f"{where} has {name} {shown(value)}, and nothing counts but what the assistant says")
+            raise ValueError(f"{where} has {name} {shown(value)}, but only the assistant's turns count")
     if role == "assistant" and len({bool(value) for value in marks.values()}) > 1:
         raise ValueError(f"{where} has {' and '.join(marks)}, which differ: keep one of them")
     return all(marks.values())
@@ -153,7 +153,7 @@ def _as_calls(turn: Mapping[str, Any], text_key: str, where: str) -> dict[str, A
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, dict) and {"name", "arguments"} <= call.keys() for call in calls):
         raise ValueError(
-            f'{where}.{text_key} is no call of a function: write {{"name": …, "arguments": …}}, or a list of them'
+            f'{where}.{text_key} is not a function call: write {{"name": …, "arguments": …}}, or a list of them'
         )
     rest = {name: value for name, value in turn.items() if name not in ("from", "value", "role", "content")}
     return {**rest, "role": "assistant", CALLS: [{"type": "function", "function": call} for call in calls]}

@@ -1,4 +1,4 @@
-"""Conversations: several to a sequence or one, with the loss over what the assistant says."""
+"""Conversations: several to a sequence or one, with the loss over the assistant's turns."""
 
 from __future__ import annotations
 

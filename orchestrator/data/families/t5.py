@@ -48,8 +48,9 @@ class SpanTokens:
         self.additional_special_tokens_ids = tokenizer.additional_special_tokens_ids
         if not self.additional_special_tokens_ids:
             raise UserError(
-                f"the tokenizer {tokenizer.spec.path} has no sentinels <extra_id_0>, <extra_id_1>, …, which stand for "
-                "the spans that T5 predicts; write data.tokenizer.vocab_extra_ids: 100 to add some"
+                f"the tokenizer {tokenizer.spec.path} has no sentinels <extra_id_0>, <extra_id_1>, …, which mark the "
+                f"spans "
+                "that T5 predicts; write data.tokenizer.vocab_extra_ids: 100 to add some"
             )
         self.cls, self.sep = tokenizer.token_id("[CLS]"), tokenizer.token_id("[SEP]")
         self.bos = decoder_start(tokenizer)

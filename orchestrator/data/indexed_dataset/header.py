@@ -102,7 +102,7 @@ def sequences_before(header: IndexHeader, document: int) -> int:
 
 def damaged(path: Path | str, what: str) -> DataError:
     """The error that says that an index is damaged within."""
-    return DataError(f"{path} is damaged: {what}. Tokenize again or copy it anew")
+    return DataError(f"{path} is damaged: {what}. Tokenize again or copy it again")
 
 
 def _missing(prefix: Path, path: Path) -> str:
@@ -130,7 +130,7 @@ def _read(prefix: Path, path: Path, file: BinaryIO) -> IndexHeader:
     if raw[: len(MAGIC)] != MAGIC:
         raise UserError(f"{path} is not the index of an indexed data set: it does not begin with MMIDIDX")
     if len(raw) < HEADER.size:
-        raise DataError(f"{path} is torn: it ends inside its header. Tokenize again or copy it anew")
+        raise DataError(f"{path} is torn: it ends inside its header. Tokenize again or copy it again")
     _, version, code, sequences, marks = HEADER.unpack(raw)
     if version != 1 or code not in DTYPES:
         raise UserError(f"{path} has version {version} and dtype code {code}; only version 1, codes 1 to 8 are known")
@@ -140,7 +140,7 @@ def _read(prefix: Path, path: Path, file: BinaryIO) -> IndexHeader:
     if marks < 1 or idx_bytes not in (expected, expected + sequences):
         raise DataError(
             f"{path} is torn: {sequences} sequences and {marks - 1} documents need {expected} bytes, "
-            f"it has {idx_bytes}. Tokenize again or copy it anew"
+            f"it has {idx_bytes}. Tokenize again or copy it again"
         )
     tokens = _tokens(file, sequences, itemsize)
     file.seek(HEADER.size + sequences * 12 + (marks - 1) * 8)
@@ -151,7 +151,7 @@ def _read(prefix: Path, path: Path, file: BinaryIO) -> IndexHeader:
     if bin_bytes != tokens * itemsize:
         raise DataError(
             f"{bin_path(prefix)} and {path} do not belong together: the index describes {tokens} tokens of "
-            f"{itemsize} bytes, the data has {bin_bytes} bytes. Tokenize again or copy both anew"
+            f"{itemsize} bytes, the data has {bin_bytes} bytes. Tokenize again or copy both again"
         )
     return IndexHeader(prefix, dtype, itemsize, sequences, marks - 1, tokens, bin_bytes)
 

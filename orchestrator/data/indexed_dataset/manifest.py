@@ -57,7 +57,7 @@ class Manifest(BaseModel):
     unpictured_conversations: int = 0
     """Those with `<image>` in their text and without an image, where images were asked for."""
     shortened_conversations: int = 0
-    """Those of which the chat template leaves out part of what the assistant says, such as an earlier reasoning."""
+    """Those of which the chat template leaves out part of the assistant's turns, such as an earlier reasoning."""
     patch_size: int | None = None
     """Pixels of the sides of the patches, each of which has a token."""
     text_bytes: int

@@ -236,7 +236,7 @@ class PartialOutput:
             way_out = "make room and run" if full else "run"
             raise JobError(
                 f"cannot write to {self.folder}: {error.strerror}. Finished shards are kept: "
-                f"{way_out} the same command again to go on"
+                f"{way_out} the same command again to continue"
             ) from error
 
 
@@ -300,7 +300,7 @@ def _earlier_progress(folder: Path, job: dict[str, Any], overwrite: bool) -> Pro
         return None
     raise UserError(
         f"{folder} holds an unfinished tokenization with other {' and '.join(different)}. "
-        "Run the earlier command again to finish it, or start anew with --overwrite or by removing that folder"
+        "Run the earlier command again to finish it, or start over with --overwrite or by removing that folder"
     )
 
 

@@ -31,7 +31,7 @@ class MalformedRecord:
     path: str
     line: int | None
     reason: str
-    way_out: str = "Mend it"
+    way_out: str = "Fix it"
     """What to do about it, other than to leave it out."""
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ def read_records(block: Block, parse: Callable[[Any], Parsed]) -> Iterator[tuple
         except RecursionError:
             reason = "not readable JSON: nested too deeply"
         except MemoryError:
-            reason = "it needs more memory than there is"
+            reason = "it needs more memory than is available"
         except ValueError as error:
             reason = str(error)
         else:

@@ -44,7 +44,9 @@ def pixels(source: Path | bytes, size: int, most: float = math.inf) -> Pixels:
             operations.exif_transpose(image, in_place=True)
             upright = image if image.mode == "RGB" else image.convert("RGB")
     except library.UnidentifiedImageError as error:
-        raise UserError(f"{name} is none that is read: {', '.join(FORMATS[:-1])} and {FORMATS[-1]} are") from error
+        raise UserError(
+            f"{name} is not supported; supported are {', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
+        ) from error
     except Exception as error:  # decoders raise whatever a damaged file makes them stumble over
         raise UserError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     width, height = upright.size
@@ -61,12 +63,10 @@ def _check_sides(sides: tuple[int, int], size: int, most: float) -> None:
     """Raises ValueError for an image that would take much memory, before it takes any."""
     width, height = sides
     if width * height > most:
-        raise ValueError(
-            f"{width} x {height} are more than the {most:.0f} pixels that an image may have: make it smaller"
-        )
+        raise ValueError(f"{width} x {height} exceed the limit of {most:.0f} pixels per image: make it smaller")
     if min(width, height) < 1 or max(width, height) > _LONGEST * min(width, height):
         raise ValueError(
-            f"it has {width} x {height} pixels: it is too long and narrow to be scaled to {size}; cut it until its "
+            f"it has {width} x {height} pixels: it is too long and narrow to scale to {size}; crop it until its "
             f"longer side has at most {_LONGEST} times the pixels of its shorter one"
         )
 

@@ -74,7 +74,7 @@ class _Array:
             return self._take(1)
         if is_needed:
             wanted = " or ".join(marks)
-            raise ArrayError(self.lines + 1, f"not a JSON array: {found or 'its end'} where {wanted} is wanted")
+            raise ArrayError(self.lines + 1, f"not a JSON array: {found or 'its end'} where {wanted} is expected")
         return ""
 
     def skip_blanks(self) -> None:
@@ -94,9 +94,13 @@ class _Array:
             except json.JSONDecodeError as error:
                 is_open = error.msg.startswith("Unterminated string") or error.pos > len(self._text) - _UNFINISHED
                 if not is_open or not self._reads_more():
-                    raise ArrayError(self.lines + 1, f"not valid JSON in what begins here: {error.msg}") from error
+                    raise ArrayError(
+                        self.lines + 1, f"not valid JSON in the value that begins here: {error.msg}"
+                    ) from error
             except ValueError as error:
-                raise ArrayError(self.lines + 1, f"not readable JSON in what begins here: {TOO_MANY_DIGITS}") from error
+                raise ArrayError(
+                    self.lines + 1, f"not readable JSON in the value that begins here: {TOO_MANY_DIGITS}"
+                ) from error
             except RecursionError as error:
                 raise ArrayError(self.lines + 1, "not readable JSON: nested too deeply") from error
             else:
@@ -104,13 +108,13 @@ class _Array:
                 if end - self._at <= self._most and (is_whole or not self._reads_more()):
                     return self._take(end - self._at)
             if len(self._text) - self._at > self._most:
-                raise ArrayError(self.lines + 1, f"what begins here has more than {self._most >> 20} MiB")
+                raise ArrayError(self.lines + 1, f"the value that begins here has more than {self._most >> 20} MiB")
 
     def refuse_more(self) -> None:
         """Raises ArrayError for anything behind the array."""
         self.skip_blanks()
         if self._at < len(self._text):
-            raise ArrayError(self.lines + 1, "a JSON array ends before this: what follows it is not read")
+            raise ArrayError(self.lines + 1, "a JSON array ends before this: the rest is not read")
 
     def _take(self, size: int) -> str:
         taken = self._text[self._at : self._at + size]

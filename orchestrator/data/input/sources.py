@@ -226,7 +226,9 @@ def _read(file: InputFile, keys: Sequence[str], offset: int, record: int, size: 
     except OSError as error:
         raise UserError(f"{file.path} cannot be read: {error.strerror or error}") from error
     except MemoryError as error:
-        raise JobError(f"{file.path}:{record + 1}: what begins here needs more memory than there is") from error
+        raise JobError(
+            f"{file.path}:{record + 1}: the record that begins here needs more memory than is available"
+        ) from error
 
 
 def _steps(file: InputFile, keys: Sequence[str], offset: int, record: int, size: int) -> Iterator[_Step]:
@@ -315,7 +317,7 @@ def _line(file: InputFile, stream: IO[bytes], number: int, most: int) -> bytes:
     if len(found) > most:
         raise UserError(
             f"{file.path}:{number}: this {'paragraph' if file.kind == 'paragraph' else 'line'} has more than "
-            f"{LONGEST_RECORD >> 20} MiB, decompressed: no document has so much text. Cut it, or leave the file out"
+            f"{LONGEST_RECORD >> 20} MiB, decompressed: no document has that much text. Split it, or leave out the file"
         )
     return found
 

@@ -25,6 +25,6 @@ def task_problems(task: TaskSpec | None) -> list[Problem]:
             if not Path(path).exists():
                 problems.append(Problem(f"{path} is not there", place, _HINTS[task.name], code="data"))
             elif Path(path).is_dir() and task.name not in _MAY_BE_FOLDERS:
-                message = f"{path} is a folder, and {task.name} is read from files"
+                message = f"{path} is a folder, but {task.name} is read from files"
                 problems.append(Problem(message, place, _HINTS[task.name], code="data"))
     return problems

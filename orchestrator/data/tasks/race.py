@@ -28,7 +28,7 @@ def race_files(path: Path) -> list[Path]:
     with file_refusal(path):
         tree = folder_tree(path)
     if unread := [each for each in tree.left_out if not each.is_read]:
-        raise UserError(f"{unread[0]}; take it out of {path}, or mend it")
+        raise UserError(f"{unread[0]}; take it out of {path}, or fix it")
     return [each for each in tree.files if each.suffix.lower() in _ENDINGS]
 
 

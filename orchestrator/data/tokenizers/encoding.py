@@ -34,7 +34,7 @@ class EncodedKey:
     unpictured: int = 0
     """Of conversations, those whose text names an image, and that have none."""
     shortened: int = 0
-    """Of conversations, those of which the chat template leaves out part of what the assistant says."""
+    """Of conversations, those of which the chat template leaves out part of the assistant's turns."""
 
 
 @dataclass

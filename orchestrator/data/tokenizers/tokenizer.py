@@ -79,8 +79,8 @@ class Tokenizer(ABC):
         """Token ids of a text, and of each with which character it begins and before which it ends. Raises UserError
         when the tokenizer cannot tell."""
         raise UserError(
-            f"a {self.spec.type} tokenizer does not say where in a text its tokens begin, which this chat template "
-            "needs; convert it to a tokenizer.json, or use the template plain"
+            f"a {self.spec.type} tokenizer does not report the positions of its tokens in the text, which this chat "
+            "template needs; convert it to a tokenizer.json, or use the template plain"
         )
 
     def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
@@ -93,7 +93,7 @@ class Tokenizer(ABC):
         if self._eod is None:
             raise UserError(
                 f"the tokenizer {self.spec.path} has no end-of-document token; "
-                "name one as eos_token in a tokenizer_config.json beside it"
+                "name one as eos_token in a tokenizer_config.json next to it"
             )
         return self._eod
 

@@ -26,7 +26,9 @@ def train_tokenizer(request: TrainTokenizerRequest) -> tuple[int, list[LeftOut]]
     """
     output = request.output
     if output == Path("-"):
-        raise UserError("--output - would be standard output, which says how it went: name a file, like tokenizer.json")
+        raise UserError(
+            "--output - would be standard output, which is used for messages: name a file, like tokenizer.json"
+        )
     if output.is_dir():
         raise UserError(f"--output {output} is a folder; write a file name, like {output / 'tokenizer.json'}")
     if output.exists() and not request.overwrite:
@@ -47,7 +49,7 @@ def train_tokenizer(request: TrainTokenizerRequest) -> tuple[int, list[LeftOut]]
     if texts.error is not None:
         raise texts.error
     if not texts.documents:
-        raise UserError(f"the input holds no text: {texts.skipped} records could not be read. Nothing was written")
+        raise UserError(f"the input has no text: {texts.skipped} records could not be read. Nothing was written")
     _save(tokenizer, output)
     return int(tokenizer.get_vocab_size()), texts.left_out
 
@@ -72,7 +74,7 @@ class _Texts:
                             yield list(record.texts)
                         elif self._request.on_error == "fail":
                             raise UserError(
-                                f"{record}. {record.way_out}, or go on without such records with --on-error skip"
+                                f"{record}. {record.way_out}, or continue without such records with --on-error skip"
                             )
                         else:
                             self.skipped += 1

@@ -33,7 +33,7 @@ class Lambada:
             context, target = _parted(text, setting.tokenizer, self.strict)
             context = [*prefix, *context]
             if not context:
-                raise UserError(f"{place}: there is nothing before the last {'word' if self.strict else 'token'}")
+                raise UserError(f"{place}: nothing precedes the last {'word' if self.strict else 'token'}")
             # The last token is scored and not read.
             length = len(context) + len(target) - 1
             if setting.longest is not None and length > setting.longest:

@@ -104,7 +104,7 @@ def _time_limit(job: JobSpec, cluster: ClusterSpec) -> int:
     partition = cluster.partitions.get(job.launch.partition or cluster.partition or "")
     time = job.launch.time or cluster.time or (partition.time_limit if partition is not None else None)
     if time is None:
-        raise UserError("the cells of a sweep need a time limit: write launch.time, or `time` in the cluster's profile")
+        raise UserError("the cells of a sweep need a time limit: set launch.time, or `time` in the cluster's profile")
     return time
 
 

@@ -73,7 +73,7 @@ def submit(script: Path, arguments: Sequence[str] = (), warn: Warn = lambda mess
             if answer.err.strip():
                 warn(f"sbatch: {words_of(answer)}")
             return match.group(1)
-    raise PerhapsSubmitted(f"sbatch gave no job id but said: {words_of(answer)}. {_PERHAPS_SUBMITTED}")
+    raise PerhapsSubmitted(f"sbatch printed no job id but this: {words_of(answer)}. {_PERHAPS_SUBMITTED}")
 
 
 def job_states(job_ids: Iterable[str], warn: Warn = lambda message: None) -> dict[str, JobState]:

@@ -24,7 +24,7 @@ on, nor a person's own output formats."""
 
 _NO_MUNGE = (
     "SLURM refuses to talk to this machine ({words}): its munge service is down or has another key than the "
-    "cluster's. Tell whoever runs it"
+    "cluster's. Tell its administrators"
 )
 _UNREACHABLE = (
     (r"Munge \w+ failed", _NO_MUNGE),
@@ -41,7 +41,7 @@ _UNREACHABLE = (
         r"Unable to contact|Connection (refused|timed out|reset)|connect failure|Socket timed out|Zero Bytes|"
         r"[Tt]ransport endpoint|No route to host|Network is unreachable|standby mode|[Ii]ncompatible versions|"
         r"temporarily unable|[Uu]nable to resolve|Unexpected message|Communication",
-        "slurmctld, SLURM's controller, does not answer ({words}): try again in a while; `scontrol ping` shows when "
+        "slurmctld, SLURM's controller, does not answer ({words}): try again later; `scontrol ping` shows when "
         "it is back",
     ),
 )
@@ -82,7 +82,7 @@ def run(command: Sequence[str], *, seconds: float = QUERY_SECONDS) -> Answer:
     except subprocess.TimeoutExpired:
         raise SchedulerError(
             f"{command[0]} did not answer within {seconds:g} s: SLURM's controller is down or overloaded. "
-            "Try again in a while; `scontrol ping` shows when it is back"
+            "Try again later; `scontrol ping` shows when it is back"
         ) from None
     finally:
         _end(process)

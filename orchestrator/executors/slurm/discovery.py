@@ -53,7 +53,7 @@ def discover() -> DiscoveredCluster:
     config = dict(_CONFIG.findall(_output(["scontrol", "show", "config"])))
     partitions = partitions_in(_output(["sinfo", "--noheader", "--exact", f"--format={_SINFO_FIELDS}"]))
     if not partitions:
-        raise SchedulerError("this cluster shows no partition that you may use: ask whoever runs it for access")
+        raise SchedulerError("this cluster shows no partition that you may use: ask its administrators for access")
     has_accounting = config.get("AccountingStorageType") == "accounting_storage/slurmdbd"
     found = DiscoveredCluster(
         name=config.get("ClusterName", "cluster"),

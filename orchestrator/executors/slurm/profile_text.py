@@ -43,8 +43,8 @@ def profile_text(found: DiscoveredCluster, partition: Partition, name: str) -> s
     """YAML of a profile whose jobs go to that partition."""
     values = _values(found, partition, name)
     lines = [
-        _plain(f"# How {found.name} is used, a cluster with SLURM {found.version}, as its scheduler describes it."),
-        "# `orchestrator cluster init` wrote this; change and add what you know better.",
+        _plain(f"# Profile of {found.name}, a cluster with SLURM {found.version}, as its scheduler describes it."),
+        "# `orchestrator cluster init` wrote this; correct and extend it.",
     ]
     for field in ClusterSpec.model_fields:
         if field == "partitions":
@@ -74,7 +74,7 @@ def _values(found: DiscoveredCluster, partition: Partition, name: str) -> dict[s
 
 
 def _partition_lines(found: DiscoveredCluster) -> list[str]:
-    lines = ["partitions:  # The most that one job can have of each; what is not known is not checked"]
+    lines = ["partitions:  # The most that one job can have; unknown limits are not checked"]
     for partition in found.partitions:
         notes = [
             "the cluster's default" if partition.is_default else "",

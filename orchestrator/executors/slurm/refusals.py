@@ -32,12 +32,13 @@ _REFUSALS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         r"policy|limit\S*\)$|Assoc\w+Limit|QOS\w+",
         ("qos", "account", "partition", "nodes", "time"),
-        "Wait until other jobs have ended, ask for less (launch.nodes, launch.time), or use another launch.qos",
+        "Wait until other jobs have ended, request less (launch.nodes, launch.time), or use another launch.qos",
     ),
     (
         r"time limit",
         ("time", "partition"),
-        "`sinfo -o '%P %l'` shows the longest; write a shorter launch.time: a run that is not done goes on by itself",
+        "`sinfo -o '%P %l'` shows the longest; write a shorter launch.time: a run that is not done continues "
+        "automatically",
     ),
     (
         r"memory",
@@ -54,9 +55,9 @@ _REFUSALS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("partition", *_NODES),
         "`sinfo -o '%P %D %c %m %G %f'` shows what there is; write launch.nodes and launch.gpus_per_node that fit",
     ),
-    (r"node name", ("exclude", "nodelist"), "`sinfo -N` lists the nodes; mend `exclude` in the profile"),
-    (r"dependency", ("dependency",), "The job that this one waits for is not known any more"),
-    (r"unrecognized option|invalid option|invalid .*specification", (), "Mend `options` in the profile"),
+    (r"node name", ("exclude", "nodelist"), "`sinfo -N` lists the nodes; fix `exclude` in the profile"),
+    (r"dependency", ("dependency",), "The job that this one waits for is no longer known"),
+    (r"unrecognized option|invalid option|invalid .*specification", (), "Fix `options` in the profile"),
 )
 
 

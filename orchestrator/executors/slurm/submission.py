@@ -57,5 +57,5 @@ def _without_training(data_job_id: str, error: OrchestratorError | OSError) -> N
         cancel([data_job_id])
     except OrchestratorError as failure:
         raise PerhapsSubmitted(
-            f"{error}\n      {there} still, and could not be taken out ({failure}): scancel {data_job_id}"
+            f"{error}\n      {there} still, and could not be removed ({failure}): scancel {data_job_id}"
         ) from error

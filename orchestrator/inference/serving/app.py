@@ -122,7 +122,7 @@ def build_app(served: ServedModel, limits: Limits) -> FastAPI:
         asked = await _asked(ChatRequest, request, limits)
         _check_name(asked.model, served)
         if served.chat is None:
-            raise RequestError(400, "the tokenizer has no chat template: this model takes /v1/completions only")
+            raise RequestError(400, "the tokenizer has no chat template: this model supports only /v1/completions")
         written, images = served.chat, asked.images
         _check_room(len(images), served)
         _check_length(asked.length, served)
@@ -151,7 +151,7 @@ def _answer_errors(app: FastAPI) -> None:
         """What the framework refuses: another path, another method."""
         asked = shorten(f"{request.method} {request.scope['path']}")
         allowed = (error.headers or {}).get("Allow")
-        said = {404: f"there is no {asked} here: {_PATHS}", 405: f"{asked} is not answered, but {allowed} is"}
+        said = {404: f"{asked} does not exist: {_PATHS}", 405: f"{asked} is not supported, but {allowed} is"}
         answer = _refusal(RequestError(error.status_code, said.get(error.status_code, str(error.detail))))
         answer.headers.update(error.headers or {})
         return answer
@@ -242,7 +242,9 @@ def _check_length(length: int, served: ServedModel) -> None:
     """Raises RequestError for a text, or a list of ids, that is longer than a prompt can be, before it is tokenized."""
     most = served.longest * _CHARACTERS_A_TOKEN
     if length > most:
-        raise RequestError(400, f"a prompt of {length} characters or ids; at most {most}, for {served.longest} tokens")
+        raise RequestError(
+            400, f"the prompt has {length} characters or ids; at most {most} are allowed, for {served.longest} tokens"
+        )
 
 
 def _refusal(error: RequestError) -> JSONResponse:

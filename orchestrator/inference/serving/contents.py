@@ -32,7 +32,7 @@ def read_content(given: object) -> Content:
     if not isinstance(given, list):
         raise ValueError("a content is a string, or a list of parts")
     if len(given) > _MOST_PARTS:
-        raise ValueError(f"a content of {len(given)} parts; at most {_MOST_PARTS}")
+        raise ValueError(f"the content has {len(given)} parts; at most {_MOST_PARTS}")
     parts = list(_parts(given))
     return Content("".join(text for text, _ in parts), tuple(image for _, image in parts if image is not None))
 
@@ -75,7 +75,7 @@ def _checked(text: str) -> str:
 def _image(url: object, where: str) -> bytes:
     start = _DATA_URL.match(url) if isinstance(url, str) else None
     if start is None or not isinstance(url, str):
-        raise ValueError(f"{where}nothing is fetched; send the image itself, as data:image/png;base64,…")
+        raise ValueError(f"{where}URLs are not fetched; send the image itself, as data:image/png;base64,…")
     try:
         return base64.b64decode(url[start.end() :], validate=True)
     except ValueError as error:  # binascii's own, or of text that is not ASCII

@@ -73,10 +73,12 @@ class Engine:
 
     def _take(self, count: int) -> None:
         if count > self._max_batch:
-            raise RequestError(400, f"{count} texts or beams are asked for at once; at most {self._max_batch} are made")
+            raise RequestError(
+                400, f"{count} texts or beams are requested at once; at most {self._max_batch} are allowed"
+            )
         with self._lock:
             if self._count + count > self._max_waiting:
-                raise RequestError(429, f"{self._count} texts wait already; try again later")
+                raise RequestError(429, f"{self._count} texts are already waiting; try again later")
             self._count += count
 
     def _give_back(self, count: int) -> None:
@@ -163,5 +165,5 @@ class Engine:
 def _refusal(error: Exception) -> RequestError:
     """The response to the callers whose batch failed."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or _NO_MEMORY in str(error):
-        return RequestError(503, f"there is too little memory for these texts together: {error}")
+        return RequestError(503, f"there is not enough memory for these texts together: {error}")
     return RequestError(500, FAILED)

@@ -50,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Drill:
-    """What came of it."""
+    """Results."""
 
     steps: list[Step]
     killed_at: int
@@ -190,13 +190,13 @@ def _killed_run(job: JobSpec, kill_at: int, place: Path, module: str) -> RunDir:
             killer.stop()
         if end.cause != "completed":
             return _must("the training to be killed", end, run, "killed")
-    raise JobError("the job is over too fast to be killed in the middle: give it more steps with --iters")
+    raise JobError("the job ends before it can be killed: give it more steps with --iters")
 
 
 def _must(what: str, end: Exit, run: RunDir, cause: str) -> RunDir:
     if end.cause != cause:
         message = f": {end.message}" if end.message else ""
-        raise JobError(f"{what} ended otherwise: {cause_of(end.cause).sentence}{message}\n      its run: {run.path}")
+        raise JobError(f"{what} ended differently: {cause_of(end.cause).sentence}{message}\n      its run: {run.path}")
     return run
 
 

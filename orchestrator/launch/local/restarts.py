@@ -92,20 +92,20 @@ def launch_with_restarts(
                 return withdrawn_end(end)
             end = once(from_scratch=anew, watcher=shown, on_launched=launched)
     if end.code != 0:
-        Display(watcher()).say(f"it is not started again: {decisions[-1].reason}")
+        Display(watcher()).say(f"it is not restarted: {decisions[-1].reason}")
     return end
 
 
 def _announcement(end: Exit, decision: Decision, *, anew: bool) -> str:
     why = f"{cause_of(end.cause).sentence}{f' ({end.message})' if end.message else ''}"
     whence = "from iteration 0" if anew else "from the last checkpoint"
-    return f"{why}: it starts again in {spec_duration(round(decision.delay))}, {whence} (launch.on_failure)"
+    return f"{why}: it restarts in {spec_duration(round(decision.delay))}, {whence} (launch.on_failure)"
 
 
 def _decide(job: JobSpec, end: Exit, events: EventLog) -> Decision:
     decision = decide(job.launch, end, events)
     if decision.requeue and job.launch.nodes > 1 and not job.launch.on_hosts:
-        return Decision(False, "the other machines would have to be started again, too")
+        return Decision(False, "the other machines would have to restart too")
     return decision
 
 

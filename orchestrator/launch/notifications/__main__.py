@@ -66,7 +66,7 @@ def _tell_of_withdrawn(run: RunDir) -> int:
         last = run.events().last_launch
         _tell(run, load_resolved(run.resolved()), last.launch_id if last else "", "stopped")
     except OrchestratorError as error:
-        print(f"nobody was told of {run.run_id}: {error}", file=sys.stderr)
+        print(f"no notification was sent for {run.run_id}: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 

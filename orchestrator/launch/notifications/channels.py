@@ -138,14 +138,14 @@ def _attempt(address: str, data: bytes, timeout: float) -> tuple[str | None, boo
             return None, False
     except urllib.error.HTTPError as error:
         error.close()
-        return f"the webhook answers with status {error.code}", error.code == 429 or error.code >= 500
+        return f"the webhook responded with status {error.code}", error.code == 429 or error.code >= 500
     except TimeoutError:
-        return "the webhook does not answer in time", True
+        return "the webhook did not answer in time", True
     except urllib.error.URLError as error:
         reason = error.reason
         if isinstance(reason, TimeoutError):
-            return "the webhook does not answer in time", True
+            return "the webhook did not answer in time", True
         said = reason.strerror if isinstance(reason, OSError) and reason.strerror else reason
         return f"the webhook cannot be reached: {said}".replace(address, "its address"), True
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return f"the webhook cannot be posted to: {type(error).__name__}", isinstance(error, OSError)
+        return f"posting to the webhook failed: {type(error).__name__}", isinstance(error, OSError)

@@ -130,7 +130,7 @@ def _message(end: Exit | None, refused: RequeueFailed | None) -> str | None:
     if end is None:
         return None
     said = end.message or cause_of(end.cause).sentence
-    return f"{said}; the job could not be put back into the queue: {refused.message}" if refused else said
+    return f"{said}; the job could not be requeued: {refused.message}" if refused else said
 
 
 def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:

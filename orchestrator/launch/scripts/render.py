@@ -43,7 +43,7 @@ def directive(option: object) -> Quoted:
     """
     text = str(option)
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
-        raise UserError(f"{text!r} cannot be asked of SLURM: a line feed or control character would end the line")
+        raise UserError(f"{text!r} cannot be passed to SLURM: a line feed or control character would end the line")
     return Quoted("".join(c if c.isalnum() or c in _PLAIN_IN_DIRECTIVES else f"\\{c}" for c in text))
 
 
@@ -121,7 +121,7 @@ def render_template(own: Path | None, shipped: str, context: dict[str, Any]) -> 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:
     """Without the number and the path that a person has read already."""
-    return error.strerror or str(error) if isinstance(error, OSError) else f"it is no text in UTF-8: {error.reason}"
+    return error.strerror or str(error) if isinstance(error, OSError) else f"it is not UTF-8 text: {error.reason}"
 
 
 @lru_cache(maxsize=16)

@@ -16,7 +16,7 @@ from orchestrator.spec.job import JobSpec
 def template_problems(job: JobSpec, cluster: ClusterSpec | None) -> list[Problem]:
     """What is wrong with templates of the user's own: found by rendering them, for a run that there is not yet."""
     run = RunDir(Path.cwd() / job.name / "run")
-    problems, mend = [], "mend it, or leave it out for the shipped one"
+    problems, mend = [], "fix it, or leave it out to use the shipped one"
     if job.launch.template is not None:
         try:
             render(job, run_dir=run.path, python=sys.executable)
@@ -26,7 +26,7 @@ def template_problems(job: JobSpec, cluster: ClusterSpec | None) -> list[Problem
         return problems
     path = "launch.slurm_template"
     if job.launch.slurm_template is None:
-        path, mend = "launch.cluster", f"mend `template` in the profile {cluster.name}"
+        path, mend = "launch.cluster", f"fix `template` in the profile {cluster.name}"
     try:
         executor_of(job).render(Start(job, Place(run, Path.cwd(), sys.executable), cluster))
     except UserError as error:

@@ -72,7 +72,7 @@ def state_on_cluster(
     if known.is_waiting:
         if job.data is not None and not job.data.is_done and not job.launches:
             return "queued", None, f"{where}, {waiting_for(job.data, word.of(job, job.data.job_id))}"
-        never = ": it will never start like this, cancel it" if known.never_starts else ""
+        never = ": it can never start, cancel it" if known.never_starts else ""
         return "queued", None, where + (f", {known.reason}{never}" if known.reason else "")
     if not known.is_over:
         return working_state(run), None, where
@@ -92,9 +92,7 @@ def _by_the_run_itself(
     run: RunDir, job: SubmittedJob, holder: Holder | None, trouble: str | None
 ) -> tuple[State, Exit | None, str | None]:
     """For a job that the scheduler says nothing of."""
-    reason = f"job {job.job_id} on {job.cluster}, as far as the run directory tells" + (
-        f" ({trouble})" if trouble else ""
-    )
+    reason = f"job {job.job_id} on {job.cluster}, according to the run directory" + (f" ({trouble})" if trouble else "")
     if holder is not None and holder.live:
         return working_state(run), None, reason
     if job.exited is not None and job.requeued is None:

@@ -131,7 +131,7 @@ def last_iteration(job: JobSpec, checkpoints: Sequence[Commit]) -> int:
         done = progress_of(checkpoints[-1], job) if checkpoints else None
         return BatchSchedule.of(job, done).train_iters
     except (AssertionError, ArithmeticError) as error:  # a stored spec is not held against the rules
-        raise UserError(f"the stored spec of {job.name} has no length that makes sense: {error}") from error
+        raise UserError(f"the stored spec of {job.name} has an invalid length: {error}") from error
 
 
 def status_of(run: RunDir) -> RunStatus:
@@ -211,7 +211,7 @@ def _status(run: RunDir, events: EventLog, job: SubmittedJob | None, words: Sche
         source = events.imported_from if state == "created" else None
         reason = None if source is None else f"weights to start from, imported from {source}"
         if launch is not None and launch.exited is not None and end is None and starts_again(launch):
-            reason = f"it starts again after this: {cause_of(written_end(launch.exited).cause).sentence}"
+            reason = f"it restarts after this: {cause_of(written_end(launch.exited).cause).sentence}"
         state = state if source is None else "imported"
     else:
         state, end, reason = state_on_cluster(run, job, holder, words)

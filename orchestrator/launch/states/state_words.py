@@ -37,7 +37,7 @@ def withdrawn_end(before: Exit | None) -> Exit:
     """The end of a run that a person kept from starting, or from starting again after the end `before`."""
     if before is None:
         return Exit.of("cancelled", "taken out of the queue", None)
-    message = f"it was not started again after this: {cause_of(before.cause).sentence}"
+    message = f"it was not restarted after this: {cause_of(before.cause).sentence}"
     return Exit.of("cancelled", message, before.iteration)
 
 

@@ -19,7 +19,7 @@ VOCABULARY, RANDOM = "model.vocab_size", "data.random_tokens"
 TRAINING_ALONE = "1,0,0"
 _BYTES, _BYTE_LEVEL = BYTE_LEVEL_EOD, BYTE_LEVEL_EOD + 1 + len(BYTE_LEVEL_TOKENS)
 """The byte-level tokenizer's ids before its end of document, to Megatron-LM a NullTokenizer of that size, and all."""
-_UNREAD = "this tokenizer does not read it"
+_UNREAD = "this tokenizer ignores it"
 _TYPES = {
     "GPT2BPETokenizer": "gpt2_bpe",
     "HuggingFaceTokenizer": "huggingface",
@@ -90,7 +90,7 @@ def read_sources(given: GivenFlags) -> None:
 
 def read_split(given: GivenFlags) -> None:
     if given.has("train-data-path"):
-        given.no_effect("split", "each part has sources of its own")
+        given.no_effect("split", "each part has its own sources")
         given.default(SPLIT, TRAINING_ALONE, "--train-data-path is read whole")
         return
     if not given.has("split"):
@@ -157,8 +157,8 @@ def read_tokenizer(given: GivenFlags) -> None:
     elif kind in _TYPES:
         _read_files(given, kind, is_random)
     else:
-        given.refuse_value("tokenizer-type", TYPE, f"of tokenizers this version has {', '.join(sorted(_TYPES))}")
-        given.require(PATH, f"a tokenizer of a type that is here instead of {kind}")
+        given.refuse_value("tokenizer-type", TYPE, f"this version has the tokenizers {', '.join(sorted(_TYPES))}")
+        given.require(PATH, f"a supported tokenizer type instead of {kind}")
     if given.family.trains.is_encoder_decoder and given.has("legacy-tokenizer") and kind in _LOWER_CASE:
         given.migration.notes.append(
             "--legacy-tokenizer adds [BOS] and [EOS] to word pieces, and a T5's decoder begins and ends with them, not "
@@ -172,13 +172,11 @@ def read_tokenizer(given: GivenFlags) -> None:
 
 def _read_null(given: GivenFlags, is_random: bool) -> None:
     if is_random or given.number("vocab-size") == _BYTES:
-        reason = "random tokens have no tokenizer" if is_random else "256 ids and an end of document: byte_level"
+        reason = "random tokens need no tokenizer" if is_random else "256 ids and an end of document: byte_level"
         given.settle("tokenizer-type", "carried", TYPE, "byte_level", reason)
         return
     given.settle("tokenizer-type", "no_counterpart", TYPE, reason="write the tokenizer that made the data")
-    given.migration.notes.append(
-        "NullTokenizer says nothing of the tokenizer that made the data: write it into data.tokenizer"
-    )
+    given.migration.notes.append("NullTokenizer does not name the tokenizer that made the data: set data.tokenizer")
 
 
 def _read_files(given: GivenFlags, kind: str, is_random: bool) -> None:
@@ -207,7 +205,7 @@ def _read_vocabulary(given: GivenFlags, kind: str | None, is_random: bool) -> No
     name = "padded-vocab-size" if given.has("padded-vocab-size") else "vocab-size"
     size = given.number(name)
     if name == "vocab-size" and kind != "NullTokenizer" and not is_random:
-        given.no_effect(name, "the tokenizer's files say how large the vocabulary is")
+        given.no_effect(name, "the tokenizer's files determine the size of the vocabulary")
     elif given.has(name) and size is None:
         given.write_it(name, VOCABULARY)
     elif size is not None and name == "vocab-size" and size == _BYTES and not is_random:

@@ -64,14 +64,14 @@ _ROWS: tuple[tuple[str, str, Kind], ...] = (
     ("expert-tensor-parallel-size", "parallelism.expert_tensor_parallel_size", WHOLE),
 )
 _SEVERAL = frozenset(("moe-router-load-balancing-type", "moe-aux-loss-coeff"))
-"""Flags that take several words in newer releases: of balancing losses this version has one at a time."""
+"""Flags that take several words in newer releases: this version has only one balancing loss at a time."""
 
 
 def read(given: GivenFlags) -> None:
     counts = [whole_number(word) for word in given.words("num-experts") or ()]
     count = counts[0] if len(set(counts)) == 1 else None
     if len(set(counts)) > 1 and None not in counts:
-        given.refuse_value("num-experts", EXPERTS, "every layer that has experts has as many")
+        given.refuse_value("num-experts", EXPERTS, "every layer with experts has the same number")
     elif given.has("num-experts") and count is None:
         given.write_it("num-experts", EXPERTS)
     elif not count:
@@ -94,7 +94,7 @@ def _read(given: GivenFlags, flag: str, path: str, kind: Kind) -> None:
     elif words is None:
         given.write_it(flag, path)
     elif flag in _SEVERAL and len(words) > 1:
-        given.refuse_value(flag, path, "of balancing losses this version has one at a time")
+        given.refuse_value(flag, path, "this version has only one balancing loss at a time")
     else:
         try:
             value = kind.read(words[0] if words else "")

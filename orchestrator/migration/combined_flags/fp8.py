@@ -30,11 +30,11 @@ def read_fp8(given: GivenFlags) -> None:
         return
     format_, recipe = given.text(_FORMAT), given.text(_RECIPE) if given.has(_RECIPE) else "delayed"
     if format_ not in get_args(Fp8Format):
-        given.write_it(_FORMAT, FP8, None if format_ is None else f"of its choices this version has {_or(Fp8Format)}")
+        given.write_it(_FORMAT, FP8, None if format_ is None else f"this version supports {_or(Fp8Format)}")
         given.no_effect(details, "it goes with --fp8-format")
         return
     if recipe not in get_args(Fp8Recipe):
-        reason = f"of recipes this version has {_or(Fp8Recipe)}"
+        reason = f"this version has the recipes {_or(Fp8Recipe)}"
         given.refuse_value(_RECIPE, FP8, reason)
         given.not_supported(_FORMAT, reason, FP8)
         given.no_effect(details, f"it goes with --{_RECIPE}")

@@ -12,8 +12,9 @@ _FRESH = ("finetune", "no-load-optim", "no-load-rng")
 _OVERRIDE, _FROM_CHECKPOINT = "override-opt-param-scheduler", "use-checkpoint-opt-param-scheduler"
 _IMPORT = "make a run of it, `orchestrator checkpoint import DIR --name NAME`, and write that name"
 _GO_ON = (
-    "the script goes on from this checkpoint: for that write null, and then `orchestrator checkpoint import DIR --job "
-    "JOB.yaml` and `orchestrator resume`. To begin anew with its weights make a run of them, `orchestrator checkpoint "
+    "the script continues from this checkpoint: to do the same, write null, and then `orchestrator checkpoint import "
+    "DIR --job "
+    "JOB.yaml` and `orchestrator resume`. To start over with its weights, make a run of them, `orchestrator checkpoint "
     "import DIR --name NAME`, and write that name"
 )
 
@@ -28,7 +29,7 @@ def read_initial_weights(given: GivenFlags) -> None:
     elif goes_on:
         _begin_with(given, "load", _GO_ON)
     elif is_own:
-        given.no_effect("load", "a run goes on from its last checkpoint by itself")
+        given.no_effect("load", "a run continues from its last checkpoint automatically")
     if begins or goes_on:
         given.no_effect("pretrained-checkpoint", "Megatron-LM takes it where --load has no checkpoint")
     elif given.has("pretrained-checkpoint"):
@@ -44,14 +45,14 @@ def _begin_with(given: GivenFlags, name: str, reason: str) -> None:
 
 def _read_fresh(given: GivenFlags, *, goes_on: bool) -> None:
     if goes_on:
-        given.no_effect("no-load-rng", "an import takes no random state")
+        given.no_effect("no-load-rng", "an import ignores the random state")
     elif given.is_open(PRETRAINED):
-        given.no_effect(_FRESH, f"{PRETRAINED} takes the weights, and nothing else")
+        given.no_effect(_FRESH, f"{PRETRAINED} takes only the weights")
     elif not given.has("load"):
         given.no_effect(_FRESH, "nothing is loaded")
     for name in _FRESH:
         if given.has(name) and name not in given.settled:
-            given.not_supported(name, "a run goes on with its optimizer and its random state")
+            given.not_supported(name, "a run continues with its optimizer and its random state")
 
 
 def _read_scheduler(given: GivenFlags, *, is_loaded: bool, is_own: bool) -> None:
@@ -59,7 +60,7 @@ def _read_scheduler(given: GivenFlags, *, is_loaded: bool, is_own: bool) -> None
     if not is_loaded:
         given.no_effect(_FROM_CHECKPOINT, "no state of a schedule is loaded")
     elif is_own:
-        given.no_effect(_FROM_CHECKPOINT, "a run goes on by the schedule that it began with")
+        given.no_effect(_FROM_CHECKPOINT, "a run continues with the schedule that it began with")
     elif given.has(_FROM_CHECKPOINT):
         reason = (
             "Megatron-LM takes the learning rate, its warm-up, its decay and its minimum from the checkpoint, and not "

@@ -259,7 +259,7 @@ def write_param_gather(writer: FlagWriter) -> None:
 
 
 def read_tensor_overlap(given: GivenFlags) -> None:
-    given.no_effect("tp-comm-overlap", "tensor parallelism overlaps by itself wherever it can")
+    given.no_effect("tp-comm-overlap", "tensor parallelism overlaps automatically wherever possible")
 
 
 def write_tensor_overlap(writer: FlagWriter) -> None:

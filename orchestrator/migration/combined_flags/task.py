@@ -29,7 +29,7 @@ def read_task(given: GivenFlags) -> None:
         else:
             given.write_it(flag, path)
     if given.has("epochs"):
-        given.write_it("epochs", _LENGTH, "so many times the number of examples in the files")
+        given.write_it("epochs", _LENGTH, "this many times the number of examples in the files")
     given.no_effect("keep-last", "a last batch that is not full is filled from the next epoch")
 
 

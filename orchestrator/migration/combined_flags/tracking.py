@@ -24,7 +24,7 @@ def read_tracking(given: GivenFlags) -> None:
     if given.text("tensorboard-dir") == "":
         given.no_effect("tensorboard-dir", "an empty path writes nothing")
     elif given.has("tensorboard-dir"):
-        folder = "the folder is ours: tensorboard/ in the run directory"
+        folder = "the folder is always tensorboard/ in the run directory"
         given.settle("tensorboard-dir", "carried", TENSORBOARD, True, folder)
         given.put(TENSORBOARD, True, f"{given.flags['tensorboard-dir'].shown}; {folder}")
 

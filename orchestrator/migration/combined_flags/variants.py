@@ -32,13 +32,13 @@ def read_activation(given: GivenFlags) -> None:
     has_experts = given.has("num-experts") and given.number("num-experts") != 0
     fuses = given.get("model.add_bias_linear") is not False and not has_experts
     if given.get(ACTIVATION) != "gelu":
-        given.no_effect(_UNFUSED, "there is no GeLU that a bias is added in")
+        given.no_effect(_UNFUSED, "there is no GeLU with a fused bias")
         given.no_effect((_APPROXIMATE, _BY_ENGINE), "it is for GeLU")
     elif given.has(_APPROXIMATE) and any(given.has(flag) for flag in _OWN_LAYERS):
         given.carry(_APPROXIMATE, ACTIVATION, "gelu_tanh")
         given.no_effect(_UNFUSED, f"--{_APPROXIMATE} says which GeLU it is")
     elif not fuses:
-        given.no_effect(_UNFUSED, "there is no GeLU that a bias is added in")
+        given.no_effect(_UNFUSED, "there is no GeLU with a fused bias")
     elif given.has(_UNFUSED):
         given.settle(_UNFUSED, "default", ACTIVATION, "gelu", "the exact function")
     else:
@@ -47,7 +47,7 @@ def read_activation(given: GivenFlags) -> None:
         given.no_effect((_APPROXIMATE, _BY_ENGINE), "GeLU is this approximation without it")
         return
     if given.has(_APPROXIMATE) and _APPROXIMATE not in given.settled:
-        given.no_effect(_APPROXIMATE, "megatron-core takes no notice of it")
+        given.no_effect(_APPROXIMATE, "megatron-core ignores it")
         given.migration.notes.append(
             f"--{_APPROXIMATE} changes nothing in megatron-core, whose GeLU is exact here; where the script is for "
             "layers of Megatron-LM's own (until core_v0.7.0 without --use-mcore-models), write model.activation: "
@@ -142,7 +142,7 @@ def read_layer_spec(given: GivenFlags) -> None:
     elif given.family.trains.is_encoder_decoder:
         given.no_effect("spec", "Megatron-LM's T5 has the layers that --transformer-impl names")
     else:
-        given.another_training("spec", "layers of your own are not in this version")
+        given.another_training("spec", "custom layers are not in this version")
 
 
 def write_layer_spec(writer: FlagWriter) -> None:
@@ -166,11 +166,11 @@ def read_pattern(given: GivenFlags) -> None:
         given.write_it(name, PATTERN)
         return
     if "/" in text:
-        given.refuse_value(name, PATTERN, "multi-token prediction, behind the /, is not in this version")
+        given.refuse_value(name, PATTERN, "multi-token prediction, after the /, is not in this version")
         return
     pattern = text.replace("|", "")
     if pattern != text:
-        given.migration.notes.append(f"{given.flags[name].shown}: layers are dealt out evenly, and not cut at each |")
+        given.migration.notes.append(f"{given.flags[name].shown}: layers are distributed evenly, not split at each |")
     given.carry(name, PATTERN, pattern)
     if given.get(NUM_LAYERS) != len(pattern):
         if given.has("num-layers"):
@@ -213,7 +213,7 @@ def read_window(given: GivenFlags) -> None:
     if len(sizes) == 2 and all(size.isascii() and size.isdigit() and len(size) < 10 for size in sizes):
         given.carry(name, WINDOW, int(sizes[0]) + 1)
     else:
-        given.write_it(name, WINDOW, "two whole numbers are wanted: tokens before and after")
+        given.write_it(name, WINDOW, "two whole numbers are expected: tokens before and after")
     if not given.has(skip):
         return
     layers = given.number(skip)

@@ -73,7 +73,7 @@ def choice(names: Mapping[str, Any], others: Mapping[str, Any] | None = None) ->
 
     def read(text: str) -> Any:
         if text not in known:
-            raise ValueError(f"of its choices this version has {', '.join(names)}")
+            raise ValueError(f"this version supports {', '.join(names)}")
         return known[text]
 
     def write(value: Any) -> str | None:

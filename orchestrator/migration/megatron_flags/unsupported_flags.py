@@ -29,15 +29,15 @@ class UnsupportedFlag:
 _LOGS = "metrics go to the run directory and from there to MLflow; `tracking` says where else (TensorBoard, W&B)"
 _NOT_MEASURED = "it is not measured in this version; the training is the same"
 _KERNELS = "the runtime chooses its kernels; results do not depend on it"
-_COMMUNICATION = "how ranks talk to each other is the runtime's business; results do not depend on it"
-_CHECKPOINTS = "checkpoints are distributed ones, written in parallel, each whole or not there"
+_COMMUNICATION = "the runtime determines how ranks communicate; results do not depend on it"
+_CHECKPOINTS = "checkpoints are distributed, written in parallel, and complete or absent"
 _LAUNCH = "the launcher sets it for each process"
 _NO_SPIKES = (
-    "unusually large losses and gradients are not looked for; the curves show them, and optimizer.clip_grad bounds them"
+    "unusually large losses and gradients are not detected; the curves show them, and optimizer.clip_grad bounds them"
 )
-_NO_STRAGGLERS = "stragglers are not looked for while training; launch.health_check measures GPUs and network before it"
+_NO_STRAGGLERS = "stragglers are not detected during training; launch.health_check measures GPUs and network before it"
 _NO_INPROCESS = (
-    "processes are not restarted in place: a run that fails starts anew from its last checkpoint (launch.on_failure)"
+    "processes are not restarted in place: a failed run restarts from its last checkpoint (launch.on_failure)"
 )
 _NO_MUP = "muP is not in this version"
 _NO_FAULTS = "no faults are injected; `orchestrator drill` proves that a run comes back"
@@ -53,8 +53,8 @@ _NO_MTP = "multi-token prediction is not in this version"
 _NO_FIM = "fill-in-the-middle data is not in this version"
 _NO_RL = "reinforcement learning is not in this version"
 _NO_TEACHER = "distillation and frozen layers are not in this version"
-_NO_DEEPSPEED = "DeepSpeed's engine is not here; parallelism.use_distributed_optimizer shards the optimizer"
-_OLD = "it has no effect in Megatron-LM either any more"
+_NO_DEEPSPEED = "DeepSpeed's engine is not used; parallelism.use_distributed_optimizer shards the optimizer"
+_OLD = "it no longer has an effect in Megatron-LM either"
 
 # By reason; `name=` takes a value, `name=*` any number of them, `name` none.
 _NO_EFFECT: dict[str, str] = {
@@ -95,19 +95,19 @@ _NO_EFFECT: dict[str, str] = {
         profile profile-step-start= profile-step-end= profile-ranks=* use-pytorch-profiler record-memory-history
         memory-snapshot-path= nvtx-ranges record-shapes dump-param-to-param-group-map=""",
     "the data is read through memory maps, and each rank reads only what it needs": "mmap-warmup data-impl=",
-    "a signal or a time limit ends in a checkpoint by itself": """
+    "a signal or a time limit always leads to a checkpoint": """
         exit-signal-handler exit-signal-handler-dataloader exit-signal-handler-for-dataloader
         exit-signal-handler-for-training""",
-    "data sets tell their lengths": "per-dataset-sequences-path=",
-    "a run comes back by itself, and requeues on a cluster": "adlr-autoresume adlr-autoresume-interval=",
+    "data sets know their lengths": "per-dataset-sequences-path=",
+    "a run restarts automatically, and is requeued on a cluster": "adlr-autoresume adlr-autoresume-interval=",
     "scores are scaled by the head's width alone": "no-query-key-layer-scaling",
     "the model is always the one of megatron-core": "use-mcore-models",
-    "a preset or the flags say the sizes": """
+    "a preset or the flags determine the sizes": """
         no-use-tokenizer-model-from-checkpoint-args disable-use-tokenizer-model-from-checkpoint-args""",
     "checkpoints are written so that any layout reads them": """
         dist-ckpt-optim-fully-reshardable dist-ckpt-save-pre-mcore-014""",
     "the tokenizer's files say what it does, with either of Megatron-LM's readers": "legacy-tokenizer",
-    "it has to do with object stores": "disable-msc enable-msc object-storage-cache-path=",
+    "it is for object stores": "disable-msc enable-msc object-storage-cache-path=",
     _OLD: "fp8-interval= onnx-safe= rotary-seq-len= trust-remote-code",
 }
 
@@ -123,7 +123,7 @@ _NOT_SUPPORTED: dict[str, str] = {
         check-weight-hash-across-dp-replicas-interval=""",
     "steps are not computed twice to find wrong results": "rerun-mode= result-rejected-tracker-filename=",
     _NO_FAULTS: "error-injection-rate= error-injection-type=",
-    "`orchestrator bench` measures where the time of a step goes; nothing does so on demand in a run": """
+    "`orchestrator bench` measures where the time of a step goes; a run cannot do so on demand": """
         run-workload-inspector-server""",
     "validation takes the batches of the training, from its first interval on": """
         eval-global-batch-size= eval-micro-batch-size= start-eval-at-iter=""",
@@ -135,8 +135,8 @@ _NOT_SUPPORTED: dict[str, str] = {
         use-custom-fsdp no-strict-fsdp-dtensor-load
         disable-strict-fsdp-dtensor-load""",
     "it is less exact than what is done here": "fp16-lm-cross-entropy",
-    "Megatron-LM's own layers are not here: megatron-core's compute the same": "use-legacy-models",
-    "scores are scaled by the head's width alone, which is the same but for rounding": "apply-query-key-layer-scaling",
+    "Megatron-LM's own layers are not available: megatron-core's compute the same": "use-legacy-models",
+    "scores are scaled by the head's width alone, the same except for rounding": "apply-query-key-layer-scaling",
     "the data is written in data.blend: list its sources there": "data-args-path= per-split-data-args-path=",
     "write the sources and their weights in data.blend, data.validation and data.test; data.split cuts them": """
         train-weighted-split-paths=* train-weighted-split-paths-path= valid-weighted-split-paths=*
@@ -178,7 +178,7 @@ _OTHER_TRAINING: dict[str, str] = {
         moe-use-upcycling""",
     "write the layers that have experts, as in [0, 1, 0, 1]": "expert-interval=",
     "experts beside a dense MLP are not in this version": "mlp-type=",
-    "a norm behind the embedding (BLOOM's) is not in this version": "embed-layernorm",
+    "a norm after the embedding (BLOOM's) is not in this version": "embed-layernorm",
     "write model.make_vocab_size_divisible_by: this size divided by the tensor-parallel size pads to as much": """
         pad-vocab-size-to=""",
     "write model.make_vocab_size_divisible_by: 1": "no-pad-vocab-size disable-pad-vocab-size",
@@ -187,7 +187,7 @@ _OTHER_TRAINING: dict[str, str] = {
     "a token that padding shares, such as the end of a document, counts in the loss": "allow-ambiguous-pad-tokens",
     "the attention mask across documents is not in this version": """
         reset-attention-mask dataloader-inter-document-masking""",
-    "of samplers this version has the one of `--dataloader-type single`": "dataloader-type= sample-rate=",
+    "this version has only the sampler of `--dataloader-type single`": "dataloader-type= sample-rate=",
     _NO_FIM: "fim-data",
     _FP8: "kitchen-config-file= kitchen-recipe-number=",
     "the batch grows linearly (batch.rampup_batch_size) or not at all": "step-batch-size-schedule=*",
@@ -201,7 +201,7 @@ _OTHER_TRAINING: dict[str, str] = {
     "conversations are made into a data set first (`data tokenize --chat`) and read with data.chat": "sft",
     _NO_RL: "perform-rl-step",
     "Megatron-LM takes its settings from this file": "yaml-cfg=",
-    "steps that are left out are not in this version": "iterations-to-skip=* phase-transition-iterations=",
+    "skipping steps is not in this version": "iterations-to-skip=* phase-transition-iterations=",
     "training always runs": "skip-train test-mode",
 }
 """Without these another network is trained, from other data or by another loss, or something else than a training is
@@ -300,7 +300,7 @@ WORDS: dict[str, int | None] = {
 }
 """How many words each of them takes; None for any number. What stands behind them belongs to no flag."""
 HINTS: dict[str, str] = {
-    "pp-partition-method": "layers are dealt out evenly; parallelism.num_layers_in_first_pipeline_stage, "
+    "pp-partition-method": "layers are distributed evenly; parallelism.num_layers_in_first_pipeline_stage, "
     "num_layers_in_last_pipeline_stage or pipeline_model_parallel_layout say otherwise",
     "sliding-window": "write model.sliding_window, which counts the token itself; Megatron-LM's --window-size does not",
     "glu-activation": "write model.activation: swiglu or geglu",

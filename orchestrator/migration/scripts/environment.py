@@ -24,7 +24,8 @@ _NOT_CARRIED: dict[str, tuple[Outcome, str]] = {
     "NVTE_APPLY_QK_LAYER_SCALING": ("no_counterpart", "scores are not scaled by layer here"),
     "PYTHONPATH": (
         "no_counterpart",
-        "what lies there would go before the megatron-core that trains: what the job itself needs goes into launch.env",
+        "modules there would take precedence over the megatron-core that trains: put what the job itself needs into "
+        "launch.env",
     ),
 }
 _SECRET = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(_.*)?", re.IGNORECASE)

@@ -56,7 +56,7 @@ _SLURM_TEXTS = {
 _SLURM_NO_EFFECT = {
     **dict.fromkeys(("output", "error", "input", "open-mode", "label", "unbuffered"), "logs go to the run directory"),
     **dict.fromkeys(
-        ("requeue", "no-requeue", "signal"), "a run comes back by itself: launch.on_failure, launch.stop_margin"
+        ("requeue", "no-requeue", "signal"), "a run restarts automatically: launch.on_failure, launch.stop_margin"
     ),
     **dict.fromkeys(
         (
@@ -199,7 +199,7 @@ def _read_starter(migration: Migration, options: Options, sizes: dict[str, int])
         else:
             account(migration, options, flag, "no_effect", None, "the launch script is rendered anew")
     if GPUS not in (_SIZES.get(name) for name in options.flags) and options.program == "torchrun":
-        migration.notes.append("torchrun starts one process on each machine where --nproc-per-node is not given")
+        migration.notes.append("torchrun starts one process per machine if --nproc-per-node is not given")
         sizes[GPUS] = 1
         migration.sources[GPUS] = Source("torchrun without --nproc-per-node")
 
@@ -254,8 +254,8 @@ def _read_slurm(migration: Migration, options: Options, sizes: dict[str, int]) -
     if options.unread:
         written = f"{options.program} {' '.join(map(shown, options.unread))}"
         reason = (
-            f"sbatch refuses the script at {shown(options.unread[0])}, which is no option, and nothing from there on "
-            "is read: take it out, and migrate again"
+            f"sbatch refuses the script at {shown(options.unread[0])}, which is not an option, and ignores "
+            "everything after it: remove it, and migrate again"
         )
         migration.accounts.append(FlagOutcome("no_counterpart", written, None, None, reason))
 
@@ -280,6 +280,6 @@ def note_processes(gathering: GivenFlags) -> None:
     migration = gathering.migration
     if NODES not in migration.values and GPUS not in migration.values:
         migration.notes.append(
-            "nothing says how many GPUs there are: the job has as many as one replica takes (DP 1); write "
+            "the number of GPUs is not given: the job has as many as one replica needs (DP 1); write "
             "launch.nodes and launch.gpus_per_node for more"
         )

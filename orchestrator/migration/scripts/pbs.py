@@ -26,7 +26,7 @@ _NO_EFFECT = {
     **dict.fromkeys(
         ("ncpus", "mpiprocs", "ompthreads", "ppn", "procs"), "processes are started by torchrun, one per GPU"
     ),
-    "r": "a run comes back by itself: launch.on_failure, launch.stop_margin",
+    "r": "a run restarts automatically: launch.on_failure, launch.stop_margin",
 }
 _WRITE_IT = {
     **dict.fromkeys(("mem", "pmem", "vmem", "pvmem"), "write launch.memory_per_node"),
@@ -34,9 +34,9 @@ _WRITE_IT = {
     "q": "a queue of PBS: write the partition of SLURM into launch.partition",
     **dict.fromkeys("AP", "an account of PBS: write SLURM's into launch.account"),
     "v": "write the variables into launch.env",
-    **dict.fromkeys("Jt", "many jobs of one are a sweep: orchestrator sweep"),
+    **dict.fromkeys("Jt", "many variants of one job are a sweep: orchestrator sweep"),
 }
-_IN_PROFILE = "what SLURM has for it stands in the cluster profile (`orchestrator cluster init`)"
+_IN_PROFILE = "SLURM's counterpart belongs in the cluster profile (`orchestrator cluster init`)"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def read_pbs(migration: Migration, options: Options, sizes: dict[str, int]) -> N
         elif name == "walltime" and (seconds := _seconds(known(flag.words[0]) or "")):
             put(migration, options, flag, TIME, seconds)
         elif name == "walltime":
-            account(migration, options, flag, "not_known", TIME, "it is no time: write launch.time")
+            account(migration, options, flag, "not_known", TIME, "it is not a time: write launch.time")
         elif name == "N":
             put_name(migration, options, flag)
         else:
@@ -127,7 +127,7 @@ def _read_chunks(migration: Migration, options: Options, flag: Flag, sizes: dict
     chunks, gpus = _chunks(flag), _GPUS[flag.name]
     put_size(migration, options, flag, NODES, sizes, sum(chunk.count for chunk in chunks) or None)
     if flag.name == "select" and sizes.get(NODES, 1) > 1:
-        migration.notes.append(f"each chunk of {options.program} {flag.shown} is taken as a machine of its own")
+        migration.notes.append(f"each chunk of {options.program} {flag.shown} is assumed to be a separate machine")
     on_each = {chunk.resources.get(gpus) for chunk in chunks}
     if on_each != {None}:
         number = next(iter(on_each)) if len(on_each) == 1 else None

@@ -244,7 +244,7 @@ def _length(part: Parameter, variables: Variables) -> Value:
     if part.name in ("@", "*") or _index(part) in ("@", "*"):
         return (str(len(elements)),)
     content = known(elements[0] if elements else ())
-    return (str(len(content)),) if content is not None else (Unknown(part.shown, "the length of what is not known"),)
+    return (str(len(content)),) if content is not None else (Unknown(part.shown, "the length of an unknown value"),)
 
 
 def _or_default(part: Parameter, value: Value | None, variables: Variables) -> Value:

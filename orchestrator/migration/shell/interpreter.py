@@ -214,7 +214,7 @@ class Follower:
             if answer is False:
                 return True
             if answer is None:
-                self.note(f"line {command.line}: how often this loop is gone round cannot be known")
+                self.note(f"line {command.line}: the number of iterations of this loop is not known")
                 self._apart([lambda: self.block(command.body), lambda: None])
                 return None
             if not self._turn(command.body):
@@ -228,7 +228,7 @@ class Follower:
         else:
             words = [field for word in command.words for field in fields(word, self.variables)]
         if not command.countable or len(words) > _MOST_TURNS or any(known(word) is None for word in words):
-            self.note(f"line {command.line}: how often this loop is gone round cannot be known")
+            self.note(f"line {command.line}: the number of iterations of this loop is not known")
             unknown = Unknown(f"${command.name}", f"the variable of the loop in line {command.line}", command.name)
             if command.name:
                 self.variables.set(command.name, (unknown,))

@@ -115,7 +115,7 @@ def agreed(ends: list[Variables]) -> Variables:
     for other in ends[1:]:
         for name in first.values.keys() | other.values.keys():
             if first.values.get(name) != other.values.get(name):
-                unknown = Unknown(f"${name}", "depends on a condition that cannot be known", name)
+                unknown = Unknown(f"${name}", "depends on an unknown condition", name)
                 first.values[name] = ((unknown,),)
                 first.arrays.discard(name)
         first.exported |= other.exported

@@ -26,7 +26,7 @@ def warnings(data: DataSpec, train: PartPlan, validation: PartPlan) -> Iterator[
     trained = {normpath(entry.path) for entry in data.blend or ()}
     for entry in data.validation or ():
         if normpath(entry.path) in trained:
-            yield f"{entry.path} is in data.blend and in data.validation: it is evaluated on what it was trained on"
+            yield f"{entry.path} is in data.blend and in data.validation: it is evaluated on its training data"
     if validation.samples:
         for source in validation.sources:
             yield from _validation_warnings(source)
@@ -50,11 +50,11 @@ def _packing(source: SourcePlan, found: Conversations) -> str:
         f"an epoch, {found.filled:.1%} full"
     )
     if found.cut:
-        text += f"; {found.cut:,} are longer than a sequence and lose their end"
+        text += f"; {found.cut:,} are longer than a sequence and are truncated"
     if too_long := found.dropped - found.crowded:
         text += f"; {too_long:,} more are left out for their length"
     if found.crowded:
-        text += f"; {found.crowded:,} are left out, with more images than model.vision.images_per_sequence"
+        text += f"; {found.crowded:,} are skipped, with more images than model.vision.images_per_sequence"
     return text
 
 
@@ -67,7 +67,7 @@ def _share_warnings(source: SourcePlan, train: PartPlan) -> Iterator[str]:
             "give it more weight, or leave it out"
         )
     if source.epochs is not None and source.epochs > SENSIBLE_EPOCHS:
-        way_out = f"more than {SENSIBLE_EPOCHS} epochs teach less and less; "
+        way_out = f"more than {SENSIBLE_EPOCHS} epochs have diminishing returns; "
         if len(train.sources) > 1:
             most = source.share * SENSIBLE_EPOCHS / source.epochs
             way_out += f"{SENSIBLE_EPOCHS} epochs are a share of {most:.2%} instead of {source.share:.2%}"
@@ -94,7 +94,7 @@ def _again(source: SourcePlan) -> str:
 def _twice(blend: list[BlendEntry], name: str) -> Iterator[str]:
     paths = [normpath(entry.path) for entry in blend]
     for path in dict.fromkeys(path for path in paths if paths.count(path) > 1):
-        yield f"{path} stands {paths.count(path)} times in {name}: each draws its samples from the beginning"
+        yield f"{path} occurs {paths.count(path)} times in {name}: each one draws its samples from the beginning"
 
 
 def _validation_warnings(source: SourcePlan) -> Iterator[str]:

@@ -124,7 +124,7 @@ def _way_out(plan: Plan, writing: _Writing, free: int) -> str:
     elsewhere = f"write to a disk with {disk_size(least)} free, with launch.runs_dir"
     if kept == 1:
         return elsewhere
-    return f"keeping fewer does not suffice, as one is written before the one before it goes: {elsewhere}"
+    return f"keeping fewer does not suffice, because a new one is written before the old one is removed: {elsewhere}"
 
 
 def _fewer(plan: Plan, writing: _Writing, free: int) -> str | None:

@@ -89,7 +89,7 @@ def _nodes(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Probl
     wanted, most = job.launch.nodes, limits.most.nodes
     if most is not None and wanted > most:
         ways = [f"launch.nodes: {most}", *_elsewhere(cluster, limits, lambda other: (other.nodes or 0) >= wanted)]
-        message = f"{wanted} nodes are asked for, and {limits.where} gives at most {most}"
+        message = f"{wanted} nodes are requested, but {limits.where} allows at most {most}"
         yield Problem(message, ("launch.nodes",), f"write {' or '.join(ways)}", code="too_many_nodes")
 
 
@@ -109,7 +109,7 @@ def _gpus(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Proble
     hint = (
         f"write {' or '.join(ways)}" if ways else f"lower the parallel degrees: {job.world_size} processes do not fit"
     )
-    message = f"{wanted} GPUs on each node are asked for{derived}, and {has}"
+    message = f"{wanted} GPUs per node are requested{derived}, but {has}"
     yield Problem(message, _LAYOUT, hint, code="too_many_gpus")
 
 
@@ -118,8 +118,8 @@ def _cpus(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Proble
     if each is None or most is None or each * processes <= most:
         return
     message = (
-        f"{processes} processes x {each} CPUs = {processes * each} CPUs on each node are asked for "
-        f"(cpus_per_gpu of {cluster.name}), and nodes of {limits.where} have {most}"
+        f"{processes} processes x {each} CPUs = {processes * each} CPUs per node are requested (cpus_per_gpu of "
+        f"{cluster.name}), but nodes of {limits.where} have {most}"
     )
     fewer = f"cpus_per_gpu: {most // processes} in the profile" if most >= processes else "fewer processes on a node"
     ways = [fewer, *_elsewhere(cluster, limits, lambda other: (other.cpus_per_node or 0) >= each * processes)]
@@ -132,7 +132,7 @@ def _memory(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Prob
         return
     wanted = megabytes(written)
     whose = "" if job.launch.memory_per_node else f" (memory_per_node of {cluster.name})"
-    message = f"{wanted} MB on each node are asked for{whose}, and nodes of {limits.where} have {most} MB"
+    message = f"{wanted} MB per node are requested{whose}, but nodes of {limits.where} have {most} MB"
     ways = [f"launch.memory_per_node: {most}M (0: all of a node)"]
     ways += _elsewhere(cluster, limits, lambda other: (other.memory_per_node or 0) >= wanted)
     yield Problem(message, ("launch.memory_per_node",), f"write {' or '.join(ways)}", code="too_much_memory")
@@ -144,10 +144,10 @@ def _time(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator[Proble
         return
     whose = "" if job.launch.time else f" (time of {cluster.name})"
     limit = spec_duration(most)
-    message = f"a time of {spec_duration(wanted)} is asked for{whose}, and {limits.where} gives at most {limit}"
+    message = f"a time of {spec_duration(wanted)} is requested{whose}, but {limits.where} allows at most {limit}"
     ways = [f"launch.time: {limit}"]
     ways += _elsewhere(cluster, limits, lambda other: other.time_limit is not None and other.time_limit >= wanted)
-    hint = f"write {' or '.join(ways)}\na run that is not done by then saves, goes back into the queue and goes on"
+    hint = f"write {' or '.join(ways)}\na run that is not done by then saves, is requeued and continues"
     yield Problem(message, ("launch.time",), hint, code="time_above_limit")
 
 
@@ -155,7 +155,7 @@ def _stop_margin(job: JobSpec, cluster: ClusterSpec, limits: Limits) -> Iterator
     time, margin = job.launch.time or cluster.time, job.launch.stop_margin
     if time is not None and margin >= time:
         early, limit = spec_duration(margin), spec_duration(time)
-        message = f"a run is to save and stop {early} before its time limit, and that is {limit}"
+        message = f"a run should save and stop {early} before its time limit, but that is {limit}"
         hint = "write a longer launch.time, or a shorter margin"
         yield Problem(message, ("launch.stop_margin", "launch.time"), hint, code="stop_margin_above_time")
 

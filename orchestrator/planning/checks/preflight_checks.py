@@ -51,11 +51,11 @@ def missing_train_step(job: JobSpec) -> Iterator[Problem]:
     module, _, name = job.runtime.train_step.partition(":")
     spec = _found(module, _search_path(job))
     if spec is None:
-        message = f"there is no module {module}, looked for from here: in {os.getcwd()} and where Python looks"
+        message = f"module {module} was not found from here: searched {os.getcwd()} and Python's path"
         hint = "start from the folder that holds it, or name that in launch.env: {PYTHONPATH: FOLDER}"
         yield Problem(message, (_STEP,), hint, code="train_step_missing")
     elif not _may_hold(spec, name):
-        hint = "write MODULE:CLASS as the class is called there"
+        hint = "write MODULE:CLASS with the name of the class"
         yield Problem(f"there is no {name} in {spec.origin}", (_STEP,), hint, code="train_step_missing")
 
 
@@ -70,9 +70,7 @@ def modules_are_hidden(plan: Plan, forecast: Forecast, cluster: ClusterSpec | No
         if hidden:
             shown = ", ".join(hidden[:_SHOWN]) + (", …" if len(hidden) > _SHOWN else "")
             message = f"installed modules hide those of the same name in {folder}: {shown}"
-            yield Problem(
-                message, (_STEP,), "give those that the step imports other names, or put them into its package"
-            )
+            yield Problem(message, (_STEP,), "rename those that the step imports, or move them into its package")
 
 
 def _modules_in(folder: str) -> list[str]:
@@ -102,12 +100,10 @@ def unwritable_cache(job: JobSpec) -> Iterator[Problem]:
     if not nearest.is_dir():
         trouble = f"{nearest} is no folder"
     elif not os.access(nearest, os.W_OK | os.X_OK):
-        trouble = (
-            "it is not yours to write to" if nearest == folder else f"it is not there, nor can {nearest} be written to"
-        )
+        trouble = "it is not writable" if nearest == folder else f"it does not exist, and {nearest} is not writable"
     else:
         return
-    hint = "name a folder that every rank can write to, or leave it out: they are kept beside the runs then"
+    hint = "name a folder that every rank can write to, or leave it out to keep them next to the runs"
     message = f"{job.data.cache_dir} cannot be written from here: {trouble}"
     yield Problem(message, ("data.cache_dir",), hint, code="cache_unwritable")
 
@@ -155,7 +151,7 @@ def python_is_missing(plan: Plan, forecast: Forecast, cluster: ClusterSpec | Non
     if launch.python is None or environment_references(searched or ""):
         return
     if shutil.which(launch.python, path=searched) is None:
-        message = f"{launch.python} is no program that can be run from here"
+        message = f"{launch.python} is not a program that this machine can run"
         yield Problem(message, ("launch.python",), "name a Python that has this package, or leave it out for this one")
 
 
@@ -175,15 +171,15 @@ def nobody_can_be_told(plan: Plan, forecast: Forecast, cluster: ClusterSpec | No
     """A run that ends unheard is noticed late; what is missing here may be there where the job runs."""
     asked = plan.job.notifications
     if asked.command is not None and shutil.which(asked.command[0]) is None:
-        message = f"{asked.command[0]} is no program that can be run from here"
-        yield Problem(message, ("notifications.command",), "give its whole path, and make it executable (chmod +x)")
+        message = f"{asked.command[0]} is not a program that this machine can run"
+        yield Problem(message, ("notifications.command",), "write its full path, and make it executable (chmod +x)")
     references = environment_references(asked.webhook or "")
     if asked.webhook is not None and not references:
-        message = "is written out: the run directory and every tracker will hold it"
+        message = "is written in the spec: the run directory and every tracker will contain it"
         yield Problem(message, ("notifications.webhook",), "put it into a variable, and write ${env:NAME}")
     for name in references:
         if name not in os.environ:
-            message = f"{name} is not set here: without it where the job runs, nobody is told"
+            message = f"{name} is not set here: without it where the job runs, no notification is sent"
             yield Problem(message, ("notifications.webhook",), f"export {name}=https://…")
 
 

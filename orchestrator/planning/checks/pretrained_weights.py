@@ -26,14 +26,14 @@ def weights_to_start_from(job: JobSpec, text: str, runs_dir: Path) -> Iterator[P
         yield Problem(str(error).removeprefix("checkpoint.pretrained "), paths, ends, code=NO_WEIGHTS)
         return
     if other := other_network(theirs, job):
-        message = f"{text} has the weights of another network: {in_words(other)}"
+        message = f"{text} contains the weights of another network: {in_words(other)}"
         hint = "the run fails at its start: write the model that they belong to, or name other weights"
         yield Problem(message, paths, hint, code=NO_WEIGHTS)
     elif job.model.has_vision and not theirs.model.has_vision:
-        message = f"{text} sees no images, and what encodes them begins at random"
+        message = f"{text} takes no images, so the encoder starts at random"
         if job.model.has_frozen_encoder:
             frozen = (*paths, "model.vision.freeze")
             yield Problem(f"{message} and stays so", frozen, "the run fails at its start", code=NO_WEIGHTS)
         else:
-            hint = "a model that sees, or more training than tuning takes"
+            hint = "start from a vision-language model, or train longer than for fine-tuning"
             yield Problem(message, paths, hint, code="weights_without_vision")

@@ -24,19 +24,19 @@ class _Range(NamedTuple):
 _LEARNING_RATES = {
     "adam": _Range(
         *(1e-8, 0.05, "1e-6 to 1e-2"),
-        too_low="in single precision such steps change hardly a weight",
+        too_low="in single precision such steps hardly change a weight",
         too_high=_PER_STEP + ": the loss diverges",
     ),
     "sgd": _Range(
         *(1e-7, 10.0, "1e-3 to 1"),
-        too_low="in single precision such steps change hardly a weight",
-        too_high="a step goes lr times the clipped gradient: the loss diverges",
+        too_low="in single precision such steps hardly change a weight",
+        too_high="a step is lr times the clipped gradient: the loss diverges",
     ),
 }
 _WEIGHT_DECAY = _Range(
-    0.0, 1.0, "0 to 0.3", "", "each step takes lr times this off every weight, which outweighs what they learn"
+    0.0, 1.0, "0 to 0.3", "", "each step shrinks every weight by lr times this, which outweighs what it learns"
 )
-_ADAM_EPS = _Range(0.0, 1e-3, "1e-8 to 1e-5", "", "where it outweighs the gradients Adam takes hardly a step")
+_ADAM_EPS = _Range(0.0, 1e-3, "1e-8 to 1e-5", "", "if it outweighs the gradients, Adam hardly moves")
 _STD = _Range(0.0, 0.5, "0.006 to 0.05", "", "activations and the first loss grow with it")
 _DROPOUT = _Range(0.0, 0.5, "0 to 0.2", "", "more is dropped than kept")
 
@@ -61,6 +61,6 @@ def unusual_values(job: JobSpec) -> Iterator[Problem]:
             continue
         why = (usual.too_low if value < usual.least else usual.too_high).format(std=model.init_method_std)
         message = (
-            f"{value:g} is {'far below' if value < usual.least else 'far above'} what is usual, {usual.usual}: {why}"
+            f"{value:g} is {'far below' if value < usual.least else 'far above'} the usual values, {usual.usual}: {why}"
         )
-        yield Problem(message, (path,), f"write a value in that range, unless {value:g} is meant")
+        yield Problem(message, (path,), f"write a value in that range, unless {value:g} is intended")

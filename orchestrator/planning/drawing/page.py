@@ -81,7 +81,7 @@ def page_html(name: str, said: PageText, layout: Topology, step: Timeline, *, in
 def write_page(path: Path, name: str, said: PageText, layout: Topology, step: Timeline, *, in_seconds: bool) -> None:
     """Write the page of a job. Raises UserError where it cannot be written, or another file than a page is there."""
     if _is_another_file(path):
-        raise UserError(f"{path} exists, is no HTML page, and is left as it is: choose another file")
+        raise UserError(f"{path} exists and is not an HTML page: choose another file")
     _write(path, page_html(name, said, layout, step, in_seconds=in_seconds))
 
 
@@ -184,9 +184,9 @@ def _table(name: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 def _timeline(step: Timeline, in_seconds: bool) -> list[str]:
     least = min(step.idle(stage) for stage in range(len(step.spans))) / step.seconds
-    units = "" if in_seconds else " Its unit is the forward pass of a whole stage; a backward pass is taken as two."
+    units = "" if in_seconds else " Its unit is the forward pass of a whole stage; a backward pass counts as two."
     text = (
-        "Each stage's passes over its micro-batches, which are numbered; hatched where it waits. "
+        "Each stage's passes over its micro-batches, which are numbered; hatched where the stage waits. "
         f"A stage waits {bubble_share(step):.1%} of the step on average, the busiest one {least:.1%}.{units}"
     )
     drawn = element("div", timeline_svg(step, in_seconds=in_seconds, styled=False), class_="wide", tabindex=0)

@@ -33,7 +33,7 @@ def what_is_drawn(layout: Topology) -> str:
     if len(nodes) == layout.nodes:
         return text
     which = "the first" if len(nodes) == MOST_NODES else "those"
-    return f"{text}, of which {len(nodes)} are drawn: {which} of the first replica"
+    return f"{text}, {len(nodes)} of them drawn: {which} of the first replica"
 
 
 def layers_text(chunks: Sequence[LayerRange]) -> str:

@@ -61,7 +61,7 @@ class Efficiency:
     network: float
     """Of the network between machines."""
     link_latency: float
-    """Seconds that a collective takes at the least inside a machine."""
+    """Minimum seconds of a collective within a machine."""
     network_latency: float
     """The same between machines."""
     launch: float
@@ -174,9 +174,7 @@ def _unknown(name: str, calibrated: list[str]) -> str:
     names = list({_plain(known): known for known in (*shipped_names(), *calibrated)}.values())
     near = closest(name, names)
     meant = f": did you mean {' or '.join(near)}?" if near else ""
-    return (
-        f"there is no GPU {shorten(repr(name))}{meant} (known: {', '.join(names)}; `orchestrator calibrate` adds one)"
-    )
+    return f"unknown GPU {shorten(repr(name))}{meant} (known: {', '.join(names)}; `orchestrator calibrate` adds one)"
 
 
 @cache

@@ -86,11 +86,9 @@ def _of_the_cluster(cluster: ClusterSpec) -> DeviceChoice:
         device = _if_known(cluster.gpu_type)
         if device is not None:
             return DeviceChoice(device, f"gpu_type of cluster profile {cluster.name}")
-        how = (
-            f"assumed: gpu_type {cluster.gpu_type} of cluster profile {cluster.name} is not known; its gpu can name one"
-        )
+        how = f"assumed: gpu_type {cluster.gpu_type} of cluster profile {cluster.name} is not known; set its gpu"
         return DeviceChoice(device_named(ASSUMED), how, is_assumed=True)
-    how = f"assumed: name yours with gpu in cluster profile {cluster.name}"
+    how = f"assumed: name the real one with gpu in cluster profile {cluster.name}"
     return DeviceChoice(device_named(ASSUMED), how, is_assumed=True)
 
 

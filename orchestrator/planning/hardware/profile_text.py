@@ -8,8 +8,8 @@ from typing import Any
 from orchestrator.planning.hardware.profiles import GpuProfile
 
 _HEAD = """\
-# What of its datasheet a GPU reaches, written by `orchestrator calibrate`. The name of this file is the GPU's.
-# Anything left out is as shipped for the base.
+# Fractions of its datasheet that a GPU reaches, written by `orchestrator calibrate`. This file has the GPU's name.
+# Anything left out has the shipped value of the base.
 """
 
 

@@ -36,12 +36,12 @@ class _Part(Section):
 
 
 class MeasuredEfficiency(_Part):
-    """What of the datasheet was reached; what was not measured stays as shipped."""
+    """Fractions of the datasheet that were reached; those that were not measured keep the shipped values."""
 
     gemm: Share | None = None
     """Of the peak: a matrix product that is large in every dimension, undisturbed by a power limit."""
     gemm_at_power_limit: Share | None = None
-    """Of the peak: what products reach at the most, one after another; 1 where no power limit holds them."""
+    """Of the peak: the most that consecutive products reach; 1 if no power limit applies."""
     attention_forward: Share | None = None
     """Of the peak: torch's attention."""
     attention_backward: Share | None = None
@@ -57,37 +57,37 @@ class MeasuredEfficiency(_Part):
     network: Share | None = None
     """Of the network between machines."""
     link_latency: Latency | None = None
-    """Seconds that a collective takes at the least inside a machine."""
+    """Minimum seconds of a collective within a machine."""
     network_latency: Latency | None = None
-    """Seconds that a collective takes at the least between machines."""
+    """Minimum seconds of a collective between machines."""
     launch: Latency | None = None
-    """Seconds in which the host starts one kernel."""
+    """Seconds that the host takes to launch one kernel."""
 
 
 class GpuProfile(_Part):
     """A calibrated GPU. Written by `orchestrator calibrate`; the name of the file is the name of the GPU."""
 
     base: Text
-    """The shipped GPU whose datasheet it has."""
+    """The shipped GPU whose datasheet applies."""
     efficiency: MeasuredEfficiency = MeasuredEfficiency()
     """What was measured."""
     memory_bytes: Count | None = None
-    """Memory of a GPU, where it is not the usual one."""
+    """Memory of a GPU, if it is not the usual one."""
     gpus_per_node: Positive | None = None
-    """GPUs of a machine, where it is not the usual one."""
+    """GPUs per machine, if it is not the usual number."""
     link_bandwidth: Bandwidth | None = None
-    """B/s in one direction from one GPU to the others of its machine, where it is not the usual one."""
+    """B/s in one direction from one GPU to the others of its machine, if it is not the usual one."""
     network_bandwidth: Bandwidth | None = None
-    """B/s in one direction and per GPU to other machines, where it is not the usual one."""
+    """B/s in one direction and per GPU to other machines, if it is not the usual one."""
     layers: Layers | None = None
-    """Whose layers the environment of its jobs has, for plans of `runtime.layers: auto` made on another machine;
+    """Layers that the environment of its jobs has, for plans with `runtime.layers: auto` made on another machine;
     transformer_engine by default."""
     measured_at: Text | None = None
-    """When."""
+    """Date of the measurements."""
     measured_on: Text | None = None
-    """On what: GPUs, and the versions that matter."""
+    """GPUs, and the versions that matter."""
     measured_with: list[Text] = Field(default_factory=list)
-    """How: the measurements, and the runs whose step times were taken into account."""
+    """The measurements, and the runs whose step times were used."""
 
 
 GPU_PROFILE = Document(

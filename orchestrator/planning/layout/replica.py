@@ -43,7 +43,7 @@ def _check(name: str, size: int, sizes: Iterable[int], split: Callable[[int], Jo
 
     if refused := refusals(size):
         fit = ", ".join(str(other) for other in sizes if not refusals(other))
-        way_out = f"sizes that fit: {fit}" if fit else "no size fits; name none, and it is split as it was trained"
+        way_out = f"sizes that fit: {fit}" if fit else "no size fits; leave it out to use the layout of the training"
         raise UserError(f"{name} {size} does not fit this model: {refused[0]}; {way_out}")
 
 

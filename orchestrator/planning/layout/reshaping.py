@@ -42,7 +42,7 @@ def judge_reshape(
         if change.path == "name":
             verdict, reason = "fine", "it becomes a run of that name"
         elif change.path in _TOKENIZER_FILES and same_tokenizer:
-            verdict, reason = "fine", "the same tokenizer at another place"
+            verdict, reason = "fine", "the same tokenizer at another path"
         found.append(Finding(change.path, change.old, change.new, verdict, reason))
     found += [_optimizer(optimizer), *_vocabulary(new, rows), *_generators(old, new)]
     return sorted(found, key=lambda finding: ("impossible", "changes", "fine").index(finding.verdict))
@@ -51,10 +51,10 @@ def judge_reshape(
 def _optimizer(kind: str | None) -> Finding:
     what = "optimizer state"
     if kind is None:
-        return Finding(what, None, None, "fine", "there is none: a job starts from it by checkpoint.pretrained")
+        return Finding(what, None, None, "fine", "there is none: start a job from it with checkpoint.pretrained")
     if kind in _RESHARDABLE:
         return Finding(what, kind, kind, "fine", "it goes along")
-    reason = "it is stored for the ranks that wrote it; save with a fully reshardable optimizer, or go on by pretrained"
+    reason = "it is stored for the ranks that wrote it; save with a fully reshardable optimizer, or use pretrained"
     return Finding(what, kind, None, "impossible", reason)
 
 
@@ -65,9 +65,7 @@ def _vocabulary(new: JobSpec, rows: int | None) -> Iterator[Finding]:
     tp = new.parallelism.tensor_model_parallel_size
     padded = padded_vocab_size(size, new.model.make_vocab_size_divisible_by, tp)
     if padded != rows:
-        yield Finding(
-            "padded vocabulary", rows, padded, "fine", "rows of no token are added or left out when it is read"
-        )
+        yield Finding("padded vocabulary", rows, padded, "fine", "padding rows are added or removed when it is read")
 
 
 def _generators(old: JobSpec, new: JobSpec) -> Iterator[Finding]:

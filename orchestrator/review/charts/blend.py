@@ -29,12 +29,12 @@ from orchestrator.tracking.measurements.metrics import Metric, MetricTail
 _TAIL_BYTES = 64 << 10
 _POINTS = 40
 _CHANGES = (
-    "A resume changed what the run reads or how much of it: each start counts by the spec that was newest at its time, "
-    "as the times of the files tell."
+    "A resume changed what the run reads or how much: each start is counted by the spec that was newest at its time, "
+    "according to the times of the files."
 )
 _SENTENCES = (
-    "Its samples are sentences of documents: tokens are counted as full samples, which short ones are not, and epochs "
-    "are not known beforehand."
+    "Its samples are sentences of documents: tokens are counted as if all samples were full, and epochs are not "
+    "known beforehand."
 )
 
 
@@ -116,7 +116,7 @@ def blend_use(run: RunDir) -> BlendUse:
         return replace(use, sources=_sources(job, None, periods, samples), remarks=tuple(remarks))
     missing = [source.path for source in report.train.sources if source.tokens_held is None]
     if missing and not trouble:
-        remarks.append("Some data cannot be read from here: of those only what the spec says is shown.")
+        remarks.append("Some data cannot be read from here: for it, only the spec's values are shown.")
     return replace(
         use,
         sources=_sources(job, report, periods, samples),
@@ -216,8 +216,8 @@ def _kind(job: JobSpec) -> tuple[str, str]:
     if not data.blend:
         return "none", "Its spec names no data (data.blend)."
     if data.has_conversations:
-        return "blend", "Its sources are conversations: a sample is a sequence that one or several of them fill."
-    return "blend", "A blend draws every sample from the source that lags furthest behind its weight."
+        return "blend", "Its sources are conversations: a sample is a sequence with one or several of them."
+    return "blend", "A blend draws each sample from the source that is furthest behind its weight."
 
 
 def _report(job: JobSpec, batch: BatchSchedule, folder: Path) -> tuple[BlendReport | None, str | None]:
@@ -225,7 +225,7 @@ def _report(job: JobSpec, batch: BatchSchedule, folder: Path) -> tuple[BlendRepo
     try:
         return blend_report(job.model_copy(update={"data": _placed(job.data, folder)}), batch), None
     except (OrchestratorError, OSError, ValueError, ArithmeticError, LookupError) as error:
-        return None, f"The data cannot be looked at from here: {error}"
+        return None, f"The data cannot be read from here: {error}"
 
 
 def _placed(data: DataSpec, folder: Path) -> DataSpec:

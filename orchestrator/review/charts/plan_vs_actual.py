@@ -81,7 +81,7 @@ def rows_of(planned: RunPlan, series: Series, events: EventLog) -> list[Row]:
     return [
         Row("seconds per step", taken.time.step_seconds, step, "seconds"),
         Row(
-            "tokens per second in all",
+            "total tokens per second",
             taken.time.tokens_per_second_per_gpu * plan.job.world_size,
             usual_of(series, "throughput/tokens_per_second"),
             "count",

@@ -76,7 +76,7 @@ def _text(event: Event) -> str:
         case StepSkipped():
             return f"step {event.iteration} skipped: {event.reason or ''}".rstrip(": ")
         case StopRequested():
-            return f"stop asked for by {event.by or 'someone'}"
+            return f"stop requested by {event.by or 'someone'}"
         case Exited():
             return event.message or event.cause or event.kind
         case CheckpointFailed():

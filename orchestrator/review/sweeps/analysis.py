@@ -72,10 +72,10 @@ def importance(points: Sequence[Point]) -> Importance:
     """What matters among points whose values are finite."""
     count = len(points)
     if count < _LEAST_CELLS:
-        return Importance(count, problem=f"it takes {_LEAST_CELLS} cells that have a value, and there are {count}")
+        return Importance(count, problem=f"it takes {_LEAST_CELLS} cells with a value, but there are {count}")
     axes = [axis for path in axes_of([point.settings for point in points]) if (axis := _axis(path, points))]
     if not axes:
-        return Importance(count, problem="no parameter has several values among the cells that have a result")
+        return Importance(count, problem="no parameter has several values among the cells with a result")
     if sum(axis.levels - 1 for axis in axes) + 1 >= count:
         return Importance(count, problem=f"{count} cells are too few for so many parameters and values")
     largest = max(abs(point.value) for point in points)
@@ -86,7 +86,7 @@ def importance(points: Sequence[Point]) -> Importance:
     if total <= 1e-24 * count:
         return Importance(count, problem="all cells have the same value")
     if _is_noise(math.sqrt(total / count) * largest, points):
-        return Importance(count, problem="the cells differ by no more than the steps of one cell do among themselves")
+        return Importance(count, problem="the cells differ no more than the steps within one cell")
     rest = _unexplained(centred, axes)
     shares = [
         Share(
@@ -123,7 +123,7 @@ def axes_of(settings: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
 
 
 def as_number(text: str) -> float | None:
-    """The number that a value is, where it is one that is finite."""
+    """The number that a value is, if it is one that is finite."""
     try:
         number = float(text)
     except ValueError:

@@ -127,7 +127,7 @@ def _read(path: Path) -> Commit | str:
             },
         )
     except _LeadsOutError as error:
-        return f"it names {error}, which is no file in this folder"
+        return f"it names {error}, which is not a file in this folder"
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return "it is not a commit marker"
 
@@ -178,7 +178,7 @@ def verify_file(path: Path, folder: Path, expected: FileRecord, contents: bool) 
     except FileNotFoundError:
         return f"{path} is missing"
     except NotStoredError:
-        return f"{path} is damaged: it is no regular file"
+        return f"{path} is damaged: it is not a regular file"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
     return None

@@ -31,7 +31,7 @@ def latest_valid(
     skipped: Callable[[Path, str], None] | None = None,
     findings_of: Callable[[Path], list[str]] = verify,
 ) -> Commit | None:
-    """The newest checkpoint that is whole, by a full read. `skipped(path, message)` hears of each that is not."""
+    """The newest checkpoint that is complete, by a full read. `skipped(path, message)` hears of each that is not."""
     for _, path in reversed(run.checkpoint_dirs()):
         findings = findings_of(path)
         if not findings:

@@ -294,7 +294,7 @@ def ended_by(number: int) -> str:
     if number != signal.SIGKILL:
         return signal_name(number)
     return (
-        f"{signal_name(number)}; if nobody did that, the system did, most often because the machine ran out of memory"
+        f"{signal_name(number)}; if no person did that, the system did, usually because the machine ran out of memory"
     )
 
 

@@ -55,7 +55,7 @@ class SystemMetrics(Callback):
         except (LeaseLost, FileNotFoundError):
             return  # a newer start measures now, or the run was removed
         except Exception as error:  # whatever psutil, NVML and the disk raise: the training goes on
-            print(f"system metrics end here: {type(error).__name__}: {error}", flush=True)
+            print(f"system metrics stop here: {type(error).__name__}: {error}", flush=True)
 
     def _measure(self, session: Session, gpus: list[str], seconds: float) -> None:
         use = MachineUse(session.launch.run.path, gpus)

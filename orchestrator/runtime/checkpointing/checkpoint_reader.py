@@ -46,7 +46,7 @@ def _check_extra_states(loaded: Any, path: Path) -> None:
             if value.numel():
                 require_plain_state(value.detach().cpu().numpy().tobytes(), f"{key} of {path}")
         elif isinstance(value, io.BytesIO):
-            raise CheckpointError(f"{key} of {path} is of a version of Transformer Engine that is too old to be read")
+            raise CheckpointError(f"{key} of {path} is from a version of Transformer Engine that is too old to read")
 
 
 def tensors_of(path: Path) -> dict[str, Any]:

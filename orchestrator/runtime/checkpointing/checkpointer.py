@@ -201,7 +201,7 @@ class Checkpointer:
         """
         others = self._another_place(commit)
         if others is not None and self._ranks.is_first:
-            logger.warning("%s was written %s: what dropout draws begins anew from runtime.seed", commit.path, others)
+            logger.warning("%s was written %s: dropout is drawn anew from runtime.seed", commit.path, others)
         # Those of earlier versions do not say that they number the optimizers of dense weights and of experts.
         said = shared(commit.path).get("content_metadata") or {}
         content = {**CONTENT, "chained_optim_avoid_prefix": False, **said}

@@ -1,7 +1,7 @@
 """Checkpoints exported beside a training: one process at a time, which rank 0 starts, and which ends with it.
 
 The process writes a folder beside the exports of the run, and rank 0 renames it into place while it holds the lease. So
-what is there is whole, and an incarnation that was overtaken changes nothing.
+what is there is complete, and an incarnation that was overtaken changes nothing.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ class Exports:
         """Whether it could be started."""
         commit = read_commit(self._run.checkpoint(iteration))
         if commit is None:
-            self._failed(iteration, "its checkpoint was removed before its turn: an export takes longer than the steps")
+            self._failed(
+                iteration, "its checkpoint was removed before its turn: exports take longer than the steps between them"
+            )
             return False
         self._lease.check()
         draft = self._folder / f".iter_{iteration:07d}.{self._lease.token:06d}"

@@ -16,7 +16,8 @@ from orchestrator.runtime.processes.process_groups import Ranks
 def newest_whole(
     run: RunDir, control: Control, ranks: Ranks, skipped: Callable[[Path, str], None] | None = None
 ) -> Commit | None:
-    """The newest checkpoint that is whole, on every rank; collective. `skipped(path, message)` is called on rank 0."""
+    """The newest checkpoint that is complete, on every rank; collective. `skipped(path, message)` is called on rank
+    0."""
     commit = None
     if ranks.is_first:
         commit = latest_valid(run, skipped, lambda path: verify_together(path, control, ranks))

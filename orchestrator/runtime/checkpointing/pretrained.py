@@ -30,7 +30,7 @@ from orchestrator.self_contained_checkpoints import JOB_FILE, job_of, run_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.pretrained import in_words, other_network
 
-_WAY_OUT = "write the model that it was trained with, or let checkpoint.pretrained lead to another one"
+_WAY_OUT = "use the model that it was trained with, or another checkpoint.pretrained"
 _NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\.|rng/|train_state")
 _IMAGES = "the encoder of images"
 _MAY_BE_FRESH: dict[str, Callable[[str], bool]] = {
@@ -86,7 +86,7 @@ def find_source(text: str, run: RunDir, control: Control, ranks: Ranks) -> Sourc
     else:
         newest = newest_whole(RunDir(found), control, ranks)
         if newest is None:
-            raise CheckpointError(f"checkpoint.pretrained {text}: {found} has no whole checkpoint")
+            raise CheckpointError(f"checkpoint.pretrained {text}: {found} has no complete checkpoint")
         commit = newest
     return Source(commit, run_of(commit.path))
 
@@ -109,13 +109,13 @@ def load_weights(
         raise compared
     findings, fresh = compared
     if findings:
-        raise UserError(f"the weights of {path} are not those of this model: {findings}; {_WAY_OUT}")
+        raise UserError(f"the weights of {path} do not fit this model: {findings}; {_WAY_OUT}")
     if theirs is not None:
         _check_network(path, theirs, job)
     if _IMAGES in fresh and job.model.has_frozen_encoder:
         raise UserError(
-            f"{path} has no encoder of images, and model.vision.freeze would leave this job's as it begins, at random: "
-            "write freeze: false, or let checkpoint.pretrained lead to a model that sees"
+            f"{path} has no image encoder, and model.vision.freeze would leave this job's at its random weights: "
+            "write freeze: false, or use a vision-language model as checkpoint.pretrained"
         )
     states = {}
     for index, chunk in enumerate(chunks):
@@ -134,14 +134,14 @@ def load_weights(
 def _check_network(path: Path, theirs: JobSpec, ours: JobSpec) -> None:
     """Shapes do not tell everything: the same weights are others with another number of heads."""
     if other := other_network(theirs, ours):
-        raise UserError(f"the weights of {path} are those of another network: {in_words(other)}; {_WAY_OUT}")
+        raise UserError(f"the weights of {path} belong to another network: {in_words(other)}; {_WAY_OUT}")
 
 
 def _check_vocabulary(path: Path, job: JobSpec, words: Vocabulary) -> None:
     try:
         theirs = vocabulary(job)
     except UserError as error:
-        print(f"warning: whether {path} has this job's vocabulary is not known: {error}", flush=True)
+        print(f"warning: it is not known whether {path} has this job's vocabulary: {error}", flush=True)
         return
     if theirs.size != words.size:
         raise UserError(

@@ -62,12 +62,12 @@ def restore(
     if commit is not None and from_scratch:
         raise UserError(
             f"run {run.run_id} has a checkpoint at iteration {commit.iteration}, which starting from scratch would "
-            "throw away; resume it, or start another run with --new"
+            "discard; resume it, or start another run with --new"
         )
     if commit is None and started_before and not from_scratch:
         raise CheckpointError(
-            f"run {run.run_id} was started before, but has no checkpoint that can be read; "
-            "to begin again at iteration 0, add --from-scratch"
+            f"run {run.run_id} was started before, but has no readable checkpoint; to begin again at iteration 0, "
+            "add --from-scratch"
         )
     pretrained, position = None, None
     fresh: tuple[str, ...] = ()

@@ -89,7 +89,7 @@ def _other_node(meeting: Meeting, run: RunDir, limits: Limits, quiet: bool = Fal
         verdict = time_limit.call(lambda: participate(meeting, run, limits), meeting.seconds)
         return HEALTHY if verdict["healthy"] else UNHEALTHY
     except TimeoutError:
-        what = f"{first} gave no verdict within {meeting.seconds:.0f} s"
+        what = f"{first} gave no result within {meeting.seconds:.0f} s"
     except time_limit.CallFailedError as error:
         if error.kind not in _NODE_0_IS_GONE:
             print(f"health check: it failed on {meeting.names[meeting.rank]}: {error}", file=sys.stderr)

@@ -84,7 +84,7 @@ def folder_faults(folder: Path, least_free: int) -> list[str]:
             os.fsync(file.fileno())
             file.seek(0)
             if file.read() != _PROBE:
-                return [f"reads something else from {folder} than it wrote"]
+                return [f"reads other data from {folder} than it wrote"]
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return [f"cannot write in {folder} ({error.strerror})"]

@@ -51,7 +51,7 @@ class Meeting:
 
     def join(self, seconds: float) -> Store:
         """The store, from any process of any node. Raises ConnectionError when node 0 does not answer in time, and
-        RuntimeError (DistError) when it is gone again.
+        RuntimeError (DistError) when it was removed again.
         """
         self._wait_for_listener(seconds)
         timeout = timedelta(seconds=max(1.0, seconds))

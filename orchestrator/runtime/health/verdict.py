@@ -119,7 +119,7 @@ def node_faults(names: Sequence[str], came: Iterable[int], facts: Mapping[int, F
     for rank, name in enumerate(names):
         fact = facts.get(rank)
         if fact is None:
-            said = "came, but never said how it is" if rank in came else "never came"
+            said = "joined, but never reported its health" if rank in came else "never came"
             faults.append(Fault((name,), f"{name} {said}"))
             continue
         faults += [Fault((name,), f"{name} {text}") for text in fact.faults]

@@ -38,7 +38,7 @@ def choose_layers(
     if asked == "transformer_engine" and not has_engine(device):
         reason = trouble() or "it is not installed"
         if not device.is_cuda:
-            reason = "it needs a GPU and this process computes on the CPU"
+            reason = "it needs a GPU, but this process computes on the CPU"
         raise MissingDependency(f"runtime.layers is transformer_engine, but {reason}; use auto or torch")
     if asked != "auto":
         return asked

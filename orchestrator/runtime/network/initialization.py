@@ -1,6 +1,6 @@
 """Initial weights that do not depend on the layout.
 
-Each parameter is drawn whole from a generator seeded by its global name and layer, and its expert where it is one of
+Each parameter is drawn whole from a generator seeded by its global name and layer, and its expert if it is one of
 several; every rank keeps its slice. So the same spec starts from the same weights at every TP, PP, EP and DP.
 """
 

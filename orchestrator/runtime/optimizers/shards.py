@@ -115,8 +115,9 @@ def _placed(weight: ShardedTensor | ShardedTensorFactory) -> Iterator[tuple[Shar
     for sharded in nested_values(replace(weight, data=whole).build()):
         if sharded.data.stride() != whole.stride():
             raise CheckpointError(
-                f"the optimizer's state of {weight.key} cannot be saved in parts: it is saved as {sharded.key}, which "
-                "is no rectangular part of it. With parallelism.use_distributed_optimizer: false it is saved whole"
+                f"the optimizer's state of {weight.key} cannot be saved in parts: it is saved as {sharded.key}, "
+                "which is not a rectangular part of it. With parallelism.use_distributed_optimizer: false it is "
+                "saved completely"
             )
         rest, start = sharded.data.storage_offset(), []
         for stride in whole.stride():

@@ -78,7 +78,7 @@ def grow_in_place(device: Device) -> None:
     except RuntimeError as refusal:
         _tell_allocator("expandable_segments:False")
         why = str(refusal).partition("\n")[0]
-        print(f"GPU memory is taken in blocks of fixed sizes: this driver extends none ({why})", flush=True)
+        print(f"GPU memory is allocated in blocks of fixed size: this driver cannot extend them ({why})", flush=True)
 
 
 def _tell_allocator(setting: str) -> None:
@@ -93,6 +93,6 @@ def _refuse_missing_gpus(seen: int) -> None:
         return
     if seen < int(given) and seen <= int(os.environ.get("LOCAL_RANK", "0")):
         raise GpuMissingError(
-            f"SLURM gave this job {given} GPUs on {platform.node()}, and torch sees {seen}: a GPU or its driver is "
+            f"SLURM gave this job {given} GPUs on {platform.node()}, but torch sees {seen}: a GPU or its driver is "
             "broken (nvidia-smi, dmesg), or CUDA_VISIBLE_DEVICES hides it"
         )

@@ -44,7 +44,7 @@ class Records:
         except (LeaseLost, OSError) as error:
             print(f"records could not be written: {error}", file=sys.stderr)
         if self._waiting:
-            print(f"{len(self._waiting)} events and measurements are lost: there was no room", file=sys.stderr)
+            print(f"{len(self._waiting)} events and measurements are lost: the disk is full", file=sys.stderr)
 
     def _write(self, write: Callable[[], None]) -> None:
         self._lease.check()

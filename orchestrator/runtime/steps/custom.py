@@ -72,7 +72,7 @@ def _import(name: str, where: str) -> ModuleType:
             ) from error
         places = "\n        ".join(dict.fromkeys(entry or folders[0] for entry in searched))
         raise UserError(
-            f"{where}: there is no module {missing}. It was looked for in\n        {places}\n"
+            f"{where}: there is no module {missing}. Searched:\n        {places}\n"
             "      Start from the folder that holds it (the working directory of the ranks is among these), or name it "
             "in launch.env: {PYTHONPATH: FOLDER}."
         ) from error
@@ -96,7 +96,7 @@ def _class(module: ModuleType, name: str, where: str) -> type[Any]:
         return found
     if found is not None:
         raise UserError(
-            f"{where}: {name} is of type {type(found).__name__}, not a class; write a class with {_surface()}"
+            f"{where}: {name} is of type {type(found).__name__}, not a class; define a class with {_surface()}"
         )
     classes = [each for each, value in vars(module).items() if isinstance(value, type) and not each.startswith("_")]
     near = closest(name, classes, most=1)
@@ -110,7 +110,7 @@ def _instance(found: type[Any], arguments: Mapping[str, Any], where: str) -> Any
     except TypeError as error:
         given = ", ".join(arguments) or "none"
         raise UserError(
-            f"{where}: runtime.train_step_arguments ({given}) are not those of its constructor, "
+            f"{where}: runtime.train_step_arguments ({given}) do not match its constructor, "
             f"{found.__name__}{inspect.signature(found)}: {error}"
         ) from error
     with _told(where, "its constructor failed"):
@@ -122,7 +122,7 @@ def _check(step: Any, where: str) -> None:
         method = getattr(step, name, None)
         if not callable(method):
             raise UserError(
-                f"{where}: it has no {name}; a training step has {_surface()}. Derive it from the step of the model's "
+                f"{where}: it has no {name}; a training step has {_surface()}. Derive it from the step of the model "
                 "family (orchestrator.runtime.steps.gpt.NextToken for GPT) and write only what is different"
             )
         try:

@@ -14,5 +14,5 @@ from orchestrator.errors import MissingDependency
 def kernels(module: str, what: str) -> Any:
     """A module of this package. Raises MissingDependency where Triton did not come with torch, as it does for GPUs."""
     if importlib.util.find_spec("triton") is None:
-        raise MissingDependency(f"{what} on a GPU is computed by Triton, which is not installed: install triton")
+        raise MissingDependency(f"{what} on a GPU needs Triton, which is not installed: install triton")
     return importlib.import_module(f"orchestrator.runtime.triton_kernels.{module}")

@@ -64,6 +64,6 @@ class BatchSpec(Section):
     calculate_per_token_loss: Annotated[
         bool | None, resume.same_or(lambda job: job.has_per_token_loss, resume.LOSS), HashedIfChanged()
     ] = None
-    """Weigh each token of the global batch the same; `false` averages each micro-batch by itself and then these means,
-    as Megatron-LM does without the flag of this name. By default true where micro-batches have different numbers of
-    tokens that count (T5, `data.eod_mask_loss`, `data.chat`), but for BERT."""
+    """Give each token of the global batch the same weight; `false` averages within each micro-batch and then over
+    micro-batches, as Megatron-LM does without the flag of this name. By default true if micro-batches count different
+    numbers of tokens (T5, `data.eod_mask_loss`, `data.chat`), except for BERT."""

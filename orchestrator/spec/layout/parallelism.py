@@ -45,7 +45,7 @@ class ParallelismSpec(Section):
     ] = None
     """VP: model chunks per stage (interleaved schedule)."""
     pipeline_model_parallel_split_rank: Annotated[Positive | None, MegatronFlag(only=_T5)] = None
-    """The first pipeline stage of a T5's decoder: the encoder has those before it; PP / 2 by default."""
+    """First pipeline stage of a T5's decoder; the encoder has the stages before it; PP / 2 by default."""
     num_layers_in_first_pipeline_stage: Annotated[
         Positive | None,
         AlsoCalled("decoder_first_pipeline_num_layers"),
@@ -59,19 +59,19 @@ class ParallelismSpec(Section):
     ] = None
     """Layers of the last stage; as many as the other stages by default."""
     account_for_embedding_in_pipeline_split: Annotated[bool, MegatronFlag()] = False
-    """Count the embedding as a layer when the layers are dealt out: its chunk has one less, and is the embedding alone
-    where a chunk is one layer long."""
+    """Count the embedding as a layer when layers are assigned to stages: its chunk has one layer less, or only the
+    embedding if chunks are one layer long."""
     account_for_loss_in_pipeline_split: Annotated[bool, MegatronFlag()] = False
-    """Count the output layer and the loss as a layer when the layers are dealt out."""
+    """Count the output layer and the loss as a layer when layers are assigned to stages."""
     pipeline_model_parallel_layout: Text | None = None
     """What each model chunk holds, in letters: `Et*3|(tt|)*2L` is the embedding and three layers, two chunks of two
-    layers, and the output layer. Chunks in the order in which a micro-batch passes them, PP · VP of them."""
+    layers, and the output layer. There are PP · VP chunks, in the order in which a micro-batch passes through them."""
     sequence_parallel: Annotated[
         bool | Positive,
         ShortName("sp"),
         AlsoCalled("sp sequence_parallelism enable_sequence_parallel megatron_lm_sequence_parallelism"),
     ] = False
-    """SP: shard what lies between the tensor-parallel regions along the sequence. Its degree is TP, so an integer
+    """SP: shard the activations between the tensor-parallel regions along the sequence. Its degree is TP, so an integer
     is accepted only if it equals TP."""
     context_parallel_size: Annotated[
         Positive,
@@ -87,9 +87,9 @@ class ParallelismSpec(Section):
         AlsoCalled("ep ep_size expert_parallel_size expert_parallel_degree"),
         MegatronFlag(old_names=("moe-expert-parallel-size",)),
     ] = 1
-    """EP: experts are spread over this many of the ranks of a stage."""
+    """EP: experts are spread over this many ranks of a stage."""
     expert_tensor_parallel_size: Positive | None = None
-    """ETP: each expert's matrices are split over this many ranks; TP by default. With 1, an expert is whole, and the
+    """ETP: each expert's matrices are split over this many ranks; TP by default. With 1, an expert is complete, and the
     tensor-parallel ranks hold different ones."""
     data_parallel_size: Annotated[
         Positive | None,
@@ -108,11 +108,11 @@ class ParallelismSpec(Section):
     """Reduce gradients while the backward pass still runs (no effect at DP · CP = 1)."""
     overlap_param_gather: Annotated[bool | None, resume.TIMING] = None
     """Gather updated parameters while the forward pass starts (no effect at DP · CP = 1). It needs the distributed
-    optimizer and `overlap_grad_reduce`, and is on by default where both are."""
+    optimizer and `overlap_grad_reduce`, and is on by default if both are on."""
     tp_comm_overlap: Annotated[bool | None, resume.TIMING, HashedIfChanged()] = None
-    """Send what sequence parallelism gathers and sums while the matrices are multiplied, piece by piece, with
-    Transformer Engine's layers on the GPUs of one machine (no effect at TP = 1). On by default where nothing stands in
-    the way; `true` demands it."""
+    """Overlap the communication of sequence parallelism with the matrix products, piece by piece, with Transformer
+    Engine's layers on the GPUs of one machine (no effect at TP = 1). On by default wherever possible; `true` requires
+    it."""
 
     @property
     def model_parallel_size(self) -> int:

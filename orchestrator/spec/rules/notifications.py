@@ -12,8 +12,8 @@ def webhook_address(job: JobSections) -> Iterator[Problem]:
     """It is posted to over HTTP; what a reference stands for is not known here."""
     webhook = job.notifications.webhook
     if webhook is not None and not webhook.startswith(("http://", "https://", "${")):
-        hint = "write https://…, or ${env:NAME} for a variable that holds the whole address"
-        yield Problem("is no address that can be posted to", ("notifications.webhook",), hint)
+        hint = "write https://…, or ${env:NAME} for a variable with the whole address"
+        yield Problem("is not a valid address", ("notifications.webhook",), hint)
 
 
 RULES = (webhook_address,)

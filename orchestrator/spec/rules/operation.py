@@ -67,8 +67,8 @@ def text_options(job: JobSections) -> Iterator[Problem]:
     for place, entry in _entries(job):
         for name in ("json_key", "append_eod"):
             if entry.text is None and getattr(entry, name) != BlendEntry.model_fields[name].default:
-                message = f"is for a source that is made from text, and {entry.path} names none"
-                yield Problem(message, (f"{place}.{name}", place), "write text: FILE beside it, or leave it out")
+                message = f"is for a source that is made from text, but {entry.path} names none"
+                yield Problem(message, (f"{place}.{name}", place), "write text: FILE next to it, or leave it out")
 
 
 def written_text(job: JobSections) -> Iterator[Problem]:
@@ -100,8 +100,8 @@ def prepared_once(job: JobSections) -> Iterator[Problem]:
             continue
         first, other = made.setdefault(os.path.normpath(entry.path), (place, entry))
         if (entry.text, entry.json_key, entry.append_eod) != (other.text, other.json_key, other.append_eod):
-            message = f"{entry.path} is made in another way than by {first}, and it is one data set"
-            yield Problem(message, (place, first), "give it a path of its own, or the same text and options")
+            message = f"{entry.path} is made differently than by {first}, but is the same data set"
+            yield Problem(message, (place, first), "give it its own path, or the same text and options")
 
 
 def _entries(job: JobSections) -> Iterator[tuple[str, BlendEntry]]:
@@ -116,7 +116,7 @@ def tokenizer_path(job: JobSections) -> Iterator[Problem]:
     kind, path = job.data.tokenizer.type, job.data.tokenizer.path
     paths = ("data.tokenizer.path", "data.tokenizer.type")
     if kind == "byte_level" and path is not None:
-        hint = f"leave it out, or write the type that it is of:\n{TYPES_BY_PATH}"
+        hint = f"leave it out, or write its type:\n{TYPES_BY_PATH}"
         yield Problem("the byte_level tokenizer has no files", paths, hint)
     elif kind != "byte_level" and path is None:
         yield Problem(f"type {kind} needs data.tokenizer.path", tuple(reversed(paths)), _tokenizer_file(kind))
@@ -130,7 +130,7 @@ def tokenizer_merges(job: JobSections) -> Iterator[Problem]:
         message = "type gpt2_bpe needs data.tokenizer.merges"
         yield Problem(message, tuple(reversed(paths)), "merges: the path of merges.txt")
     elif kind != "gpt2_bpe" and merges is not None:
-        yield Problem(f"is for type gpt2_bpe, and type is {kind}", paths, "leave it out")
+        yield Problem(f"is for type gpt2_bpe, but type is {kind}", paths, "leave it out")
 
 
 def tokenizer_case(job: JobSections) -> Iterator[Problem]:
@@ -138,7 +138,7 @@ def tokenizer_case(job: JobSections) -> Iterator[Problem]:
     tokenizer = job.data.tokenizer
     if tokenizer.lower_case is not None and tokenizer.type != "wordpiece":
         paths = ("data.tokenizer.lower_case", "data.tokenizer.type")
-        yield Problem(f"is for type wordpiece, and type is {tokenizer.type}", paths, "leave it out")
+        yield Problem(f"is for type wordpiece, but type is {tokenizer.type}", paths, "leave it out")
 
 
 def _tokenizer_file(kind: str) -> str:
@@ -158,7 +158,7 @@ def _fp16_only(name: str) -> Rule:
         dtype = job.precision.dtype
         if dtype != "fp16" and getattr(job.precision, name) != default:
             paths = (f"precision.{name}", "precision.dtype")
-            message = f"is for dtype: fp16, and dtype is {dtype}"
+            message = f"is for dtype: fp16, but dtype is {dtype}"
             yield Problem(message, paths, "leave it out", code="fp16_only")
 
     return rule
@@ -182,14 +182,14 @@ def loss_scales(job: JobSections) -> Iterator[Problem]:
 def fp16_on_cpu(job: JobSections) -> Iterator[Problem]:
     """The CPU has no fp16 training."""
     if job.runtime.device == "cpu" and job.precision.dtype == "fp16":
-        message = "fp16 needs a GPU, and runtime.device is cpu"
+        message = "fp16 needs a GPU, but runtime.device is cpu"
         yield Problem(message, ("precision.dtype", "runtime.device"), "write fp32 or bf16")
 
 
 def transformer_engine_on_cpu(job: JobSections) -> Iterator[Problem]:
     """Transformer Engine is for GPUs."""
     if job.runtime.device == "cpu" and job.runtime.layers == "transformer_engine":
-        message = "Transformer Engine needs a GPU, and runtime.device is cpu"
+        message = "Transformer Engine needs a GPU, but runtime.device is cpu"
         yield Problem(message, ("runtime.layers", "runtime.device"), "write torch or auto")
 
 
@@ -198,7 +198,7 @@ def kept_checkpoints(job: JobSections) -> Iterator[Problem]:
     checkpoint = job.checkpoint
     if checkpoint.keep_every is not None and checkpoint.save_interval is None:
         every = checkpoint.keep_every
-        message = f"keeps the checkpoints of steps {every}, {2 * every}, …, and without save_interval there are none"
+        message = f"keeps the checkpoints of steps {every}, {2 * every}, …, but without save_interval there are none"
         hint = f"write a save_interval that divides {every}"
         yield Problem(message, ("checkpoint.keep_every", "checkpoint.save_interval"), hint)
 
@@ -207,7 +207,7 @@ def pretrained_weights(job: JobSections) -> Iterator[Problem]:
     """`migrate` leaves a mark where a person has to say which weights a training begins with."""
     if job.checkpoint.pretrained == TO_BE_WRITTEN:
         hint = "write the name of a run; `orchestrator checkpoint import DIR` makes one of other weights"
-        yield Problem("stands for weights that have to be named", ("checkpoint.pretrained",), hint)
+        yield Problem("is a placeholder for weights that have to be named", ("checkpoint.pretrained",), hint)
 
 
 def exported_checkpoints(job: JobSections) -> Iterator[Problem]:
@@ -236,7 +236,7 @@ def validation_data(job: JobSections) -> Iterator[Problem]:
     if data.random_tokens or data.blend is None or data.validation is not None or _shares(job)[1] > 0:
         return
     name = "eval_interval" if evaluation.eval_interval is not None else "eval_at_start"
-    message = f"{name} needs validation data, and split {data.split} leaves none"
+    message = f"{name} needs validation data, but split {data.split} leaves none"
     hint = "give the second weight of data.split a share, write data.validation, or leave evaluation out"
     yield Problem(message, (f"evaluation.{name}", "data.split"), hint)
 
@@ -245,7 +245,7 @@ def train_step_arguments(job: JobSections) -> Iterator[Problem]:
     """Arguments are for a class that is named."""
     if job.runtime.train_step_arguments and job.runtime.train_step is None:
         paths = ("runtime.train_step_arguments", "runtime.train_step")
-        yield Problem("are for a train step of your own, and none is named", paths, "write train_step: module:Class")
+        yield Problem("are for a custom train step, but none is named", paths, "write train_step: module:Class")
 
 
 def launcher_environment(job: JobSections) -> Iterator[Problem]:
@@ -261,8 +261,8 @@ def attention_environment(job: JobSections) -> Iterator[Problem]:
     for name, words in _OF_ATTENTION.items():
         value = job.launch.env.get(name)
         if value not in (None, words[job.runtime.attention_backend]) and not environment_references(value or ""):
-            message = "is set from runtime.attention_backend, and megatron-core refuses another word"
-            yield Problem(message, (f"launch.env.{name}",), "leave it out, and choose there")
+            message = "is set from runtime.attention_backend, and megatron-core rejects other values"
+            yield Problem(message, (f"launch.env.{name}",), "leave it out, and set that field")
 
 
 def overlapped_param_gather(job: JobSections) -> Iterator[Problem]:
@@ -273,7 +273,7 @@ def overlapped_param_gather(job: JobSections) -> Iterator[Problem]:
     for name in ("use_distributed_optimizer", "overlap_grad_reduce"):
         if not getattr(parallelism, name):
             paths = ("parallelism.overlap_param_gather", f"parallelism.{name}")
-            yield Problem(f"needs {name}: true, and that is false", paths, "leave it out; it follows by itself")
+            yield Problem(f"needs {name}: true, but that is false", paths, "leave it out; it is set automatically")
 
 
 def hosts_of_ssh(job: JobSections) -> Iterator[Problem]:
@@ -285,7 +285,7 @@ def hosts_of_ssh(job: JobSections) -> Iterator[Problem]:
         yield Problem("executor: ssh needs to know the machines", ("launch.executor", "launch.hosts"), hint)
     if named and not launch.on_hosts:
         paths = (*(f"launch.{name}" for name in named), "launch.executor")
-        yield Problem("hosts are for executor: ssh, which this job does not have", paths, "write executor: ssh")
+        yield Problem("hosts are for executor: ssh, which this job does not use", paths, "write executor: ssh")
 
 
 def fewest_nodes(job: JobSections) -> Iterator[Problem]:

@@ -26,7 +26,7 @@ def plain_paths(job: JobSections) -> Iterator[Problem]:
             part = home.group().rstrip("/") if home else variable.group() if variable else ""
             meant = os.path.expandvars(os.path.expanduser(path))
             hint = f"write {meant}" if not (_HOME.match(meant) or _VARIABLE.search(meant)) else "write the whole path"
-            yield Problem(f"{part} in {path} is not replaced: a path stands for itself", (place,), hint)
+            yield Problem(f"{part} in {path} is not expanded: paths are taken literally", (place,), hint)
 
 
 def _paths(job: JobSections) -> Iterator[tuple[str, str]]:

@@ -27,15 +27,15 @@ def foreign_names(root: type[Section]) -> dict[str, str]:
 _EPOCHS = (
     "the length is in steps, samples or tokens, and `plan` says how many epochs that is: write schedule.train_tokens"
 )
-_SAVE = "checkpoints lie in the run's folder, and launch.runs_dir says where those are"
-_LOAD = "write checkpoint.pretrained; a run goes on from its own checkpoints by itself"
+_SAVE = "checkpoints are in the run's folder, below launch.runs_dir"
+_LOAD = "write checkpoint.pretrained; a run continues from its own checkpoints automatically"
 
 NO_SUCH: dict[str, str] = {
     "model.lora.bias": "leave it out: adapters train no biases",
-    "model.lora.task_type": "leave it out: the task is the model's own",
-    "model.lora.inference_mode": "leave it out: a training trains",
+    "model.lora.task_type": "leave it out: the task follows from the model",
+    "model.lora.inference_mode": "leave it out: training is implied",
     "model.lora.fan_in_fan_out": "leave it out: the weights' layout is known",
-    "model.lora.modules_to_save": "leave it out: adapters train nothing beside themselves",
+    "model.lora.modules_to_save": "leave it out: only adapters are trained",
     "model.lora.use_rslora": "leave it out, and write alpha times the square root of rank for alpha: the same scale",
     "model.lora.use_dora": "leave it out: adapters are LoRA's two matrices",
     "model.lora.init_lora_weights": "leave it out: one matrix begins random, the other at zero",
@@ -55,7 +55,7 @@ FOREIGN_VALUES: dict[str, str] = {
     **dict.fromkeys(("o_proj", "out_proj"), "linear_proj"),
     **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj", "c_fc", "dense_h_to_4h"), _FC1),
     **dict.fromkeys(("down_proj", "dense_4h_to_h"), "linear_fc2"),
-    "c_proj": "linear_proj behind the attention, linear_fc2 in the MLP",
+    "c_proj": "linear_proj after the attention, linear_fc2 in the MLP",
     "all_linear": "target_modules left out means every matrix of a layer",
     # model.activation
     "gelu_new": "gelu_tanh",

@@ -13,12 +13,12 @@ TITLE = "Job spec"
 _EXTENDS = {
     "type": "string",
     "title": "Extends",
-    "description": "Another job spec, relative to this file, that this one goes over.",
+    "description": "Another job spec, relative to this file, that this one overrides.",
 }
 _BASE = {
     "type": "string",
     "title": "Base",
-    "description": "The job that a sweep goes over, relative to this file: `extends` for `orchestrator sweep`.",
+    "description": "The job that a sweep varies, relative to this file: `extends` for `orchestrator sweep`.",
 }
 
 

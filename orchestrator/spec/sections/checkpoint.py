@@ -11,14 +11,14 @@ from orchestrator.fields.values import Duration, Positive, Text
 
 
 class CheckpointExportSpec(Section):
-    """Checkpoints written for other tools by a process beside the training, which does not wait for it."""
+    """Checkpoints written for other tools by a separate process, without delaying the training."""
 
     format: Literal["hf"] = "hf"
-    """The layout: `hf` is the folder of a Hugging Face model, as `orchestrator checkpoint export` writes it."""
+    """The format: `hf` is the folder of a Hugging Face model, as `orchestrator checkpoint export` writes it."""
     interval: Positive
     """Export each checkpoint whose iteration is a multiple of this many steps; a multiple of `save_interval`."""
     keep_last: Positive | None = None
-    """How many of the newest exports are kept; all of them by default. Checkpoints have rules of their own."""
+    """How many of the newest exports are kept; all by default. Checkpoints have their own rules."""
 
 
 class CheckpointSpec(Section):
@@ -29,20 +29,21 @@ class CheckpointSpec(Section):
     ] = None
     """Steps between checkpoints."""
     save_seconds: Duration | None = None
-    """Seconds between checkpoints; both may be given."""
+    """Seconds between checkpoints; both intervals may be set."""
     keep_last: Annotated[Positive, AlsoCalled("save_total_limit keep_latest_k save_top_k")] = 3
-    """How many of the newest are kept."""
+    """How many of the newest checkpoints are kept."""
     keep_every: Positive | None = None
     """Keep each checkpoint at a multiple of this many steps for good."""
     export: CheckpointExportSpec | None = None
     """Write checkpoints as Hugging Face models too, into `exports` of the run directory."""
     async_save: Annotated[bool, AlsoCalled("async_mode"), MegatronFlag(default=False)] = True
-    """Write to disk while training goes on."""
+    """Write to disk while training continues."""
     pretrained: Annotated[
         Annotated[Text, Field(min_length=1)] | None,
         resume.safe("where the weights came from: the run goes on from its own checkpoint"),
         AlsoCalled("init_from pretrained_checkpoint"),
     ] = None
     """Start from the weights of this checkpoint, with a fresh optimizer, at iteration 0: the folder of a checkpoint or
-    of a run, or NAME or NAME/RUN_ID of a run beside this one, whose newest is taken; NAME means a sweep's cell only
-    where the job has no other run. Any layout will do. A run that has checkpoints of its own goes on from those."""
+    of a run, or NAME or NAME/RUN_ID of a run in the same runs folder, whose newest checkpoint is used; NAME means a
+    sweep's cell only if the job has no other run. Any layout will do. A run with checkpoints of its own continues from
+    those."""

@@ -54,12 +54,12 @@ class BlendEntry(Section):
     weight: PositiveNumber = 1.0
     """Share of the samples drawn from this source, relative to the other weights."""
     text: TextPaths | None = None
-    """What it is made from where it is not there yet: files and folders as `orchestrator data tokenize` reads them, one
-    path or a list."""
+    """Text to make it from if it does not exist: files and folders as `orchestrator data tokenize` reads them, one path
+    or a list."""
     json_key: Text = "text"
     """Field of a JSON line, or column of a parquet file, that holds the text."""
     append_eod: bool = True
-    """End each document with the tokenizer's end-of-document token when it is made from text. Not so for BERT and T5,
+    """End each document with the tokenizer's end-of-document token when it is made from text. Ignored for BERT and T5,
     which put their own tokens between the parts of a sample."""
 
 
@@ -74,9 +74,9 @@ def _pairs(value: Any) -> Any:
     weights, paths = value[::2], value[1::2]
     for index, item in enumerate(value):
         if index % 2 == 0 and not _is_number(item):
-            raise ValueError(f"{_FLAT}; {show(item)} stands where a weight belongs")
+            raise ValueError(f"{_FLAT}; {show(item)} is where a weight belongs")
         if index % 2 and not isinstance(item, str):
-            raise ValueError(f"{_FLAT}; {show(item)} stands where a path belongs")
+            raise ValueError(f"{_FLAT}; {show(item)} is where a path belongs")
     if len(weights) > len(paths):
         raise ValueError(f"{_FLAT}; no path follows the weight {show(weights[-1])}")
     return [{"weight": weight, "path": path} for weight, path in zip(weights, paths, strict=True)]
@@ -129,7 +129,7 @@ class TokenizerSpec(Section):
         resume.forbidden("token ids have another meaning"),
         AlsoCalled("tokenizer_type"),
     ] = "byte_level"
-    """The kind of tokenizer. Where only a `path` is written, its name tells the kind."""
+    """The kind of tokenizer. If only `path` is given, its name determines the kind."""
     path: Annotated[
         Text | None,
         resume.same_or(lambda job: resume.place(job.data.tokenizer.path), resume.TOKENS),
@@ -144,7 +144,7 @@ class TokenizerSpec(Section):
     ] = None
     """gpt2_bpe: merges.txt."""
     lower_case: Annotated[bool | None, resume.forbidden("text may become other tokens"), HashedIfChanged()] = None
-    """wordpiece: lower-case the text; where no word of the vocabulary has an upper-case letter by default."""
+    """wordpiece: lower-case the text; by default if no entry of the vocabulary has an upper-case letter."""
     vocab_extra_ids: Annotated[
         Size, resume.forbidden("the ids of T5's sentinels have another meaning"), MegatronFlag()
     ] = 0
@@ -153,7 +153,7 @@ class TokenizerSpec(Section):
 
 
 class DataSourceSpec(Section):
-    """What writes a file of text."""
+    """Plugin that writes a file of text."""
 
     plugin: PluginName
     """The name of another package's entry point in the group `orchestrator.data_sources`."""
@@ -175,27 +175,26 @@ class DataSpec(Section):
     ] = None
     """Sources for training; `split` cuts validation and test from them unless those have their own."""
     validation: Annotated[Blend | None, resume.training_part, AlsoCalled("valid_data_path validation_data")] = None
-    """Sources for validation alone, whole (no split); each is evaluated by itself as well."""
+    """Sources used only for validation, completely (no split); each is also evaluated separately."""
     test: Annotated[Blend | None, resume.training_part, AlsoCalled("test_data_path")] = None
-    """Sources for test alone, whole (no split). They are not evaluated during training."""
+    """Sources used only for test, completely (no split). They are not evaluated during training."""
     prepare: Annotated[
         Literal["auto", "never"],
         resume.safe("only what happens when a data set is missing changes"),
         NoMegatronFlag("Megatron-LM reads data sets that are there"),
     ] = "auto"
-    """Sources that are not there and that say what `text` they are made from: `auto` makes them before the training
-    starts, on a cluster as a job of its own without GPUs; `never` refuses to start without them."""
+    """Missing sources that name the `text` they are made from: `auto` makes them before the training starts, on a
+    cluster in a separate job without GPUs; `never` refuses to start without them."""
     sources: Annotated[
         dict[Text, DataSourceSpec],
         resume.safe("only what happens when a file of text is missing changes"),
         HashedIfChanged(),
         NoMegatronFlag("Megatron-LM reads data sets that are there"),
     ] = Field(default_factory=dict)
-    """What writes files of `text` that are not there yet, by the file: `{wiki.jsonl: {plugin: wiki}}`. The names end in
-    .jsonl."""
+    """Plugins that write missing files of `text`, by file: `{wiki.jsonl: {plugin: wiki}}`. The names end in .jsonl."""
     split: Annotated[Split, resume.training_part, AlsoCalled("splits_string train_val_test_split")] = "969,30,1"
     """Relative sizes of train, validation and test, cut by document from each source of `blend`. The test part is
-    kept out of training and is not evaluated during it."""
+    excluded from training and not evaluated during it."""
     random_tokens: Annotated[bool, resume.ORDER, AlsoCalled("mock_data")] = False
     """Random token ids instead of data: for benchmarks."""
     tokenizer: TokenizerSpec = TokenizerSpec()
@@ -210,7 +209,7 @@ class DataSpec(Section):
     ] = None
     """Where sample indices are cached; `<runs_dir>/.cache/index` by default."""
     seed: Annotated[Seed, resume.ORDER] = 1234
-    """Seed of the shuffle: the order of samples depends on this and on nothing else."""
+    """Seed of the shuffle: the order of samples depends only on this."""
     num_workers: Annotated[
         Size | None,
         resume.safe("the order of samples does not depend on who loads them"),
@@ -228,14 +227,15 @@ class DataSpec(Section):
         AlsoCalled("mlm_probability masked_lm_prob masked_lm_probability"),
         MegatronFlag(only=_SENTENCES),
     ] = 0.15
-    """BERT, T5: part of a sample's tokens that is to be predicted."""
+    """BERT, T5: fraction of a sample's tokens to predict."""
     short_seq_prob: Annotated[Fraction, resume.ORDER, MegatronFlag(only=_SENTENCES)] = 0.1
-    """BERT, T5: part of the samples that are made shorter than they could be."""
+    """BERT, T5: fraction of samples that are made shorter than possible."""
     bert_order: Annotated[
         Literal["sentence_order", "next_sentence"], resume.ORDER, NoMegatronFlag("Megatron-LM always swaps the parts")
     ] = "sentence_order"
     """What BERT's binary head learns. A sample has two parts; `sentence_order`: in half of the samples they are swapped
-    (as Megatron-LM does); `next_sentence`: in half of them the second is from elsewhere (as in the first BERT)."""
+    (as Megatron-LM does); `next_sentence`: in half of them the second is from another document (as in the original
+    BERT)."""
     num_dataset_builder_threads: Annotated[
         Positive, resume.safe("the order of samples does not depend on who builds it"), MegatronFlag()
     ] = 1

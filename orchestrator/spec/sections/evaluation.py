@@ -15,7 +15,7 @@ class EvaluationSpec(Section):
     eval_iters: Annotated[Positive, AlsoCalled("eval_batches limit_val_batches")] = 10
     """Global batches per evaluation."""
     same_samples: Annotated[bool, HashedIfChanged()] = True
-    """Read the same samples each time, the first of the validation set; `false` goes on through the set from one
+    """Read the same samples each time, the first of the validation set; `false` continues through the set from one
     evaluation to the next, as Megatron-LM does."""
     eval_at_start: Annotated[bool, AlsoCalled("eval_on_start")] = False
     """Evaluate once before the first step."""

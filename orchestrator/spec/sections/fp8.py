@@ -14,11 +14,11 @@ class Fp8Spec(Section):
     """Linear layers multiply in FP8; attention, norms, embedding, output layer and loss stay in bf16 and fp32."""
 
     recipe: Annotated[Fp8Recipe, AlsoCalled("fp8_recipe")] = "delayed"
-    """Where the scaling factors come from: each tensor's largest values in steps before (`delayed`), its own largest
+    """Where the scaling factors come from: each tensor's largest values in previous steps (`delayed`), its own largest
     value (`tensorwise`: current scaling), or that of each block of 128 (`blockwise`, Hopper and later)."""
     format: Annotated[Fp8Format | None, AlsoCalled("fp8_format", fp8_e4m3="e4m3", fp8_hybrid="hybrid")] = None
-    """`e4m3` for all tensors, or `hybrid`: e4m3 forward and e5m2, of wider range, for gradients. `hybrid` by default,
-    and `e4m3` for blockwise."""
+    """`e4m3` for all tensors, or `hybrid`: e4m3 forward, and e5m2, which has a wider range, for gradients. `hybrid` by
+    default, and `e4m3` for blockwise."""
     margin: Annotated[Size, AlsoCalled("fp8_margin")] = 0
     """delayed: scaling factors are divided by 2 to the power of this, which leaves room for growing values."""
     amax_history_len: Annotated[Positive, AlsoCalled("fp8_amax_history_len amax_history_length")] = 1024
@@ -26,9 +26,9 @@ class Fp8Spec(Section):
     amax_compute_algo: Annotated[Literal["max", "most_recent"], AlsoCalled("fp8_amax_compute_algo")] = "max"
     """delayed: which of the remembered values sets the scaling factor."""
     num_layers_at_start_in_bf16: Annotated[Size, AlsoCalled("first_last_layers_bf16")] = 0
-    """So many of the first layers compute in bf16 (tensorwise, blockwise)."""
+    """Number of first layers that compute in bf16 (tensorwise, blockwise)."""
     num_layers_at_end_in_bf16: Annotated[Size, AlsoCalled("first_last_layers_bf16")] = 0
-    """So many of the last layers compute in bf16 (tensorwise, blockwise)."""
+    """Number of last layers that compute in bf16 (tensorwise, blockwise)."""
 
     def share_of_layers(self, layers: int) -> float:
         """Part of so many layers that multiply in FP8."""

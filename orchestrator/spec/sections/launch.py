@@ -32,7 +32,7 @@ ON_HOSTS = "ssh"
 
 
 class LaunchSpec(Section):
-    """Where the job runs, and what happens when it ends before it is done. On the CPU a 'GPU' is a process."""
+    """Where the job runs, and what happens if it ends before it is done. On the CPU, a 'GPU' is a process."""
 
     nodes: Annotated[Positive, AlsoCalled("num_nodes nnodes num_machines num_processes world_size")] = 1
     """Machines."""
@@ -45,21 +45,21 @@ class LaunchSpec(Section):
     """The GPU that memory and time are planned for: H100, H200, or a calibrated one; by default the profile's, or this
     machine's."""
     runs_dir: Annotated[Text, AlsoCalled("output_dir save_dir")] = "runs"
-    """Folder of run directories, relative to where the command is started."""
+    """Folder of run directories, relative to the directory where the command is started."""
     env: Annotated[dict[VariableName, ReferringText], AlsoCalled("env_vars environment")] = Field(default_factory=dict)
-    """Environment of every process. Values may hold ${env:NAME}."""
+    """Environment of every process. Values may contain ${env:NAME}."""
     python: Text | None = None
     """Python of the training processes; the one that runs the command by default."""
     template: Text | None = None
-    """A template of your own for the torchrun script, instead of the shipped one."""
+    """Custom template for the torchrun script, instead of the shipped one."""
     slurm_template: Text | None = None
-    """A template of your own for the batch script; the profile's by default. It may extend the shipped one."""
+    """Custom template for the batch script; the profile's by default. It may extend the shipped one."""
     executor: Annotated[Word | None, HashedIfChanged()] = None
-    """ssh: `run` starts the job on `hosts`. Others get it from `submit`: slurm, which is the default, or one of an
+    """ssh: `run` starts the job on `hosts`. Others are used by `submit`: slurm, which is the default, or one from an
     installed package."""
     hosts: Annotated[list[Host], HashedIfChanged()] = Field(default_factory=list)
-    """Machines for `executor: ssh`, as `ssh` knows them; `node[1-4]` is a list. Those beyond `nodes` take the place of
-    machines that fail."""
+    """Machines for `executor: ssh`, as `ssh` knows them; `node[1-4]` is a list. Those beyond `nodes` replace machines
+    that fail."""
     hosts_file: Annotated[Text | None, HashedIfChanged()] = None
     """A file with such machines, one on each line."""
     min_nodes: Annotated[Positive | None, HashedIfChanged()] = None
@@ -78,26 +78,26 @@ class LaunchSpec(Section):
     """Quality of service, instead of the profile's."""
     time: Duration | None = None
     """How long one start may take before the cluster ends it; the profile's by default. A run that is not done by then
-    saves, goes back into the queue and goes on."""
+    saves, goes back into the queue and continues."""
     memory_per_node: Annotated[Memory | None, AlsoCalled("mem")] = None
-    """Memory to ask for, per node, as SLURM's --mem takes it: 500G; the profile's by default."""
+    """Memory to request per node, in SLURM's --mem format: 500G; the profile's by default."""
     stop_margin: Duration = 120
     """How long before its time limit a run is asked to save and stop."""
     max_requeues: Size = 100
-    """How often a run may go back into the queue, or be started again by its launcher, before it stays where it is."""
+    """How often a run may be requeued, or restarted by its launcher, before it is given up."""
     requeue_delay: Duration = 30
     """How long a failed run waits before it may start again; twice as long after each further failure without a new
-    checkpoint, up to sixteen times. Five failures in a row without one end it. A time limit or a preemption is no
-    failure and waits for nothing."""
+    checkpoint, up to sixteen times. Five failures in a row without one end the run. Time limits and preemptions are not
+    failures, and cause no wait."""
     on_failure: dict[FailureCause, Action] = Field(default_factory=dict)
-    """What to do after an end of this kind: go back into the queue, or start again on this machine (`requeue`), the
-    same but not on the node at fault (`requeue_elsewhere`), or `stop`. By default time_limit, preempted, hang, killed
+    """What to do after each cause: requeue the run, or restart it on this machine (`requeue`), the same but without the
+    node at fault (`requeue_elsewhere`), or `stop`. By default time_limit, preempted, hang, killed
     and lost are requeued, node_fail, nccl_error and gpu_error are requeued elsewhere, and the others stop."""
     snapshot: bool = False
     """Run from a copy of the code, made when the job is submitted."""
     health_check: bool | None = None
-    """Check GPUs, disks, clocks and the network between all nodes before the first step; by default where there are
-    several nodes."""
+    """Check GPUs, disks, clocks and the network between all nodes before the first step; on by default with several
+    nodes."""
 
     @property
     def on_hosts(self) -> bool:

@@ -10,8 +10,8 @@ from orchestrator.fields.values import Before, NonNegative, Number, PositiveNumb
 Beta = Annotated[float, Number(ge=0.0, lt=1.0)]
 
 _MUON = (
-    "Muon is not in this version: megatron-core's needs another package (emerging_optimizers), which this project does "
-    "not install, and refuses the distributed optimizer and fp16; write adam or sgd"
+    "Muon is not in this version: megatron-core's needs another package (emerging_optimizers), which this project "
+    "does not install, and does not support the distributed optimizer and fp16; write adam or sgd"
 )
 _ADAMW = "adam is AdamW: its weight decay is decoupled unless decoupled_weight_decay is false; write adam"
 
@@ -50,19 +50,20 @@ class OptimizerSpec(Section):
     weight_decay: Annotated[NonNegative, AlsoCalled("wd"), MegatronFlag()] = 0.01
     """Weight decay: decoupled with `adam`, added to the gradient (L2) with `sgd`."""
     weight_decay_incr_style: Annotated[Literal["constant", "linear", "cosine"], MegatronFlag()] = "constant"
-    """How the weight decay goes from `start_weight_decay` to `end_weight_decay` over the training."""
+    """How the weight decay changes from `start_weight_decay` to `end_weight_decay` over the training."""
     start_weight_decay: Annotated[NonNegative | None, MegatronFlag()] = None
-    """Weight decay at the first step, where it increases."""
+    """Weight decay at the first step, if it increases."""
     end_weight_decay: Annotated[NonNegative | None, MegatronFlag()] = None
-    """Weight decay at the end, where it increases."""
+    """Weight decay at the end, if it increases."""
     decay_norms: Annotated[bool, resume.PARAMETER_GROUPS] = False
     """Decay the weights of norms as well; biases never are."""
     apply_wd_to_qk_layernorm: Annotated[bool, resume.PARAMETER_GROUPS, MegatronFlag()] = False
-    """Of the norms, decay those of queries and keys."""
+    """Of the norms, decay only those of queries and keys."""
     decay_embeddings: Annotated[bool, resume.PARAMETER_GROUPS] = True
-    """Decay the tables of words and positions."""
+    """Decay the embedding tables of words and positions."""
     decoupled_weight_decay: bool = True
-    """adam: decay the weights themselves (AdamW); false adds the decay to the gradient (L2), as the original Adam."""
+    """adam: decay the weights themselves (AdamW); false adds the decay to the gradient (L2), as in the original
+    Adam."""
     adam_beta1: Annotated[Beta, AlsoCalled("beta1 betas"), MegatronFlag(only=_ADAM)] = 0.9
     """adam: decay of the first moment."""
     adam_beta2: Annotated[Beta, AlsoCalled("beta2 betas"), MegatronFlag(only=_ADAM)] = 0.999
@@ -70,7 +71,7 @@ class OptimizerSpec(Section):
     adam_eps: Annotated[PositiveNumber, AlsoCalled("eps adam_epsilon"), MegatronFlag(only=_ADAM)] = 1e-8
     """adam: added to the root of the second moment."""
     sgd_momentum: Annotated[Beta, resume.momentum, AlsoCalled("momentum"), MegatronFlag(only=_SGD)] = 0.9
-    """sgd: decay of the momentum; 0 has none, and no state."""
+    """sgd: decay of the momentum; 0 means no momentum and no state."""
     clip_grad: Annotated[
         NonNegative,
         AlsoCalled(

@@ -24,7 +24,7 @@ class PrecisionSpec(Section):
     ] = "bf16"
     """Format of weights and activations; the optimizer always keeps fp32 copies."""
     fp8: Annotated[Fp8Spec | None, resume.ROUNDING, AlsoCalled("enable_fp8")] = None
-    """Matrix products of the layers in FP8, beside bf16: `fp8: {recipe: delayed}`."""
+    """Matrix products of the layers in FP8, on top of bf16: `fp8: {recipe: delayed}`."""
     grad_reduce_in_fp32: Annotated[bool, resume.ROUNDING, AlsoCalled("accumulate_allreduce_grads_in_fp32")] = True
     """Accumulate and reduce gradients in fp32."""
     loss_scale: Annotated[PositiveNumber | None, resume.SCALING] = None

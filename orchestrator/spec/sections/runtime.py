@@ -22,15 +22,15 @@ class RuntimeSpec(Section):
     """How the training program behaves."""
 
     device: Annotated[Literal["auto", "cuda", "cpu"], resume.NOT_BITWISE, AlsoCalled(use_cpu="cpu")] = "auto"
-    """`auto` takes CUDA where there is one."""
+    """`auto` uses CUDA if it is available."""
     layers: Annotated[
         Literal["auto", "torch", "transformer_engine"],
         resume.safe("both implementations read the same checkpoints; losses agree, not bitwise"),
         AlsoCalled("transformer_impl"),
     ] = "auto"
-    """Layer implementation; `auto` takes Transformer Engine on a GPU where it is installed, and torch's where the plan
-    for that GPU, and for its host as it is measured at the start, has the host hold it up by a tenth of a step. A run
-    keeps what it began with while its layout is the same."""
+    """Layer implementation; `auto` uses Transformer Engine on a GPU where it is installed, or torch's layers if the
+    plan for that GPU, and for the host as measured at start, predicts that host overhead would make a step a tenth
+    slower. A run keeps its first choice while its layout is the same."""
     attention_backend: Annotated[
         Literal["auto", "fused", "flash"],
         resume.safe("the same attention in other kernels; losses agree, not bitwise"),
@@ -38,8 +38,8 @@ class RuntimeSpec(Section):
         AlsoCalled(use_flash_attn="auto", flash_attention="auto"),
     ] = "auto"
     """The core of a GPT's attention: the layers' own (`fused`: cuDNN's in Transformer Engine's, torch's choice in
-    torch's) or FlashAttention 4 (`flash`); `auto` takes that where nothing stands in the way, on Hopper GPUs where
-    `flash-attn-4` is installed."""
+    torch's) or FlashAttention 4 (`flash`); `auto` uses FlashAttention 4 wherever possible, on Hopper GPUs with
+    `flash-attn-4` installed."""
     seed: Annotated[Seed, resume.seed] = 1234
     """Seed of initial weights and dropout."""
     deterministic: Annotated[
@@ -48,7 +48,7 @@ class RuntimeSpec(Section):
         AlsoCalled("use_deterministic_algorithms deterministic_mode"),
         MegatronFlag("deterministic-mode"),
     ] = False
-    """Ask for deterministic GPU kernels (slower); the CPU always is."""
+    """Use deterministic GPU kernels (slower); the CPU is always deterministic."""
     threads_per_rank: Annotated[Positive | None, resume.NOT_BITWISE] = None
     """CPU threads per process (OMP_NUM_THREADS); 1 on the CPU with several ranks by default."""
     max_bad_steps: Annotated[Positive, resume.GIVING_UP] = 10
@@ -56,26 +56,26 @@ class RuntimeSpec(Section):
     hang_timeout: Annotated[Duration, resume.GIVING_UP, AlsoCalled("distributed_timeout_minutes")] = 1800
     """A step that takes longer ends the job with every rank's stacks in the run directory."""
     train_step: Annotated[ImportPath | None, resume.LOSS] = None
-    """A class of your own that decides what a step does with a micro-batch: `my_package.steps:KeywordWeightedLoss`,
-    found from the working directory or on PYTHONPATH. The model family's own by default."""
+    """Your own class that defines what a step does with a micro-batch: `my_package.steps:KeywordWeightedLoss`, imported
+    from the working directory or PYTHONPATH. The model family's own by default."""
     train_step_arguments: Annotated[dict[str, Plain], resume.LOSS] = Field(default_factory=dict)
     """Keyword arguments of its constructor."""
     fused_linear_cross_entropy: Annotated[
         bool, resume.safe("the same loss in other kernels; losses agree, not bitwise")
     ] = False
-    """Compute the output layer and the loss together, a part of the tokens at a time, so that all logits never exist:
-    less memory for one more matrix product."""
+    """Compute the output layer and the loss together, for part of the tokens at a time, so that the full logits never
+    exist: less memory for one more matrix product."""
     gradient_accumulation_fusion: Annotated[
         Literal["auto"] | bool, resume.safe("the same gradients, rounded less; losses agree, not bitwise")
     ] = "auto"
-    """Let the matrix products that compute weight gradients add them to the gradients' buffers themselves; `auto` does
-    so on a GPU, in 16 bits, without adapters, where torch can: 2.10 and later add to gradients in fp32."""
+    """Let the matrix products that compute weight gradients add them directly to the gradient buffers; `auto` does so
+    on a GPU, in 16 bits, without adapters, if torch supports it: 2.10 and later can add to fp32 gradients."""
     cuda_graphs: Annotated[
         bool | None, resume.safe("the same kernels; losses agree, not bitwise with several replicas"), HashedIfChanged()
     ] = None
-    """Run the passes over a micro-batch as one CUDA graph, which the host only starts; gradients are then reduced
-    behind the last micro-batch. Left out: on Hopper GPUs, where nothing stands in the way, memory is left
-    and the GPU may wait for the host, by the plan and by how fast the host is measured to be at the start."""
+    """Run the passes over a micro-batch as one CUDA graph, which the host only launches; gradients are then reduced
+    after the last micro-batch. By default on Hopper GPUs, if the job supports it, memory suffices and the GPU may wait
+    for the host, according to the plan and the host's speed as measured at start."""
     recompute_granularity: Annotated[
         Literal["selective", "full"] | None,
         resume.RECOMPUTED,
@@ -107,11 +107,11 @@ class RuntimeSpec(Section):
     distribute_saved_activations: Annotated[
         bool, resume.RECOMPUTED, AlsoCalled("distribute_checkpointed_activations"), MegatronFlag(only=_FULL)
     ] = False
-    """full: each tensor-parallel rank keeps its part of what is recomputed from."""
+    """full: each tensor-parallel rank keeps only its part of the saved inputs."""
     cpu_offloading_num_layers: Annotated[
         Positive | None, resume.safe("only where activations wait for the backward pass changes")
     ] = None
-    """Keep the activations of so many layers in the host's memory until their backward pass (Transformer Engine)."""
+    """Keep the activations of this many layers in host memory until their backward pass (Transformer Engine)."""
 
     @property
     def recomputed_modules(self) -> tuple[RecomputedModule, ...]:

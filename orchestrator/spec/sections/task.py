@@ -8,11 +8,11 @@ from orchestrator.spec.sections.data import TextPaths
 
 
 class TaskSpec(Section):
-    """Labelled examples, and the head that a BERT gets for them in place of its own."""
+    """Labelled examples, and the head that replaces a BERT's own to learn them."""
 
     name: Annotated[Literal["mnli", "race"], resume.forbidden("the checkpoint has another head")]
-    """`mnli`: which of three ways a hypothesis stands to a premise, from the TSV files of GLUE; `race`: which of four
-    options answers a question on an article, from the folders of RACE."""
+    """`mnli`: which of three relations a hypothesis has to a premise, from the TSV files of GLUE; `race`: which of four
+    options answers a question about an article, from the folders of RACE."""
     train: Annotated[
         TextPaths,
         resume.same_or(
@@ -23,7 +23,7 @@ class TaskSpec(Section):
     validation: Annotated[TextPaths | None, resume.safe("evaluation sees other examples; training does not change")] = (
         None
     )
-    """Files to evaluate on, all together and, of several paths, each by itself."""
+    """Files to evaluate on, all together and, if there are several paths, each separately."""
 
     @property
     def classes(self) -> int:

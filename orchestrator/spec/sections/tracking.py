@@ -35,25 +35,25 @@ class WandbSpec(Section):
     project: Annotated[Text | None, AlsoCalled("wandb_project")] = None
     """The project; `tracking.experiment`, or the job's name by default."""
     entity: Annotated[Text | None, AlsoCalled("wandb_entity")] = None
-    """The user or team it belongs to; that of the key by default."""
+    """The user or team it belongs to; that of the API key by default."""
     mode: Literal["online", "offline"] = "online"
     """`offline` writes to `wandb` in the run directory only; `wandb sync` uploads that later."""
 
 
 class TrackingSpec(Section):
-    """Metrics are written to the run directory first and sent on from there."""
+    """Metrics are written to the run directory first and forwarded from there."""
 
     mlflow: bool = True
     """Send to MLflow."""
     uri: Annotated[ReferringText | None, AlsoCalled("tracking_uri mlflow_tracking_uri")] = None
-    """MLflow tracking server; a sqlite store in the runs folder by default. May hold ${env:NAME}."""
+    """MLflow tracking server; a sqlite store in the runs folder by default. May contain ${env:NAME}."""
     experiment: Annotated[Text | None, AlsoCalled("experiment_name")] = None
     """MLflow experiment; the job's name by default."""
     tags: dict[Text, Text] = Field(default_factory=dict)
     """Tags of the MLflow run."""
     dashboard_url: Annotated[Address | None, HashedIfChanged()] = None
     """Address of the dashboard that shows these runs: each MLflow run links to its page there.
-    $ORCHESTRATOR_DASHBOARD_URL of who sends it by default."""
+    By default $ORCHESTRATOR_DASHBOARD_URL in the environment of the sender."""
     system_metrics_seconds: Annotated[Annotated[NonNegative, After(_check_interval)] | None, HashedIfChanged()] = 10.0
     """Seconds between measurements of each node's processors, memory, disk, network and GPUs, at least 0.1;
     0 or null for none."""

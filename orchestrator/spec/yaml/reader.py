@@ -81,7 +81,7 @@ def read_text(path: Path, noun: str = "job spec") -> str | Problem:
         reason = error.strerror if isinstance(error, OSError) else None
         return Problem(f"cannot be read: {reason or error}", location=location, code="unreadable_file")
     if len(data) > MAX_BYTES:
-        message = f"is larger than {MAX_BYTES // 1000} kB, which no {noun} is"
+        message = f"is larger than {MAX_BYTES // 1000} kB, too large for a {noun}"
         return Problem(message, location=location, code="file_too_large")
     if b"\0" in data:
         message = f"is a binary file; a {noun} is {'' if noun == 'script' else 'YAML '}text"
@@ -289,7 +289,7 @@ class _Reader:
             if event.style or event.tag is not None:
                 return text
             if text.startswith(NO_BREAK_SPACE):  # copied from a web page; to YAML it is a letter like any other
-                self._problem("no_break_space", "a no-break space (U+00A0) where YAML wants spaces", path, event)
+                self._problem("no_break_space", "a no-break space (U+00A0) where YAML expects spaces", path, event)
                 return None
             if text == "<<":
                 hint = "use `extends: other.yaml`, or an anchor for a whole value"

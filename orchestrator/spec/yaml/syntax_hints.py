@@ -30,7 +30,7 @@ def hint_for(problem: str, lines: Sequence[str], line: int, context: str | None 
     about = list(islice((number for number in range(last, -1, -1) if _bare(lines[number])), 2))
     for number in about:
         if NO_BREAK_SPACE in lines[number]:
-            return f"line {number + 1} has a no-break space (U+00A0), which is none to YAML: write a plain space"
+            return f"line {number + 1} has a no-break space (U+00A0), which is not a space in YAML: write a plain space"
         if slip := _slip(_bare(lines[number])):
             return f"line {number + 1} {slip}"
     if len(about) == 2 and about[0] == line:
@@ -40,7 +40,7 @@ def hint_for(problem: str, lines: Sequence[str], line: int, context: str | None 
             return f"{_COLUMNS}: line {line + 1} starts in column {column}, line {before + 1} in column {other}"
     if "mapping values" in problem:
         return f"a value that holds a colon and a space needs quotes; {_COLUMNS}"
-    return f"a line before may lack its colon; {_COLUMNS}"
+    return f"an earlier line may lack its colon; {_COLUMNS}"
 
 
 def _bare(line: str) -> str:

@@ -18,7 +18,7 @@ _NO_ANSWER = {
     "Connection aborted": "it broke the connection",
 }
 _REFUSED = {
-    "UNAUTHENTICATED": "it does not know who asks: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+    "UNAUTHENTICATED": "it rejected the credentials: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
     "MLFLOW_TRACKING_TOKEN, are missing or wrong",
     "PERMISSION_DENIED": "it does not allow this",
 }

@@ -82,7 +82,7 @@ def _get_run(client: MlflowClient, run_id: str) -> Run | None:
             return None
         raise
     if found.info.lifecycle_stage == "deleted":
-        raise DeletedInStoreError(f"its MLflow run {run_id} was deleted there; restore that to have it continued")
+        raise DeletedInStoreError(f"its MLflow run {run_id} was deleted there; restore it to continue it")
     return found
 
 

@@ -90,7 +90,7 @@ def note(run: RunDir, facts: Mapping[str, Any], cause: str | None, own: Mapping[
     if cause is not None and cause != "completed" and (known := CAUSES.get(cause)) is not None:
         lines += [f"It ended: {known.sentence}.", ""]
     commands = ("status", "logs") if cause == "completed" else ("status", "logs", "resume")
-    lines += ["Its directory, and commands beside it:", "", f"    {run.path}", ""]
+    lines += ["Its directory, and useful commands:", "", f"    {run.path}", ""]
     lines += [*(f"    orchestrator {name} {shlex.quote(str(run.path))}" for name in commands), ""]
     if own["dashboard"]:
         lines += [f"[Its page in the dashboard]({own['dashboard']})", ""]

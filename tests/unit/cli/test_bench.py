@@ -194,7 +194,7 @@ def test_figures_beside_the_plan_and_the_roofline(tmp_path: Path) -> None:
         assert 0 < least <= predicted, part
     assert report.largest_loss is not None
     assert report.largest_loss.part == "memory_bound"
-    assert "3.0% of the kernels' time is of unknown kernels: odd" in text.after_the_parts(report)
+    assert "3.0% of the kernels' time belongs to unknown kernels: odd" in text.after_the_parts(report)
     [stage] = report.stage_memory()
     assert stage["peak_bytes"] == 70 * 2**30
     assert stage["predicted_peak_bytes"]
@@ -279,7 +279,7 @@ def test_the_roofline_draws_nothing(name: str, part: str, longer: float) -> None
         (["-o", "no/such/page.md"], "no/such/page.md cannot be written: there is no folder no/such"),
         (["--trace", "."], ". is a folder; name the file to write"),
         (["--set", "model.hidden_size=63"], "model.hidden_size"),
-        (["--set", "launch.nodes=2", "--set", "launch.gpus_per_node=1"], "bench runs on this machine alone"),
+        (["--set", "launch.nodes=2", "--set", "launch.gpus_per_node=1"], "bench runs only on this machine"),
     ],
 )
 def test_wrong_words(
@@ -308,7 +308,7 @@ def test_too_few_gpus(
     gpus.are([])
     assert main(["bench", str(tiny)]) == 2
     error = capsys.readouterr().err
-    assert "this machine has none: add --set runtime.device=cpu for what a CPU can train" in error
+    assert "this machine has none: add --set runtime.device=cpu if a CPU can train it" in error
 
 
 def test_beside_a_run_nothing_is_measured(
@@ -331,7 +331,7 @@ def test_a_run_whose_lease_cannot_be_read_is_told_of(tmp_path: Path, capsys: pyt
     (runs[0].lease / "000001.json").mkdir(parents=True)
     this_machine.check_alone(choice := device_of(job, None), tmp_path, "bench")
     lease = f"{runs[0].lease}/000001.json"
-    said = f"whether run {runs[0].run_id} trains on this machine cannot be read ({lease}: Is a directory): if so"
+    said = f"whether run {runs[0].run_id} trains on this machine ({lease}: Is a directory): if so"
     assert said in capsys.readouterr().err
     (runs[1].lease / "000001.json").mkdir(parents=True)
     held = Lease.acquire(runs[2], launch_id="one")

@@ -93,7 +93,7 @@ def test_what_no_gpu_of_its_kind_reaches_is_refused(
     found["gemms"][0]["seconds"] = 1e-9
     measures(monkeypatch, found)
     assert main(["calibrate"]) == 2
-    assert "what was measured is nothing like H200: its efficiency.gemm would be" in capsys.readouterr().err
+    assert "the measurements do not fit H200: its efficiency.gemm would be" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
@@ -262,21 +262,24 @@ def test_what_was_written_by_hand_stays(orchestrator: Any, home: Path, tmp_path:
         ),
         (("--from", "runs/fresh/run"), "was never started"),
         (("--from", "runs/short/run"), "has no step time at its full batch size after its first 2 steps"),
-        (("--from", "runs/eight/run"), "run eight/run multiplied in FP8, and efficiencies are those of bf16"),
-        (("--from", "runs/strange/run"), "no datasheet of NVIDIA Z1 is known here: name the nearest with --base"),
-        (("--base", "H1O0"), "no datasheet of H1O0 is known here"),
-        (("--cpu", "--base", "H100"), "what is measured is the CPU, and --base H100 is a GPU: leave --base out"),
-        (("--from", "runs/slow/run", "--base", "H100"), "what is measured is the CPU, and --base H100 is a GPU"),
+        (("--from", "runs/eight/run"), "run eight/run computed its products in FP8, but efficiencies are for bf16"),
+        (("--from", "runs/strange/run"), "no datasheet of NVIDIA Z1 is known: name the closest GPU with --base"),
+        (("--base", "H1O0"), "no datasheet of H1O0 is known"),
+        (("--cpu", "--base", "H100"), "the CPU is measured, but --base H100 is a GPU: leave out --base"),
+        (("--from", "runs/slow/run", "--base", "H100"), "the CPU is measured, but --base H100 is a GPU"),
         (("--from", "runs/one/run", "--gpu-name", "taken"), "is the profile of another GPU, A100"),
         (
             ("--from", "runs/one/run", "--gpu-name", "h100"),
             "this is of H200, and every job planned for H100 would use it",
         ),
-        (("--from", "runs/one/run", "--base", "cpu"), "what is measured is NVIDIA H200, and --base is the CPU"),
-        (("--from", "runs/one/run", "--cpu"), "with --from nothing is measured"),
-        (("--gpu-name", "a/b"), "'a/b' is no name for a profile"),
-        (("-o", "h200.json"), "a profile is a file that ends in .yaml"),
-        (("-o", "gpus/a.yaml", "--gpu-name", "b"), "a profile is found by its file: b would have to be gpus/b.yaml"),
+        (("--from", "runs/one/run", "--base", "cpu"), "what is measured is NVIDIA H200, but --base is the CPU"),
+        (("--from", "runs/one/run", "--cpu"), "but --from measures nothing"),
+        (("--gpu-name", "a/b"), "'a/b' is not a valid profile name"),
+        (("-o", "h200.json"), "the name of a profile file ends in .yaml"),
+        (
+            ("-o", "gpus/a.yaml", "--gpu-name", "b"),
+            "a profile has the name of its file: b would have to be gpus/b.yaml",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -65,7 +65,7 @@ def test_init_overwrites_nothing_unasked(orchestrator: Any, home: Path) -> None:
     for arguments in (("--yes",), ("alps-2", "--yes")):
         finished = orchestrator("cluster", "init", *arguments)
         assert finished.code == 2
-        assert f"{path} exists and is left as it is" in finished.err
+        assert f"{path} already exists" in finished.err
         assert "precious" in path.read_text()
     assert orchestrator("cluster", "init", "--yes", "--force").code == 0
     assert "precious" not in path.read_text()
@@ -76,11 +76,11 @@ def test_init_overwrites_nothing_unasked(orchestrator: Any, home: Path) -> None:
     ("arguments", "said"),
     [
         (("--partition", "gpuu"), "alps/2 has no partition gpuu: did you mean gpu? (there are: cpu, gpu)"),
-        (("a/b", "--yes"), "'a/b' is no name for a profile"),
+        (("a/b", "--yes"), "'a/b' is not a valid profile name"),
         (("one", "-o", "two.yaml", "--yes"), "one would have to be one.yaml"),
-        (("-o", "two.yml", "--yes"), "a profile is a file that ends in .yaml"),
+        (("-o", "two.yml", "--yes"), "the name of a profile file ends in .yaml"),
         (("-o", "job.yaml/two.yaml", "--yes"), "job.yaml/two.yaml cannot be written: "),
-        ((), "there is no terminal to ask questions on: add --yes"),
+        ((), "there is no terminal for questions: add --yes"),
     ],
 )
 def test_init_with_what_is_wrong(
@@ -141,7 +141,7 @@ def test_list(orchestrator: Any, home: Path, tmp_path: Path) -> None:
     rows = [line.split(maxsplit=2) for line in finished.out.splitlines()]
     assert [row[0] for row in rows] == ["NAME", "alps", "near", "wrong"]
     assert rows[1][1] == "gpu"
-    assert "wrong: orchestrator cluster show wrong" in finished.out
+    assert "invalid: orchestrator cluster show wrong" in finished.out
     records = {record["name"]: record for record in orchestrator("cluster", "list", "--json").json}
     assert records["alps"]["profile"]["partition"] == "gpu"
     assert (records["wrong"]["profile"], records["wrong"]["problems"]) == (None, 1)
@@ -163,7 +163,7 @@ def test_show(orchestrator: Any, home: Path) -> None:
     elsewhere = orchestrator("cluster", "show", "alps")
     assert (elsewhere.code, elsewhere.out) == (2, "")
     assert "alps.yaml: gpu: " in elsewhere.err
-    assert "alps.yaml: template: nowhere.j2 is no file; leave it out for the shipped one" in elsewhere.err
+    assert "alps.yaml: template: nowhere.j2 does not exist; leave it out to use the shipped one" in elsewhere.err
     unknown = orchestrator("cluster", "show", "alp")
     assert (unknown.code, unknown.out) == (2, "")
     assert "did you mean alps?" in unknown.err

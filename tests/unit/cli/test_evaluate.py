@@ -71,18 +71,18 @@ ABSOLUTE = {"position_embedding_type": "learned_absolute"}
 @pytest.mark.parametrize(
     ("options", "job_", "said"),
     [
-        ({}, job(), "say what to measure: --wikitext, --text"),
+        ({}, job(), "name what to measure: --wikitext, --text"),
         ({"files": {"text": ["nowhere"]}}, job(), "nowhere is not there"),
-        ({"files": {"lambada": ["."]}}, job(), "is a folder, and a file is needed"),
+        ({"files": {"lambada": ["."]}}, job(), "is a folder, but a file is needed"),
         ({"files": {"text": ["t"]}}, job(BERT), "run a/b cannot be measured by --text: a BERT predicts masked tokens"),
-        ({"files": {"lambada": ["t"]}}, job(T5), "run a/b cannot be measured by --lambada: a T5 gives back spans"),
+        ({"files": {"lambada": ["t"]}}, job(T5), "run a/b cannot be measured by --lambada: a T5 restores spans"),
         ({"harness": ["t"]}, job(BERT), "run a/b cannot be measured by --lm-eval"),
         ({"files": {"mnli": ["t"]}}, job(), "run a/b cannot be measured by --mnli: it has no head for MNLI"),
         ({"files": {"mnli": ["t"]}}, job(BERT), "fine-tune a BERT on it first"),
         (
             {"files": {"race": ["t"]}},
             fine_tuned(["t"]),
-            "run a/b was fine-tuned on MNLI, and --race needs one that was on RACE",
+            "run a/b was fine-tuned on MNLI, but --race needs one that was fine-tuned on RACE",
         ),
         ({"files": {"text": ["t"]}, "seq_length": 65}, job(ABSOLUTE), "--seq-length 65 is more than the 64 positions"),
         ({"files": {"text": ["t"]}, "overlapping_eval": 65}, job(), "--overlapping-eval 65 is more than the 64 tokens"),

@@ -29,5 +29,7 @@ def test_lines_are_passed_on_and_kept(shows_all: bool, shown: list[int], capsys:
 def test_a_process_that_the_system_ended_is_said_to_be_so() -> None:
     """And no warning that it left is blamed."""
     killed = str(failure("UserWarning: something\n", "generation", -9))
-    assert killed.startswith("generation failed: its process was ended by SIGKILL; if nobody did that, the system did")
+    assert killed.startswith(
+        "generation failed: its process was ended by SIGKILL; if no person did that, the system did"
+    )
     assert str(failure("", "evaluation", -11)) == "evaluation failed: its process was ended by SIGSEGV"

@@ -100,7 +100,7 @@ def test_on_standard_output(orchestrator: Any, tmp_path: Path) -> None:
     schema, _, job = (tmp_path / "there.yaml").read_text().partition("\n")
     assert "$schema=" in schema
     assert (printed.code, printed.out, printed.err) == (0, job, ""), "and no schema is written beside it"
-    assert "leave one of them out" in orchestrator("init", "--yes", "-o", "-", "--json").json["message"]
+    assert "leave out one of them" in orchestrator("init", "--yes", "-o", "-", "--json").json["message"]
     assert not (tmp_path / "-").exists()
 
 
@@ -110,7 +110,7 @@ def test_questions_are_not_asked_between_the_lines(
     monkeypatch.chdir(tmp_path)
     on_terminal(monkeypatch, "stdin")
     assert main(["init", "-o", "-"]) == 2
-    assert capsys.readouterr().err.startswith("error: questions would stand between the lines of -o - : add --yes")
+    assert capsys.readouterr().err.startswith("error: questions would be mixed with the output of -o - : add --yes")
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def test_on_standard_output(orchestrator: Any, script: Path, tmp_path: Path) -> 
     part = orchestrator("migrate", "-o", "-", "--", "--num-layers", "2")
     assert part.code == 2
     assert part.out.startswith("# Migrated from the command line.")
-    assert part.err.splitlines()[-1] == "this is not a whole job yet: what is missing stands above and in it"
+    assert part.err.splitlines()[-1] == "this is not a complete job yet: what is missing is listed above and in it"
     assert orchestrator("migrate", "-o", "-", "--", "--nonsense-alone").code == 2
-    assert "leave one of them out" in orchestrator("migrate", script, "-o", "-", "--json").json["message"]
+    assert "leave out one of them" in orchestrator("migrate", script, "-o", "-", "--json").json["message"]
     assert not (tmp_path / "-").exists()
 
 
@@ -135,7 +135,7 @@ def test_accelerate(orchestrator: Any, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("gone.sh",), "there is no such file"),
-        (("empty.sh",), "starts no training"),
+        (("empty.sh",), "starts no recognisable training"),
         (("broken.sh",), "broken.sh:2: a quote that is not closed"),
         (("binary.sh",), "binary"),
         ((".",), "is a folder; name the file in it"),
@@ -148,7 +148,7 @@ def test_accelerate(orchestrator: Any, tmp_path: Path) -> None:
         (("train.sh", "--set", "optimizer.lrr=2"), "optimizer.lr"),
         (("train.sh", "--without", "swiglu"), "has no such flag"),
         (("accelerate.yaml", "--without", "swiglu"), "has none"),
-        (("train.sh", "--preset", "gpt2"), "a script does"),
+        (("train.sh", "--preset", "gpt2"), "a script has one"),
         (("train.sh", "--command", "2"), "there is no 2"),
         (("plain.yaml",), "megatron_lm_config"),
         (("accelerate.yaml", "--preset", "gpt9"), "there is no preset"),
@@ -192,7 +192,7 @@ def test_the_script_itself_is_never_written_over(orchestrator: Any, script: Path
     before = script.read_text()
     refused = orchestrator("migrate", script, "-o", script, "--force")
     assert refused.code == 2
-    assert "is what is migrated, and is left as it is" in refused.err
+    assert "is the file to migrate" in refused.err
     assert script.read_text() == before
     (tmp_path / "job.yaml").write_text("name: mine\n")
     missing = orchestrator("migrate", "nope.sh")

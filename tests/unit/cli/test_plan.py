@@ -51,7 +51,7 @@ def test_that_the_host_is_the_limit_is_said_and_no_warning(orchestrator: Any, se
         time = orchestrator(*asked, "--json").json["time"]
         share = time["parts"]["host"] / time["step_seconds"]
         said = " ".join(orchestrator(*asked).out.split())
-        assert (f"the host: {share:.0%} of a step the GPU waits for it to start kernels" in said) == bound
+        assert (f"the host: {share:.0%} of a step the GPU waits for it to launch kernels" in said) == bound
         assert ("bound by the host" in said) == bound
         assert "GPU waits" not in str(orchestrator(*asked, "--json").json["verdict"])
 
@@ -89,7 +89,7 @@ def test_that_a_slow_host_would_be_the_limit_is_said_until_one_is_measured(
     time = orchestrator(*asked, "--json").json["time"]
     more = time["slow_host_step_seconds"] / time["step_seconds"] - 1
     assert 0.1 < more < 0.5
-    expected = f"where it is half as fast as planned, as many are, a step takes {more:.0%} more"
+    expected = f"on a host half as fast as planned, which is common, a step takes {more:.0%} more"
     assert expected in " ".join(orchestrator(*asked).out.split())
     assert expected not in orchestrator(*asked, "--set", "batch.micro_batch_size=4").out
 
@@ -293,7 +293,7 @@ def test_drawings(orchestrator: Any, seed: Path, tmp_path: Path) -> None:
 def test_a_page_replaces_no_other_file(orchestrator: Any, seed: Path) -> None:
     refused = orchestrator("plan", seed, "--html", seed)
     assert refused.code == 2
-    assert "exists, is no HTML page, and is left as it is" in refused.err
+    assert "exists and is not an HTML page" in refused.err
     assert seed.read_text() == SEED
 
 

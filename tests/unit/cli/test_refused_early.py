@@ -70,8 +70,8 @@ def test_a_task_that_the_harness_does_not_have(
         ("nothing_like_this", ""),
     ):
         assert main(["evaluate", run_path, "--lm-eval", name]) == 2
-        said = f"error: --lm-eval {name}: there is no such task here{meant}, and no such YAML file; "
-        assert capsys.readouterr().err == said + "tasks of your own are looked for in --include-path DIR\n"
+        said = f"error: --lm-eval {name}: there is no such task{meant}, and no such YAML file; "
+        assert capsys.readouterr().err == said + "your own tasks are looked up in --include-path DIR\n"
     Path("a_file").touch()
     for words in (["hellaswag"], ["a_file"], ["hellaswagg", "--include-path", "."]):
         with pytest.raises(AssertionError):
@@ -81,7 +81,7 @@ def test_a_task_that_the_harness_does_not_have(
 def test_a_port_that_is_taken(run_path: str, taken_port: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["serve", run_path], ["dashboard", "--runs-dir", str(Path(run_path).parents[1])]):
         assert main([*words, "--port", taken_port]) == 2
-        said = f"error: cannot listen on 127.0.0.1, port {taken_port}: Address already in use; name another with --port"
+        said = f"error: cannot listen on 127.0.0.1, port {taken_port}: Address already in use; choose another one with"
         assert capsys.readouterr().err.startswith(said)
 
 

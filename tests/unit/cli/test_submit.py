@@ -51,7 +51,7 @@ def test_which_of_two_profiles(orchestrator: Any, project: Path) -> None:
     (project / "clusters" / "ice.yaml").write_text("name: ice\n")
     finished = orchestrator("submit", "job.yaml", "--dry-run")
     assert finished.code == 2
-    assert "which cluster? Say it with --cluster or launch.cluster: ice, lab" in finished.err
+    assert "which cluster? Name it with --cluster or launch.cluster: ice, lab" in finished.err
     assert orchestrator("submit", "job.yaml", "--cluster", "ice", "--dry-run").code == 0
 
 
@@ -80,7 +80,7 @@ def test_an_array_is_a_sweep_over_its_values(orchestrator: Any, project: Path) -
         (["--array", "runtime.seed="], "--array runtime.seed=: write FIELD=VALUE,VALUE,…"),
         (["--array", "runtime.sed=1,2"], "--array:3:5: runtime.sed: there is no such field in a job spec"),
         (["--array", "runtime.seed=1,["], "--array:3:19: not YAML"),
-        (["--array", "runtime.seed=1,2", "--strict"], "--array starts a sweep, which has no --from-scratch"),
+        (["--array", "runtime.seed=1,2", "--strict"], "--array starts a sweep, which does not support --from-scratch"),
         (["--array", "runtime.seed=1,2", "--strict"], "--after or --strict"),
     ],
 )

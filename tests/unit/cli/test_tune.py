@@ -162,7 +162,7 @@ def test_nothing_fits(orchestrator: Orchestrator, large: Path, tmp_path: Path) -
     assert not (tmp_path / "large.tuned.yaml").exists()
     assert "nearly all" not in orchestrator("tune", large, "--gpus", str(count)).out
     tight = orchestrator("tune", large, "--gpus", str(count - 8))
-    assert "the best needs nearly all of the GPU's memory" in tight.out
+    assert "the best layout needs nearly all of the GPU's memory" in tight.out
     assert f"note: on {count} GPUs a layout fits with room to spare: --gpus {count}\n" in tight.out
 
 
@@ -179,8 +179,8 @@ def test_a_hundredth_of_the_memory_is_left_where_nothing_is_measured(
     gpu.write_text(f"base: H100\nmemory_bytes: {int(needed / 0.995)}\n")
     said = orchestrator("tune", large, "--gpus", "8")
     assert said.code == 2
-    assert ", and more than 99% is too much to count on" in said.err
-    assert re.search(r"\d+ GPUs would do: --gpus \d+; --measure tells whether it fits$", said.err.strip())
+    assert ", and more than 99% is too close to the limit" in said.err
+    assert re.search(r"\d+ GPUs are enough: --gpus \d+; --measure shows whether it fits$", said.err.strip())
     gpu.write_text(f"base: H100\nmemory_bytes: {int(needed / 0.985)}\n")
     found = orchestrator("tune", large, "--gpus", "8", "--json").json
     assert 0.98 < found["best"]["device_bytes"] / found["memory_bytes"] <= 0.99
@@ -206,7 +206,7 @@ def test_what_nearly_all_of_the_memory_would_save_is_said(orchestrator: Orchestr
     said = orchestrator(*asked).out
     note = re.search(
         r"^note: TP 1, PP 1, micro 1, recompute full, block (\d+) would take ([\d.]+) s, (\d+)% less, "
-        r"with [\d.]+ GiB of 139.8 GiB: --measure tells whether it fits$",
+        r"with [\d.]+ GiB of 139.8 GiB: --measure shows whether it fits$",
         said,
         re.MULTILINE,
     )
@@ -226,13 +226,13 @@ def test_what_nearly_all_of_the_memory_would_save_is_said(orchestrator: Orchestr
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--gpus", "12"], "machines have 8 GPUs, so it is at most 8, or a multiple of that: 8 or 16"),
+        (["--gpus", "12"], "machines have 8 GPUs, so use at most 8 or a multiple of it: 8 or 16"),
         (["--gpus", "1000"], "1024 / 1000 = 1.024 is not whole"),
-        (["--gpu", "H1000"], "there is no GPU 'H1000'"),
+        (["--gpu", "H1000"], "unknown GPU 'H1000'"),
         (["--keep", "num_layers"], "--keep num_layers: the tuner"),
         (["--cluster", "nowhere"], "nowhere"),
         (["-o", "no/such/folder.yaml"], "there is no folder no/such"),
-        (["--measure"], "--measure runs on this machine alone, and the job has 2: add --gpus"),
+        (["--measure"], "--measure runs only on this machine, but the job has 2: add --gpus"),
     ],
 )
 def test_wrong_words(orchestrator: Orchestrator, large: Path, words: list[str], said: str) -> None:
@@ -251,7 +251,7 @@ def test_what_a_slow_host_would_make_of_the_best_is_said_until_one_is_measured(
     asked += [word for each in (*two_stages, "runtime.layers=transformer_engine") for word in ("--set", each)]
     single = ("--set", "batch.micro_batch_size=1")
     found = re.search(
-        r"where the host is half as fast as planned, as many are, a step of the best takes ([\d.]+) s, "
+        r"on a host half as fast as planned, which is common, a step of the best layout takes ([\d.]+) s, "
         r"and of layout \d+ ([\d.]+) s;",
         orchestrator(*asked, *single).out,
     )
@@ -333,7 +333,7 @@ def test_a_cluster_says_what_its_machines_have(orchestrator: Orchestrator, large
     assert {each["layout"]["parallelism"]["tensor_model_parallel_size"] for each in found["top"]} <= {1, 2, 4}
     said = orchestrator("tune", large, "--gpus", "32", "--cluster", "alps")
     assert said.code == 2
-    assert "8 nodes are asked for, and partition gpu of alps gives at most 4" in said.err
+    assert "8 nodes are requested, but partition gpu of alps allows at most 4" in said.err
 
 
 @pytest.mark.parametrize(("gib", "counts"), [(155, False), (157, True)])
@@ -355,5 +355,5 @@ def test_an_own_layout_that_is_tight_hides_no_other(
     assert found["fitting"] > 1
     assert found["best"]["device_bytes"] <= 0.99 * found["memory_bytes"]
     assert found["best"]["step_seconds"] < found["own"]["step_seconds"]
-    said = "needs nearly all of the memory, 154.7 GiB; --measure tells whether it fits" in orchestrator(*asked).out
+    said = "needs nearly all of the memory, 154.7 GiB; --measure shows whether it fits" in orchestrator(*asked).out
     assert said != counts

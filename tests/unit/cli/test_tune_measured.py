@@ -110,7 +110,7 @@ def test_nothing_that_was_tried_can_be_run(
     run_instead(monkeypatch, "fake_runtime", "layouts")
     assert main(["tune", str(tiny), "--measure", "--best", "1"]) == 1
     said = capsys.readouterr()
-    assert said.err.startswith("error: none of the layouts that were tried could be run:\n      TP 1, PP 1, micro 2")
+    assert said.err.startswith("error: none of the tried layouts could run:\n      TP 1, PP 1, micro 2")
     assert len(said.err.splitlines()) == 3, "one was tried, and another one after that"
     assert not (tmp_path / "tiny.tuned.yaml").exists()
 

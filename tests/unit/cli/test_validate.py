@@ -122,7 +122,7 @@ def test_an_export_of_a_network_without_a_family(orchestrator: Any, job_file: Pa
     asked = ("--set", "checkpoint={save_interval: 10, export: {interval: 10}}")
     refused = orchestrator("validate", job_file, *asked, "--set", "model.position_embedding_type=alibi")
     assert (refused.code, refused.out) == (2, "")
-    assert "checkpoint.export: cannot be done: no model of transformers" in refused.err
+    assert "checkpoint.export: cannot be done: no supported model of transformers" in refused.err
     assert "position_embedding_type is alibi" in refused.err
 
 
@@ -368,7 +368,7 @@ def test_a_gpu_that_a_cluster_profile_names_wrong_is_told_there_beside_what_else
 ) -> None:
     (tmp_path / "clusters" / "alps.yaml").write_text(f"{PROFILE}gpu: H20O\n")
     line = len(PROFILE.splitlines()) + 1
-    place = f"clusters/alps.yaml:{line}:1: gpu: there is no GPU 'H20O': did you mean H200"
+    place = f"clusters/alps.yaml:{line}:1: gpu: unknown GPU 'H20O': did you mean H200"
     right = job_file.read_text()
     job_file.write_text(f"{right}launch: {{cluster: alps, time: 2d, template: nowhere.j2}}\n")
     for command in ("validate", "plan", "submit", "tune"):
@@ -438,4 +438,4 @@ def test_the_template_of_a_cluster_is_looked_at(orchestrator: Any, job_file: Pat
     finished = orchestrator("validate", job_file, "--cluster", "alps")
     assert finished.code == 2
     assert "launch.cluster: the launch template nowhere.j2 cannot be read" in finished.err
-    assert "mend `template` in the profile alps" in finished.err
+    assert "fix `template` in the profile alps" in finished.err

@@ -56,7 +56,7 @@ def test_an_import_of_a_model_that_saw_other_pixels_is_refused(orchestrator: Any
     (tmp_path / "preprocessor_config.json").write_text('{"resample": 2}')
     said = orchestrator("checkpoint", "import", str(tmp_path))
     assert said.code == 2
-    assert "preprocessor_config.json: resample is 2, and here it is 3. The model would be shown other" in said.err
+    assert "preprocessor_config.json: resample is 2, and here it is 3. The model would get other" in said.err
     (tmp_path / "preprocessor_config.json").unlink()
     said = orchestrator("checkpoint", "import", str(tmp_path))  # which has no weights
     assert "warning: config.json says image_token_index: 7, and <image> has the id 9" in said.err
@@ -73,7 +73,7 @@ def test_a_checkpoint_that_names_files_outside_its_folder_is_refused(orchestrato
     said = orchestrator("checkpoint", "reshape", str(planted), "--tp", "2", "-o", str(work / "out"))
     assert said.code == 2
     assert said.err == (
-        f'error: {planted}/commit.json is damaged: it names "{name}", which is no file in this folder\n'
+        f'error: {planted}/commit.json is damaged: it names "{name}", which is not a file in this folder\n'
     )
     assert list((tmp_path / "a").rglob("*")) == [work]
 

@@ -47,7 +47,7 @@ def test_what_a_file_says(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "its header has 0 bytes, and the file has 0"),
+        (b"", "its header has 0 bytes, but the file has 0"),
         (b"\xff" * 8 + b"{}", f"its header has {2**64 - 1} bytes"),
         ((200_000_000).to_bytes(8, "little"), "its header has 200000000 bytes"),
         (WHOLE[:-1], f"it has {len(WHOLE) - 1} bytes, and its header speaks of {len(WHOLE)}"),

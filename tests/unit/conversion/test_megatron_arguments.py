@@ -67,7 +67,7 @@ def test_gelu_that_is_fused_with_a_bias_is_the_approximation(activation: str, fu
     assert to_model(arguments)["activation"] == activation
     assert differences(job, {**arguments, "bias_gelu_fusion": not fuses}) != []
     without = {**arguments, "bias_gelu_fusion": True, "add_bias_linear": False, "openai_gelu": True}
-    assert to_model(without)["activation"] == "gelu", "megatron-core takes no notice of openai_gelu"
+    assert to_model(without)["activation"] == "gelu", "megatron-core ignores openai_gelu"
 
 
 def test_another_network_is_named() -> None:
@@ -85,7 +85,7 @@ def test_another_network_is_named() -> None:
         to_model({**arguments, "position_embedding_type": "mrope"})
     with pytest.raises(UserError, match="do not say hidden_size: give the job with --job"):
         to_model({"num_layers": 2, "num_attention_heads": 2})
-    with pytest.raises(UserError, match="describe a network that is not here: normalization: Input should be"):
+    with pytest.raises(UserError, match="describe an unsupported network: normalization: Input should be"):
         differences(job, {**arguments, "normalization": "L1Norm"})
     assert to_model({**arguments, "use_rotary_position_embeddings": True, "norm_epsilon": None})
 
@@ -104,7 +104,7 @@ def test_what_megatron_has_not_is_refused(model: dict[str, Any], said: str) -> N
 
 
 def test_adapters_are_refused_with_the_way_out() -> None:
-    with pytest.raises(UserError, match="export it --to hf, which adds them to the weights, import that"):
+    with pytest.raises(UserError, match="export it --to hf, which merges them into the weights, import the result"):
         require_representable(four_layer_job("job", model={**MODELS["llama"], "lora": {"rank": 4}}))
 
 

@@ -127,7 +127,7 @@ def test_files_and_index_that_do_not_belong_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("pytorch_model.bin", "there is pytorch_model.bin; weights are imported from safetensors alone"),
+        ("pytorch_model.bin", "there is pytorch_model.bin; weights are imported only from safetensors"),
         ("model.pth", "there is model.pth"),
         ("adapter_model.safetensors", "is an adapter: merge it into its model first"),
     ],

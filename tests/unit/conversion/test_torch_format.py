@@ -161,7 +161,7 @@ class Getter:
 
 def test_attributes_of_what_is_allowed_are_not_to_be_had(tmp_path: Path) -> None:
     write(tmp_path / "there", Network.random(), args=Getter())
-    with pytest.raises(UserError, match=r"cannot be read: it names builtins.getattr, which no"):
+    with pytest.raises(UserError, match=r"cannot be read: it names builtins.getattr, which weights never"):
         RankWeights(tmp_path / "there")
 
 

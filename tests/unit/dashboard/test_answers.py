@@ -162,7 +162,7 @@ def test_the_folder_of_the_runs_has_two_names(tmp_path: Path, capsys: pytest.Cap
     absent = tmp_path / "absent"
     for name in ("--runs", "--runs-dir"):
         assert main(["dashboard", name, str(absent)]) == 2
-        assert f"{absent} is no folder of runs" in " ".join(capsys.readouterr().err.split())
+        assert f"{absent} is not a folder of runs" in " ".join(capsys.readouterr().err.split())
 
 
 def test_cells_are_compared_by_what_is_measured(tmp_path: Path) -> None:

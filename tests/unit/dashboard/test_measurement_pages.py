@@ -58,7 +58,7 @@ def test_pages_say_since_when_the_folder_could_not_be_read(asked: Asked) -> None
     asked.its.index.behind = Staleness(1e9, "OSError: <b>Stale file handle")
     for address in ("/", asked.address, "/sweeps"):
         found = asked.visitor.get(address).text
-        assert found.count("Not up to date since 2001-09-0") == 1
+        assert found.count("Out of date since 2001-09-0") == 1
         assert "&lt;b&gt;Stale file handle" in found
 
 
@@ -146,9 +146,9 @@ def test_searches_leave_the_threads_to_the_pages(asked: Asked, monkeypatch: pyte
         slow.setattr(run_logs, "search", search)
         answers = [others.submit(asked.visitor.get, address) for _ in range(2)]
         begun.wait(10)
-        assert "2 searches are at work already" in asked.visitor.get(address).text
+        assert "2 searches are already running" in asked.visitor.get(address).text
         ended.set()
         assert all(answer.result().status_code == 200 for answer in answers)
     found = asked.visitor.get(address).text
-    assert "at work already" not in found
+    assert "already running" not in found
     assert "the word" in found

@@ -93,7 +93,7 @@ def test_a_report_on_two_runs(tmp_path: Path) -> None:
     second = failed(run_of(tiny_job("second", optimizer={"lr": 0.5}), tmp_path, [4.0, 5.0, math.nan]))
     report = build(ReportRequest((first, second), "Two rates", f"mine {EVIL}\n\nand more"))
     titles = [(part.title, part.level) for part in report.sections]
-    assert titles[:4] == [("Comparison", 1), ("What differs", 2), ("What came of it", 2), ("Curves", 2)]
+    assert titles[:4] == [("Comparison", 1), ("Differences", 2), ("Results", 2), ("Curves", 2)]
     assert [title for title, level in titles if level == 1] == ["Comparison", first_key(first), first_key(second)]
     light = to_html(report, light=True)
     page = Read(light)
@@ -223,10 +223,10 @@ def test_runs_in_which_little_can_be_read(tmp_path: Path) -> None:
     [
         (["nonsense"], "there is no run nonsense"),
         (["here", "-o", "report.txt"], "a report is .html or .md"),
-        (["here", "-o", "there.md"], "is there already"),
-        (["here", "-o", "no/where.html"], "is no folder"),
+        (["here", "-o", "there.md"], "already exists"),
+        (["here", "-o", "no/where.html"], "does not exist"),
         (["here", "-o", "x.md", "--light"], "--light is for HTML"),
-        (["here", "--note", "a", "--note-file", "b"], "say the same"),
+        (["here", "--note", "a", "--note-file", "b"], "have the same purpose"),
         (["here", "--note-file", "missing.md"], "missing.md cannot be read"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_template_that_rewrites_what_came_before_is_told_of() -> None:
     )
     template = JinjaTemplate("forgetful", forgetful, {})
     assert said(template(messages(TALK[1:3]))) == ["Me.<end>"]
-    with pytest.raises(ValueError, match=r"assistant's turn 1 otherwise.*\{% generation %\}"):
+    with pytest.raises(ValueError, match=r"assistant's turn 1 differently.*\{% generation %\}"):
         template(messages(TALK[1:]))
 
 
@@ -126,9 +126,9 @@ def test_a_template_that_rewrites_what_came_before_is_told_of() -> None:
     [
         ("{% for %}", "line 1"),
         ("{% for m in messages %}{{ m.content }}\n{% endfor %}", "never learn to stop"),
-        ("{{ raise_exception('no') }}", "does not take it: no"),
-        ("{{ messages[0].nothing.at_all }}", "does not take it"),
-        ("{% for m in messages %}{{ m.role }}<end>{% endfor %}", "leaves out what the assistant says; name another"),
+        ("{{ raise_exception('no') }}", "rejects it: no"),
+        ("{{ messages[0].nothing.at_all }}", "rejects it"),
+        ("{% for m in messages %}{{ m.role }}<end>{% endfor %}", "leaves out the assistant's turns; name another"),
     ],
 )
 def test_wrong_templates(content: str, reason: str) -> None:
@@ -137,7 +137,7 @@ def test_wrong_templates(content: str, reason: str) -> None:
 
 
 def test_templates_run_in_a_sandbox() -> None:
-    with pytest.raises(UserError, match="does not take it"):
+    with pytest.raises(UserError, match="rejects it"):
         JinjaTemplate("mine", "{{ ''.__class__.__mro__[1].__subclasses__() }}", {})
 
 
@@ -325,14 +325,14 @@ def test_workers_and_shards_change_nothing(tokenize: Tokenize, tmp_path: Path) -
 
 WRONG = {
     "[]": "not a JSON object but a list",
-    '{"text": "x"}': "no conversation; keys: text; known are .*messages.*completion.*Alpaca.*Dolly.*question",
-    '{"messages": null, "prompt": "x"}': "no conversation; keys: messages, prompt; known are",
+    '{"text": "x"}': "not a conversation; keys: text; known: .*messages.*completion.*Alpaca.*Dolly.*question",
+    '{"messages": null, "prompt": "x"}': "not a conversation; keys: messages, prompt; known: ",
     '{"instruction": "x", "output": 1}': "output is not text but a number",
     '{"instruction": "x", "input": ["y"], "output": "z"}': "input is not text but a list",
     '{"instruction": "x", "history": ["y"], "output": "z"}': "field 'history' is not a list of pairs",
     '{"messages": {}}': "field 'messages' is not a list but an object",
-    '{"messages": []}': "no turn of the assistant's",
-    '{"messages": [{"role": "user", "content": "x"}]}': "no turn of the assistant's",
+    '{"messages": []}': "no turn of the assistant",
+    '{"messages": [{"role": "user", "content": "x"}]}': "no turn of the assistant",
     '{"messages": ["x"]}': r"messages\[0\] is not an object but text",
     '{"messages": [{"role": "crowd", "content": "x"}]}': r'messages\[0\] has role "crowd"; known are system',
     '{"messages": [{"role": "user"}]}': r"messages\[0\] has no 'content'; fields: role",
@@ -346,8 +346,8 @@ WRONG = {
     '{"prompt": "x", "completion": "y", "tools": "[{"}': "field 'tools' is a text that is not JSON",
     '{"prompt": "x", "completion": "y", "tools": {"name": "f"}}': "field 'tools' is not a list of objects",
     '{"prompt": "x", "completion": "y", "functions": [{}]}': "'functions' .*write them as tools",
-    '{"prompt": [{"role": "user", "content": "x"}], "completion": []}': "no turn of the assistant's",
-    '{"conversations": [{"from": "system", "value": "x"}], "system": "y"}': "than the system's turn: keep one",
+    '{"prompt": [{"role": "user", "content": "x"}], "completion": []}': "no turn of the assistant",
+    '{"conversations": [{"from": "system", "value": "x"}], "system": "y"}': "differs from the system's turn: keep one",
     '{"conversations": [{"from": "human", "value": "x"}, {"from": null, "value": "x"}]}': "has from null",
     '{"messages": "[{"}': "field 'messages' is a text that is not JSON",
     '{"messages": "{}"}': "field 'messages' is not a list but an object",
@@ -357,8 +357,8 @@ WRONG = {
     '{"question": "x", "answer": "y", "response": "z"}': "field 'response' is not read",
     '{"prompt": "x", "completion": "y", "input": "z"}': "field 'input' is not read",
     '{"conversations": [{"from": "function_call", "value": "f()"}]}': r"conversations\[0\].value is a text that is not",
-    '{"conversations": [{"from": "function_call", "value": "[]"}]}': r"\[0\].value is no call of a function",
-    '{"conversations": [{"from": "function_call", "value": "{\\"name\\": 1}"}]}': "is no call of a function",
+    '{"conversations": [{"from": "function_call", "value": "[]"}]}': r"\[0\].value is not a function call",
+    '{"conversations": [{"from": "function_call", "value": "{\\"name\\": 1}"}]}': "is not a function call",
     '{"prompt": "x", "completion": "y", "label": false}': r"the line has 'label' \(false\)",
     '{"prompt": "x", "completion": "y", "label": 0}': r"the line has 'label' \(0\)",
     '{"prompt": "x", "chosen": "y", "rejected": "z"}': r"the line has 'chosen'",
@@ -369,7 +369,7 @@ WRONG = {
     '{"messages": [{"role": "assistant", "content": "x"}], "videos": ["a.mp4"]}': "'videos'",
     '{"messages": [{"role": "assistant", "content": "x", "train": false}]}': "no turn .* counts in the loss",
     '{"messages": [{"role": "assistant", "content": "x", "train": "no"}]}': r'messages\[0\] has train "no": write 1',
-    '{"messages": [{"role": "user", "content": "x", "train": true}]}': r"messages\[0\] has train true, and nothing",
+    '{"messages": [{"role": "user", "content": "x", "train": true}]}': r"messages\[0\] has train true, but only",
     '{"messages": [{"role": "assistant", "content": "x", "train": true, "weight": 0}]}': "train, which differ",
     '{"messages": [{"role": "assistant", "content": "x", "train_detail": [{}]}]}': r"messages\[0\] has 'train_detail'",
     '{"messages": [{"role": "assistant", "content": "x", "mask": 1}]}': r"messages\[0\] has 'mask' \(1\)",
@@ -398,7 +398,7 @@ def test_a_conversation_that_a_template_refuses_is_a_bad_line(tokenize: Tokenize
     template.write_text(GEMMA_LIKE)
     with open(chats, "a") as file:
         file.write(json.dumps({"messages": [*TALK[:2], *TALK[1:3]]}) + "\n")
-    with pytest.raises(UserError, match=r"chats.jsonl:4: the chat template does not take it: roles must alternate"):
+    with pytest.raises(UserError, match=r"chats.jsonl:4: the chat template rejects it: roles must alternate"):
         tokenize(chats, append_eod=False, chat=True, chat_template=str(template))
 
 
@@ -429,7 +429,7 @@ def test_a_job_makes_its_conversations(chats: Path, tmp_path: Path) -> None:
     assert read_index(loss_mask_prefix(tmp_path / "made")).tokens == manifest.tokens
     assert prepare(data, 1, lambda line: None) == []
     for template, trouble in {
-        "plain": "was made with the chat template chatml, and data.chat.template is plain: make it anew",
+        "plain": "was made with the chat template chatml, and data.chat.template is plain: make it again",
         "mine.jinja": "was made with the chat template chatml, and data.chat.template is mine.jinja",
         None: "",
     }.items():

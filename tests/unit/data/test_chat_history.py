@@ -250,7 +250,7 @@ def test_a_greeting_that_no_prompt_precedes(encode: Encode, theirs: Encode) -> N
 
 @pytest.mark.parametrize("talk", ["in the content", "as it is written"])
 def test_reasoning_that_no_turn_keeps_is_refused(encode: Encode, talk: str) -> None:
-    with pytest.raises(ValueError, match="leaves out part of what the assistant says in turn 1"):
+    with pytest.raises(ValueError, match="leaves out part of the assistant's turn 1"):
         encode(FORGETS, TALKS[talk])
     assert encode(FORGETS, TALKS["no reasoning"])[1]
 

@@ -93,7 +93,7 @@ WRONG = {
     "none": (talk("?", image="a.jpg"), "its text has 0 <image> for 1 images"),
     "mark beside parts": (
         talk([{"type": "image", "path": "a.jpg"}, {"type": "text", "text": "<image>"}]),
-        "its text has <image>, and its images are named in parts: text beside them cannot hold a literal <image>",
+        "its text has <image>, and its images are named in parts: text next to them cannot contain a literal <image>",
     ),
     "both in parts and beside": (
         talk([{"type": "image", "path": "a.jpg"}, PART], images=["b.png"]),
@@ -114,7 +114,7 @@ WRONG = {
     "web": (talk("<image>", image="HTTPS://x.org/a.jpg"), "image is a URL .* images are read from files"),
     "data": (
         talk([{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAUA"}}]),
-        r"messages\[0\].content\[0\].image_url.url is a URL \(data:image/png;base64,iVBORw0KGgoAAAANSU\), and",
+        r"messages\[0\].content\[0\].image_url.url is a URL \(data:image/png;base64,iVBORw0KGgoAAAANSU\), but",
     ),
     "no url": (talk([{"type": "image_url", "image_url": {}}]), "url is not the path of an image but null"),
     "two paths": (talk([{"type": "image", "path": "a", "url": "b"}]), r"content\[0\] has path and url: write one"),
@@ -132,7 +132,7 @@ WRONG = {
     "surrogate": (talk("<image>", image="\ud800.jpg"), "half of a surrogate pair"),
     "gone": (talk("<image>", image="gone.jpg"), r"image .*/gone\.jpg cannot be read: No such file or directory"),
     "null byte": (talk("<image>", image="a\0.jpg"), "cannot be read: embedded null byte"),
-    "no picture": (talk("<image>", image="chats.jsonl"), r"image .*/chats\.jsonl is none that is read"),
+    "no picture": (talk("<image>", image="chats.jsonl"), r"image .*/chats\.jsonl is not supported"),
 }
 
 
@@ -151,7 +151,7 @@ def test_a_bad_line_is_named(tokenize: Tokenize, album: Path, tmp_path: Path, ca
 
 def test_without_a_size_images_are_refused_and_text_is_as_ever(tokenize: Tokenize, tmp_path: Path) -> None:
     chats = written(tmp_path, talk("Hi"), SHAPES["llava"][0])
-    with pytest.raises(UserError, match=r"chats\.jsonl:2: it has images, .* --image-size, in a job with model\.vision"):
+    with pytest.raises(UserError, match=r"chats\.jsonl:2: it has images, .* --image-size \(in a job: model\.vision"):
         tokenize(chats, append_eod=False, chat=True)
     assert not images_prefix(tokenize(written(tmp_path, talk("Hi")), append_eod=False, chat=True)).exists()
 

@@ -258,7 +258,7 @@ def test_a_turn_marked_so_is_read_and_does_not_count(
 
 def test_marks_that_do_not_tell_whose_turn_they_mark(encode: Any) -> None:
     joined = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}<end>{% endgeneration %}"
-    with pytest.raises(ValueError, match="does not tell which turn"):
+    with pytest.raises(ValueError, match="does not show which turn"):
         encode({"messages": [USER, {**ANSWER, "weight": 0}, USER, ANSWER]}, joined)
     assert encode({"messages": [USER, ANSWER]}, joined)[1]
 
@@ -335,5 +335,5 @@ def test_any_text_has_the_mask_of_transformers(bpe: Path, pairs: list[tuple[str,
 def test_a_shape_that_nobody_knows_is_named_with_its_line(tokenize: Tokenize, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"instruction": "a", "output": "b"}\n\n{"theirs": "a", "mine": "b"}\n')
-    with pytest.raises(UserError, match=r"pairs\.jsonl:3: no conversation; keys: theirs, mine; known are .*Dolly"):
+    with pytest.raises(UserError, match=r"pairs\.jsonl:3: not a conversation; keys: theirs, mine; known: .*Dolly"):
         tokenize(path, append_eod=False, chat=True)

@@ -37,7 +37,7 @@ def test_from_text_to_shown_documents(
     assert main([*train, "300"]) == 0
     few = capfd.readouterr().out
     assert main([*train, "260", "--overwrite"]) == 0
-    assert " of the 300 asked for: each word of the text is one; more text gives more\n" in few
+    assert " of the 300 requested: each word of the text is a token already; more text gives more\n" in few
     assert capfd.readouterr().out == "wrote t.json: 260 tokens\n"
     arguments = ["--tokenizer-type", "huggingface", "--tokenizer-path", "t.json", "--append-eod", "--workers", "1"]
     assert main(["data", "tokenize", "x.jsonl", "--output-prefix", "out/x", *arguments]) == 0
@@ -71,12 +71,12 @@ def test_the_path_of_a_tokenizer_tells_its_type(
     [
         (
             ["--tokenizer-path", "corpus.json"],
-            "say it with --tokenizer-type: huggingface (tokenizer.json or its folder)",
+            "name it with --tokenizer-type: huggingface (tokenizer.json or its folder)",
         ),
-        (["--tokenizer-path", "."], "say it with --tokenizer-type: huggingface"),
+        (["--tokenizer-path", "."], "name it with --tokenizer-type: huggingface"),
         (["--tokenizer-type", "byte_level", "--tokenizer-path", "tokenizer.json"], "byte_level tokenizer has no files"),
         (["--tokenizer-merges", "merges.txt"], "--tokenizer-merges is for gpt2_bpe"),
-        (["--tokenizer-keep-case"], "--tokenizer-keep-case is for wordpiece, and the tokenizer is byte_level"),
+        (["--tokenizer-keep-case"], "--tokenizer-keep-case is for wordpiece, but the tokenizer is byte_level"),
         (
             ["--tokenizer-path", "words.lst"],
             "--tokenizer-path words.lst does not exist (looked for as {here}/words.lst)",
@@ -223,7 +223,7 @@ class TestTrainTokenizer:
         with pytest.raises(UserError, match="would be standard output"):
             train(output=Path("-"))
         (tmp_path / "empty.txt").write_text("")
-        with pytest.raises(UserError, match="the input holds no text"):
+        with pytest.raises(UserError, match="the input has no text"):
             train(inputs=(tmp_path / "empty.txt",), output=tmp_path / "none.json")
         assert not (tmp_path / "none.json").exists()
 
@@ -237,7 +237,7 @@ class TestInspect:
         assert "none: made by another tool" in result.stdout
         result = program("inspect", prefix, "--show", "1")
         assert (result.returncode, result.stderr.count("\n")) == (2, 1)
-        assert "say which tokenizer made it with --tokenizer-type" in result.stderr
+        assert "name its tokenizer with --tokenizer-type" in result.stderr
         result = program("inspect", prefix, "--show", "1", "--tokenizer-type", "byte_level")
         assert result.stdout.endswith("end 0\n")
 
@@ -256,7 +256,7 @@ class TestInspect:
             result = program("inspect", prefix, *options)
             assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
             assert result.stderr.startswith(f"error: {path} is torn: 300 sequences and 300 documents need ")
-            assert result.stderr.endswith(f"it has {len(whole) - 1}. Tokenize again or copy it anew\n")
+            assert result.stderr.endswith(f"it has {len(whole) - 1}. Tokenize again or copy it again\n")
 
     @pytest.mark.parametrize("show", [0, 1])
     def test_an_index_damaged_within_is_wrong_input(self, show: int, tokenize: Any, corpus: Path, program: Any) -> None:
@@ -270,7 +270,7 @@ class TestInspect:
         assert (result.returncode, result.stdout) == (2, "")
         assert result.stderr == (
             f"error: {path} is damaged: its document 298 begins with sequence 298, and the one after it with 7. "
-            "Tokenize again or copy it anew\n"
+            "Tokenize again or copy it again\n"
         )
 
     def test_damaged_manifest(self, tokenize: Any, corpus: Path, program: Any) -> None:

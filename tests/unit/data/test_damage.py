@@ -116,7 +116,7 @@ def test_a_reader_sees_what_was_written_or_there_is_a_message(prefix: Path, data
             assert all(begin <= end for begin, end in pairwise(marks))
         else:
             assert message.startswith(f"{path} is damaged: its ")
-            assert message.endswith(". Tokenize again or copy it anew")
+            assert message.endswith(". Tokenize again or copy it again")
             assert "\n" not in message
     finally:
         path.write_bytes(whole)
@@ -164,9 +164,9 @@ def test_sentences_that_change_their_document(made_here: Path) -> None:
     assert manifest is not None
     message = index_damage(made_here)
     assert message is not None
-    assert message.startswith(f"{path} is damaged or another's: its CRC-32 is ")
+    assert message.startswith(f"{path} is damaged or belongs to other data: its CRC-32 is ")
     assert f", and that of {manifest_path(made_here)} is {manifest.index_crc32:08x}. " in message
-    assert message.endswith("remove the manifest if another tool made the data since")
+    assert message.endswith("remove the manifest if another tool has since made the data")
     manifest_path(made_here).unlink()
     assert index_damage(made_here) is None
 

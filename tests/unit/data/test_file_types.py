@@ -138,7 +138,7 @@ def test_what_is_no_text_is_told_by_its_first_bytes(tokenize: Tokenize, tmp_path
     good.write_bytes(LINE)
     with pytest.raises(UserError, match=f"{name}: it is .*{what}") as caught:
         tokenize(path, name="out")
-    assert "Mend it" not in str(caught.value)
+    assert "Fix it" not in str(caught.value)
     manifest = read_manifest(tokenize(path, good, name="out", on_error="skip"))
     assert manifest is not None
     assert (manifest.documents, manifest.skipped_records) == (1, 1)

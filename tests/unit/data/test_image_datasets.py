@@ -197,7 +197,7 @@ def test_an_epoch_holds_every_conversation_that_is_not_crowded(build: Any, prefi
     assert source.conversations.images == images
     [note] = blend_report(job, BatchSchedule.of(job)).notes[:1]
     assert f"conversations with {images} images for training are" in note
-    assert "; 4 are left out, with more images than model.vision.images_per_sequence" in note
+    assert "; 4 are skipped, with more images than model.vision.images_per_sequence" in note
 
 
 def test_an_image_that_is_cut_off_keeps_its_first_patches(build: Any, tokenize: Tokenize, album: Path) -> None:
@@ -242,9 +242,9 @@ def test_other_images_or_another_number_of_them_are_indexed_anew(build: Any, pre
 
 def test_data_that_a_job_does_not_see(build: Any, prefix: Path) -> None:
     for vision, reason in {
-        None: "holds conversations with images, and the job's model sees none: write model.vision",
-        (8, 2): "has images of 8 pixels in patches of 4, and model.vision sees 8 pixels in patches of 2: write its",
-        (16, 4): "has images of 8 pixels in patches of 4, and model.vision sees 16 pixels in patches of 4",
+        None: "contains conversations with images, but the job's model takes none: write model.vision",
+        (8, 2): "has images of 8 pixels in patches of 4, but model.vision has 8 pixels in patches of 2: write its",
+        (16, 4): "has images of 8 pixels in patches of 4, but model.vision has 16 pixels in patches of 4",
     }.items():
         job = job_of(prefix, None if vision is None else {"image_size": vision[0], "patch_size": vision[1]})
         [source] = survey_job(job)
@@ -267,7 +267,7 @@ def test_images_that_were_not_copied_or_are_anothers(build: Any, prefix: Path, t
 
     for path in kept:
         path.unlink()
-        assert f"has 32 images, and {path} is not there: copy all files with it" in trouble()
+        assert f"has 32 images, and {path} is not there: copy all its files" in trouble()
         path.write_bytes(kept[path])
     bin_path(images).write_bytes(kept[bin_path(images)][:-1])
     assert "do not belong together" in trouble()
@@ -309,13 +309,15 @@ def test_lost_images_are_told_by_inspect(prefix: Path, program: Program) -> None
 def test_without_a_manifest_sizes_are_taken_on_trust(build: Any, prefix: Path) -> None:
     prefix.with_name("data.manifest.json").unlink()
     assert build(job_of(prefix), train=4).train.sequences > 0
-    with pytest.raises(DataError, match=r"images of another size, and model\.vision sees 10 pixels"):
+    with pytest.raises(DataError, match=r"images of another size, but model\.vision has 10 pixels"):
         build(job_of(prefix, {"image_size": 10, "patch_size": 5}), train=4)
     for path in (idx_path(images_prefix(prefix)), bin_path(images_prefix(prefix))):
         kept = path.read_bytes()
         path.unlink()
         for job in (job_of(prefix), job_of(prefix, None)):
-            reason = f"{prefix} has images in one file of two: {path} is not there. Copy it beside the other, or remove"
+            reason = (
+                f"{prefix} has images in one file of two: {path} is not there. Copy it next to the other, or remove"
+            )
             assert reason in str(survey_job(job)[0].trouble)
             with pytest.raises(DataError, match="has images in one file of two"):
                 build(job, train=4)

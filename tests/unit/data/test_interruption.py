@@ -136,7 +136,7 @@ class TestInterruption:
         with open(commits, "ab") as file:
             file.write(b'{"keys": [{"tok')
         assert run("tokenize", request_, as_json=False) == 0
-        assert "going on from the last finished shard" in capfd.readouterr().err
+        assert "continuing from the last finished shard" in capfd.readouterr().err
         assert files_of(tmp_path / "data") == whole
         assert not (tmp_path / "data.partial").exists()
 

@@ -49,10 +49,10 @@ def test_any_array_is_its_elements(array: list[Any], indent: int | None, ascii_o
 @pytest.mark.parametrize(
     ("content", "line", "reason"),
     [
-        (b'[{"a": 1}\n{"a": 2}]', 2, "{ where , or ] is wanted"),
+        (b'[{"a": 1}\n{"a": 2}]', 2, "{ where , or ] is expected"),
         (b'[{"a": 1},\n{"a" 2}]', 2, "not valid JSON"),
-        (b'[{"a": 1},\n{"a": "x', 2, "not valid JSON in what begins here: Unterminated string"),
-        (b'[{"a": 1}', 1, "its end where , or ] is wanted"),
+        (b'[{"a": 1},\n{"a": "x', 2, "not valid JSON in the value that begins here: Unterminated string"),
+        (b'[{"a": 1}', 1, "its end where , or ] is expected"),
         (b'[{"a": 1}]\n\n{"a": 1}', 3, "a JSON array ends before this"),
         (b'[{"a": 1},\n{"a": "\xff"}]', 1, "not UTF-8"),
         (b'[{"a": 1},\n' + b"[" * 9999, 2, "nested too deeply"),
@@ -102,7 +102,7 @@ def test_a_bad_element_is_named_with_its_line(tokenize: Tokenize, tmp_path: Path
     prefix = tokenize(path, on_error="skip")
     assert json.loads(prefix.with_name("data.skipped.jsonl").read_text())["line"] == 4
     path.write_text('[{"text": "a"},\n {"text": "b"')
-    with pytest.raises(UserError, match=r"a\.json:2: not valid JSON in what begins here"):
+    with pytest.raises(UserError, match=r"a\.json:2: not valid JSON in the value that begins here"):
         tokenize(path, name="torn")
 
 
@@ -110,5 +110,5 @@ def test_an_element_that_is_too_long(tokenize: Tokenize, tmp_path: Path, monkeyp
     set_limits(monkeypatch, longest_record=1 << 16)
     path = tmp_path / "a.json"
     path.write_text('[{"text": "a"},\n {"text": "' + "b" * 2_000_000 + '"}]')
-    with pytest.raises(UserError, match=r"a\.json:2: what begins here has more than"):
+    with pytest.raises(UserError, match=r"a\.json:2: the value that begins here has more than"):
         tokenize(path)

@@ -50,11 +50,11 @@ def linked(tmp_path: Path) -> Path:
 
 
 LEFT_OUT = {
-    "a": "leads to {root}/b, which is read already",
-    "b/deep/back": "leads back to {root}, which is read already",
-    "c/more/round": "leads back to {root}/c, which is read already",
-    "d": "which is not there",
-    "itself": "which is not there",
+    "a": "leads to {root}/b, which has already been read",
+    "b/deep/back": "leads back to {root}, which has already been read",
+    "c/more/round": "leads back to {root}/c, which has already been read",
+    "d": "which does not exist",
+    "itself": "which does not exist",
     "pipe.txt": "neither a file nor a folder",
 }
 

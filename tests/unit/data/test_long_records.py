@@ -127,7 +127,9 @@ def test_a_table_that_memory_does_not_hold(tmp_path: Path, monkeypatch: pytest.M
         raise pyarrow.ArrowMemoryError("malloc of size 1 failed")
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", second_fails)
-    with pytest.raises(JobError, match=r"a\.parquet:257: what begins here needs more memory than there is"):
+    with pytest.raises(
+        JobError, match=r"a\.parquet:257: the record that begins here needs more memory than is available"
+    ):
         tokenize(path)
 
 
@@ -161,7 +163,7 @@ def build() -> Callable[[str], str]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_without_memory_says_where(workers: int) -> None:
-    with pytest.raises(JobError, match=r"begins at FILE:c needs more memory than there is"):
+    with pytest.raises(JobError, match=r"begins at FILE:c needs more memory than is available"):
         list(ordered_map(build, "abcde"[: 3 + workers - 1], workers, lambda item: f"FILE:{item}"))
 
 

@@ -245,7 +245,7 @@ def test_what_is_no_data_set_of_conversations_is_refused(
     plain = chat_job(tokenize(corpus, name="plain"))
     [source] = survey(plain.data)
     assert source.trouble is not None
-    assert "has no mask of what the assistant says" in source.trouble
+    assert "has no mask of the assistant's turns" in source.trouble
     with pytest.raises(DataError, match="data tokenize --chat"):
         build(plain, train=4)
     [source] = survey(chat_job(chats).data.model_copy(update={"chat": None}))
@@ -259,7 +259,7 @@ def test_a_part_in_which_nothing_fits_is_refused(build: Any, tokenize: Tokenize,
     job = chat_job(tokenize(path, append_eod=False, chat=True, name="long"))
     report = blend_report(job, BatchSchedule.of(job))
     assert len(report.stops) == 2
-    with pytest.raises(DataError, match=r"all 4 are longer than model\.seq_length .* nothing that counts comes before"):
+    with pytest.raises(DataError, match=r"all 4 are longer than model\.seq_length .* nothing that counts is before"):
         build(job, train=4)
     dropped = chat_job(Path(job.data.blend[0].path), long_conversations="drop")  # type: ignore[index]
     with pytest.raises(DataError, match=r"all 4 are longer than model\.seq_length .* long_conversations is drop"):

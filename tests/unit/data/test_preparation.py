@@ -109,12 +109,12 @@ def test_what_is_missing_and_cannot_be_made_is_told_at_once_and_nothing_is_made(
         test=[{"path": "data/half", "text": "raw/books.jsonl"}],
     )
     assert troubles(data) == [
-        "data.blend[1]: no indexed data set at data/a, nor the text that it is made from: raw/gone.jsonl, raw/lost",
+        "data.blend[1]: no indexed data set at data/a, nor the text to make it from: raw/gone.jsonl, raw/lost",
         f"data.validation[0]: no indexed data set at data/v: data/v.idx does not exist in {project}, from where "
         "relative paths lead. `orchestrator data tokenize` makes one from text, or say what it is made from "
         "(text: FILE)",
-        "data.test[0]: data/half.bin is there without data/half.idx: copy its index beside it, or remove it to have "
-        "both made from text",
+        "data.test[0]: data/half.bin exists without data/half.idx: copy its index next to it, or remove it to make "
+        "both from text",
     ]
     with pytest.raises(UserError) as caught:
         made(data)
@@ -245,7 +245,7 @@ def test_goes_on_from_the_last_finished_shard(project: Path, capfd: pytest.Captu
         tokenize(request, Killing(partial_path(Path("data/books"))))
     assert survey(data)[0].is_to_be_made
     assert made(data) == ["data/books"]
-    assert "going on from the last finished shard" in capfd.readouterr().err
+    assert "continuing from the last finished shard" in capfd.readouterr().err
     interrupted = files_of(Path("data/books"))
     tokenize(replace(request, output_prefix=Path("data/whole")), Display())
     assert interrupted == files_of(Path("data/whole"))
@@ -289,7 +289,7 @@ def test_as_a_command(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     [dataset] = json.loads(capfd.readouterr().out)["datasets"]
     assert (dataset["prefix"], dataset["documents"]) == ("data/books", 9)
     assert main(["data", "prepare", "job.yaml"]) == 0
-    assert capfd.readouterr().out == "nothing to make: all data sets are there\n"
+    assert capfd.readouterr().out == "nothing to make: all data sets exist\n"
     assert main(["data", "prepare", "job.yaml", "--set", "data.prepare=maybe"]) == 2
     assert "data.prepare: expects auto or never, not 'maybe'" in capfd.readouterr().err
 
@@ -326,5 +326,5 @@ def test_where_a_source_is_named_twice_the_one_with_text_says_how_it_is_made() -
     [source] = survey(spec(blend=["data/books"], validation=[{"path": "data//books", "text": "raw/more"}]))
     assert (source.place, source.entry.text) == ("data.blend[0]", ["raw/more"])
     assert source.is_to_be_made
-    assert source.note == "data//books is not there yet; it is made first, from raw/more"
+    assert source.note == "data//books does not exist yet; it is made first, from raw/more"
     assert isinstance(source, Source)

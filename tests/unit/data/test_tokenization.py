@@ -263,7 +263,7 @@ class TestWrongInput:
     @pytest.mark.parametrize("content", [b"", b"\n\n", b'{"text": ""}\n'])
     def test_nothing_to_tokenize(self, tokenize: Any, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "x.jsonl").write_bytes(content)
-        with pytest.raises(UserError, match=r"the input holds no text for 'text': . empty documents, 0 skipped"):
+        with pytest.raises(UserError, match=r"the input has no text for 'text': . empty documents, 0 skipped"):
             tokenize(tmp_path / "x.jsonl")
         assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
 

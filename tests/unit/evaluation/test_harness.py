@@ -165,5 +165,5 @@ def test_what_the_network_raises_stays_what_it_is(folder: Path) -> None:
 def test_a_name_that_nobody_knows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that the harness brings are left out here: to look through them takes five seconds."""
     monkeypatch.setattr(module, "TaskManager", partial(module.TaskManager, include_defaults=False))
-    with pytest.raises(UserError, match="--lm-eval toy_absent: there is no such task here, and no such YAML file"):
+    with pytest.raises(UserError, match="--lm-eval toy_absent: there is no such task, and no such YAML file"):
         harness("toy_absent", folder)

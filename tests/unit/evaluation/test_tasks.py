@@ -83,7 +83,7 @@ def test_windows_fit_the_positions_with_a_first_token(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b" \n ", "is empty"),
-        (b"a", "has 1 tokens: two are needed"),
+        (b"a", "has 1 tokens: at least two are needed"),
         (b"PK\x03\x04\xff", "it is a zip archive"),
         (b"\x1f\x8b\x08", "it is compressed"),
         (b"ab\xff", "is not text in UTF-8: invalid start byte at byte 2"),
@@ -139,7 +139,7 @@ def test_the_last_word_has_one_space_before_it_where_a_tokenizer_begins_with_one
         ('["a b"]', "2: there is no text under 'text'"),
         ('{"txt": "a b"}', "2: there is no text under 'text'"),
         ('{"text": " "}', "2: there is no text under 'text'"),
-        ('{"text": "word"}', "2: there is nothing before the last word"),
+        ('{"text": "word"}', "2: nothing precedes the last word"),
         (
             '{"text": "much longer than it may be"}',
             "2: the passage has 25 tokens, but the model has learned 16 positions",

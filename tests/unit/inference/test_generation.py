@@ -152,7 +152,7 @@ def test_a_model_that_sees_nothing_is_given_no_image(orchestrator: CommandLine, 
     (orchestrator.folder / "cat.png").touch()
     finished = orchestrator("generate", run.path, "--prompt", "<image>", "--image", "cat.png", "--json")
     assert finished.code == 2
-    said = "the prompt has 1 image, and the model sees none: it has no model.vision"
+    said = "the prompt has 1 image, but the model takes none: it has no model.vision"
     assert json.loads(finished.out)["message"] == said
     finished = orchestrator("generate", run.path, "--prompt", "<image>", "--max-new-tokens", "1", "--json")
     assert finished.code == 0, finished.err

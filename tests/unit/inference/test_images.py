@@ -49,20 +49,20 @@ def test_patches_take_the_place_of_images() -> None:
 @pytest.mark.parametrize(
     ("tokens", "images", "vision", "message"),
     [
-        ([5], [PICTURE], None, "it has 1 image, and the model sees none: it has no model.vision"),
+        ([5], [PICTURE], None, "it has 1 image, but the model takes none: it has no model.vision"),
         ([5], [PICTURE], EYES, "it has 0 x <image> and 1 image: "),
         ([IMAGE, IMAGE], [PICTURE], EYES, "it has 2 x <image> and 1 image: "),
         ([IMAGE], [], EYES, "it has 1 x <image> and 0 images: "),
-        ([IMAGE], [PICTURE.astype(float)], EYES, r"an array of float64, \[3, 8, 8\], is no image: give uint8"),
+        ([IMAGE], [PICTURE.astype(float)], EYES, r"an array of float64, \[3, 8, 8\], is not an image: give uint8"),
         (
             [IMAGE],
             [torch.zeros(3, 8, 8)],
             EYES,
-            r"a torch\.Tensor is no image here: give a file, what is in one, or uint8",
+            r"a torch\.Tensor is not an image: give a file, its content, or uint8",
         ),
-        ([IMAGE], [PICTURE[:, 1:]], EYES, r"an array of uint8, \[3, 7, 8\], is no image: give uint8, \[3, 8, 8\]"),
+        ([IMAGE], [PICTURE[:, 1:]], EYES, r"an array of uint8, \[3, 7, 8\], is not an image: give uint8, \[3, 8, 8\]"),
         ([IMAGE], ["none.png"], EYES, "image none.png cannot be read: No such file"),
-        ([IMAGE], [b"no image"], EYES, "the image is none that is read: JPEG, PNG"),
+        ([IMAGE], [b"no image"], EYES, "the image is not supported; supported are JPEG, PNG"),
     ],
 )
 def test_what_is_wrong_is_told(tokens: list[int], images: list[Any], vision: VisionSpec | None, message: str) -> None:

@@ -57,10 +57,10 @@ def test_token_ids_are_whole_numbers(tmp_path: Path) -> None:
     assert [request.tokens for request in model.requests([np.array([5, 7]), (8,)])] == [[5, 7], [8]]
     wrong: list[Any] = [[1.5], [True], ["5"], [None], [[5]], 5, None, [b"5"]]
     for prompt in wrong:
-        with pytest.raises(UserError, match="prompt 0 is no list of token ids"):
+        with pytest.raises(UserError, match="prompt 0 is not a list of token ids"):
             model.requests([prompt])
     for prompt in ([-1], [256], [10**400]):
-        with pytest.raises(UserError, match="ids that the vocabulary of 256 tokens has not"):
+        with pytest.raises(UserError, match="ids outside the vocabulary of 256 tokens"):
             model.requests([prompt])
 
 
@@ -84,7 +84,7 @@ def test_a_text_has_a_greatest_length_and_a_batch_a_least(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"1 prompt tokens \+ 2147483647 new ones = 2147483648, but at most 4194304"):
         model.requests([[5]], {"max_new_tokens": 2**31 - 1})
     for size in (0, -1):
-        with pytest.raises(UserError, match="one prompt at least"):
+        with pytest.raises(UserError, match="it must be at least 1"):
             model.generate([[5]], batch_size=size)
 
 

@@ -79,6 +79,6 @@ def test_every_damaged_image_is_told_before_the_first_line_is_written(file: Path
     with pytest.raises(UserError) as said:
         program.continue_prompts(model, asked(file))
     first, second = str(said.value).split("\n")
-    assert first.startswith(f"{file}:1: image {file.parent / '10.png'} is none that is read")
+    assert first.startswith(f"{file}:1: image {file.parent / '10.png'} is not supported")
     assert second.startswith(f"{file}:3: image {file.parent / '20.png'} cannot be read")
     assert model.shown == []

@@ -177,7 +177,10 @@ def test_files_and_lines_are_as_the_prompt(orchestrator: CommandLine, run: RunDi
         (("--prompt", "a<image>", "--image", "none.png"), "image none.png does not exist"),
         (("--file", "prompts.jsonl", "--image", "small.png"), 'in a file each line has its own: "images"'),
         (("--file", "prompts.jsonl"), "prompts.jsonl:1: the prompt has 1 x <image> and 0 images"),
-        (("--prompt", "a<image>", "--image", "prompts.jsonl"), "prompts.jsonl is none that is read: JPEG, PNG"),
+        (
+            ("--prompt", "a<image>", "--image", "prompts.jsonl"),
+            "prompts.jsonl is not supported; supported are JPEG, PNG",
+        ),
         (
             ("--prompt", "<image>" * 4, *("--image", "small.png") * 4),
             "the prompt has 64 tokens (of which images take 64), but the model has learned 64 positions",
@@ -243,10 +246,10 @@ def test_a_server_reads_images_in_conversations(
         assert status == 200, answer
         assert answer["usage"]["prompt_tokens"] == len(prompt) - len("<image><|endoftext|>") + 1 + 16 + 1
         for content, message in [
-            ([image("https://example.org/cat.png")], "part 0: nothing is fetched; send the image itself"),
+            ([image("https://example.org/cat.png")], "part 0: URLs are not fetched; send the image itself"),
             ([image("data:image/png;base64,?")], "part 0: its image is not base64"),
-            ([image(as_url(huge))], "8000 x 5001 are more than the 40000000 pixels that an image may have"),
-            ([image("data:image/png;base64,aGk=")], "the image is none that is read: JPEG, PNG"),
+            ([image(as_url(huge))], "8000 x 5001 exceed the limit of 40000000 pixels per image"),
+            ([image("data:image/png;base64,aGk=")], "the image is not supported; supported are JPEG, PNG"),
             ([image(sent)] * 5, "5 images take 80 tokens; a prompt has at most 64"),
             ([{"type": "input_audio"}], "part 0: expects"),
         ]:

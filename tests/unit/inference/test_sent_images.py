@@ -99,7 +99,7 @@ def test_who_has_images_decoded_waits_like_others(decoder: Decoder) -> None:
         server = served(max_waiting=3)
         calls = [asyncio.create_task(call(server, sent, choices=choices)) for sent, choices in ((b"1", 2), (b"bad", 1))]
         await until(decoder, 2)
-        with pytest.raises(RequestError, match="3 texts wait already; try again later") as caught:
+        with pytest.raises(RequestError, match="3 texts are already waiting; try again later") as caught:
             await call(server, b"2")
         assert caught.value.status == 429
         decoder.goes_on.set()

@@ -144,12 +144,12 @@ def test_a_conversation_that_its_template_makes_too_much_of_is_refused(server: S
             "or start the server with --max-length 61",
         ),
         ({"prompt": "x", "max_tokens": 10**12}, 400, "max_new_tokens: must be at most 2^31 - 1, not 1000000000000"),
-        ({"prompt": [[5, 300]]}, 400, "ids that the vocabulary of 300 tokens has not"),
+        ({"prompt": [[5, 300]]}, 400, "ids outside the vocabulary of 300 tokens"),
         ({"prompt": []}, 400, "prompt: the list is empty"),
         ({"prompt": "\ud800"}, 400, "holds half of a surrogate pair"),
         ({"prompt": "x", "\ud800": 1}, 400, "holds half of a surrogate pair"),
         ({"prompt": ["x", "y", "z"], "n": 2}, 400, "6 texts or beams"),
-        ({"prompt": "x", "n": 5}, 400, "5 texts or beams are asked for at once; at most 4 are made"),
+        ({"prompt": "x", "n": 5}, 400, "5 texts or beams are requested at once; at most 4 are allowed"),
         ({"prompt": "x", "num_beams": 5, "temperature": 0}, 400, "5 texts or beams"),
         ({"prompt": "x", "model": "gpt-5"}, 404, "there is no model gpt-5; this is writer"),
         (
@@ -182,8 +182,8 @@ def test_a_form_of_a_web_page_is_refused(server: Server) -> None:
             "there is no GET /docs here: GET /health, GET /v1/models, POST /v1/completions, POST /v1/chat",
         ),
         ("/v1/embeddings", {"input": "x"}, 404, "there is no POST /v1/embeddings here"),
-        ("/v1/completions", None, 405, "GET /v1/completions is not answered, but POST is"),
-        ("/v1/models", {}, 405, "POST /v1/models is not answered, but GET is"),
+        ("/v1/completions", None, 405, "GET /v1/completions is not supported, but POST is"),
+        ("/v1/models", {}, 405, "POST /v1/models is not supported, but GET is"),
     ],
 )
 def test_another_path_and_another_method_are_refused_in_the_same_words(

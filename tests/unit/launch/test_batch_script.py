@@ -280,7 +280,7 @@ def test_time_limits_are_slurms(seconds: int) -> None:
 
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\tb", "\x1b[2J"])
 def test_an_option_of_two_lines_is_refused(value: str) -> None:
-    with pytest.raises(UserError, match="cannot be asked of SLURM"):
+    with pytest.raises(UserError, match="cannot be passed to SLURM"):
         directive(f"--comment={value}")
 
 

@@ -138,7 +138,7 @@ def test_failed_run_says_why_and_running_it_again_continues(
     assert code == 1
     assert err == (
         f"error: run tiny/{run.run_id} ended at iteration 11 of 20: the training program failed: "
-        f"ValueError: the fake has a bug\n      the whole story: orchestrator logs {run.run_id}\n"
+        f"ValueError: the fake has a bug\n      all details: orchestrator logs {run.run_id}\n"
     )
     monkeypatch.delenv("FAKE_END")
     code, out, _ = orchestrator("run", job_file)
@@ -222,8 +222,8 @@ def test_a_folder_that_is_no_run_is_told_what_it_lacks(orchestrator: Orchestrato
     for command in (["status", folder], ["logs", folder], ["cancel", folder], ["checkpoint", "list", folder]):
         code, out, err = orchestrator(*command)
         assert (code, out) == (2, "")
-        assert err.startswith(f"error: {folder} is a folder, but no run: it has no resolved.json.\n      ")
-        assert "Say where they are with --runs-dir" in err
+        assert err.startswith(f"error: {folder} is a folder, but not a run: it has no resolved.json.\n      ")
+        assert "Name their folder with --runs-dir" in err
 
 
 def test_machine_that_refuses_is_one_line(
@@ -254,7 +254,7 @@ def test_one_damaged_run_does_not_block_the_job(
     for command in ("render", "run"):
         code, _, err = orchestrator(command, job_file)
         assert code == 0
-        assert err.startswith(f"warning: run tiny/{damaged.run_id} is passed over: {damaged.resolved()}")
+        assert err.startswith(f"warning: run tiny/{damaged.run_id} is skipped: {damaged.resolved()}")
         assert len(err.splitlines()) == 1
 
 

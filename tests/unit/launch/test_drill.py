@@ -122,7 +122,7 @@ def test_drill_of_a_job_that_fails_by_itself(
     monkeypatch.setenv("FAKE_END", "nan@2")
     job = shortened(make_job(), 10, 5, runs_dir)
     with pytest.raises(
-        JobError, match="the undisturbed training ended otherwise: the training diverged: the loss was NaN"
+        JobError, match="the undisturbed training ended differently: the training diverged: the loss was NaN"
     ):
         drill(job, kill_at=5, folder=runs_dir, tell=lambda line: None, module=fake_runtime)
 

@@ -296,8 +296,8 @@ def test_the_command_prints_the_manifest(orchestrator: Orchestrator, job_file: P
         (("--as", "kubernetes"), "no image was given"),
         (IMAGE, "no volume was given"),
         ((*IMAGE, "--claim", "work"), "--claim work: a claim is written"),
-        (("--image", "train:1"), "--image would change nothing without --as kubernetes"),
-        (("--as", "megatron-lm", "--claim", "a:/a", "--secret", "s"), "--claim and --secret would change nothing"),
+        (("--image", "train:1"), "--image would have no effect without --as kubernetes"),
+        (("--as", "megatron-lm", "--claim", "a:/a", "--secret", "s"), "--claim and --secret would have no effect"),
     ],
 )
 def test_the_command_refuses(

@@ -96,8 +96,8 @@ sys.exit(main(sys.argv[1:]))
     ("moment", "said"),
     [
         ("runs, 'code_state'", ""),
-        ("run, 'start'", "stopped before it started; run tiny/{} is gone again\n"),
-        ("run_start, 'launch_with_restarts'", "stopped before it started; run tiny/{} is gone again\n"),
+        ("run, 'start'", "stopped before it started; run tiny/{} was removed again\n"),
+        ("run_start, 'launch_with_restarts'", "stopped before it started; run tiny/{} was removed again\n"),
     ],
 )
 def test_a_signal_before_the_launch_leaves_nothing(
@@ -146,7 +146,7 @@ def test_a_spec_whose_run_has_lost_it(
     write_commit(run.checkpoint(20), iteration=20, consumed_samples=40, files={})
     code, out, err = orchestrator(*command, job_file)
     assert (code, out) == (2, "")
-    assert "or start another run, at iteration 0, with --new" in err
+    assert "or start another run at iteration 0 with --new" in err
     assert list(run.path.parent.iterdir()) == [run.path]
 
 

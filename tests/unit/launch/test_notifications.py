@@ -202,7 +202,7 @@ def test_a_command_and_a_webhook_that_hang_harm_no_run(
     until(lambda: notified(run))
     assert time.monotonic() - ended < 30
     [event] = notified(run)
-    problem = "the webhook does not answer in time"
+    problem = "the webhook did not answer in time"
     assert event["told"] == []
     assert event["failed"] == {"command": f"{sys.executable} took longer than 2 s and was ended", "webhook": problem}
     assert f"completed: webhook: {problem}" in (run.logs / "notifications.log").read_text()
@@ -232,8 +232,8 @@ def told_of(run: RunDir) -> None:
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (404, "the webhook answers with status 404"),
-        (301, "the webhook answers with status 301"),
+        (404, "the webhook responded with status 404"),
+        (301, "the webhook responded with status 301"),
         (None, "the webhook cannot be reached: Connection refused"),
     ],
     ids=["refuses", "redirects", "nobody-there"],
@@ -329,12 +329,13 @@ def test_it_is_told_by_hand(
     assert hook.received[0]["text"].startswith(f"tiny/{run.run_id} started")
     code, out, _ = orchestrator("notify", run.run_id, "--json")
     assert code == 1
-    assert json.loads(out)["failed"]["webhook"] == "the webhook answers with status 500"
+    assert json.loads(out)["failed"]["webhook"] == "the webhook responded with status 500"
     mute = make_run(make_job(name="mute"))
     code, _, err = orchestrator("notify", mute.run_id)
     assert (code, err) == (
         2,
-        f"error: run mute/{mute.run_id} tells nobody: its spec has neither notifications.command nor .webhook\n",
+        f"error: run mute/{mute.run_id} has no notifications: its spec has neither notifications.command nor "
+        f".webhook\n",
     )
 
 

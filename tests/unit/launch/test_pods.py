@@ -136,7 +136,7 @@ def test_all_pods_end_as_the_first_says(pods: Pods, make_job: MakeJob, monkeypat
     assert [pod.wait(120) for pod in both] == [1, 1]
     assert [event["cause"] for event in events(pods.run, "exited")] == ["nan"]
     assert events(pods.run, "requeued") == []
-    assert "after nan a run stays where it is (launch.on_failure)" in pods.said()
+    assert "after nan a run is not restarted (launch.on_failure)" in pods.said()
 
 
 def test_a_killed_rank_asks_for_another_start_as_often_as_the_job_allows(
@@ -150,7 +150,7 @@ def test_a_killed_rank_asks_for_another_start_as_often_as_the_job_allows(
         os.kill(ranks_of(pods.started[-1][1])[1], signal.SIGKILL)
         codes.append(pod.wait(120))
     assert codes == [START_AGAIN, 1]
-    assert "it was started again 1 times (launch.max_requeues)" in pods.said()
+    assert "it was restarted 1 times (launch.max_requeues)" in pods.said()
     gate.open()
     assert pods.start(job, uid="uid-2").wait(120) == 0  # another JobSet begins to count anew
     assert losses(pods.run) == expected_losses(20)

@@ -58,7 +58,7 @@ def test_a_fault_of_the_job_stops_unless_the_spec_says_otherwise(cause: str) -> 
 def test_a_spec_can_make_a_fault_of_the_machine_stop() -> None:
     launch = LaunchSpec.model_validate({"on_failure": {"node_fail": "stop"}})
     decision = decide(launch, end("node_fail"), [SUBMITTED, exited("node_fail")])
-    assert (decision.requeue, decision.reason) == (False, "after node_fail a run stays where it is (launch.on_failure)")
+    assert (decision.requeue, decision.reason) == (False, "after node_fail a run is not restarted (launch.on_failure)")
 
 
 def test_the_delay_doubles_with_failures_without_progress_and_starts_anew_after_a_checkpoint() -> None:
@@ -91,7 +91,7 @@ def test_requeues_are_counted_from_the_last_submission() -> None:
     decision = decide(launch, end("time_limit"), events)
     assert (decision.requeue, decision.reason) == (
         False,
-        "it was started again 2 times (launch.max_requeues)",
+        "it was restarted 2 times (launch.max_requeues)",
     )
     assert decide(launch, end("time_limit"), [*events, SUBMITTED, exited("time_limit")]).requeue
 

@@ -307,7 +307,7 @@ def test_no_run_is_left_where_its_data_cannot_be_made(
         (project / "raw" / "a.txt").write_bytes(b"")
         code, out, err = orchestrator("run", job, *arguments)
         assert code == 2
-        assert "the input holds no text for 'text'" in (json.loads(out)["message"] if arguments else err)
+        assert "the input has no text for 'text'" in (json.loads(out)["message"] if arguments else err)
     assert all_runs(runs_dir) == [good]
     (project / "raw" / "a.txt").write_text("text\n")
     assert orchestrator("run", job)[0] == 0
@@ -327,7 +327,7 @@ def test_validate_and_plan_say_what_will_be_made(orchestrator: Orchestrator, pro
     job = write_job(project, make_job, validation=[{"path": "data/v", "text": "raw"}, {"path": "data/gone"}])
     _, out, _ = orchestrator("validate", job)
     assert "  data         1 of 3 sources are not on this machine; 2 sources will be made from text first\n" in out
-    assert "note: data/v is not there yet; it is made first, from raw\n" in out
+    assert "note: data/v does not exist yet; it is made first, from raw\n" in out
     assert re.search(r"warning .*no indexed data set at data/gone", out)
     _, out, _ = orchestrator("plan", job)
     assert re.search(r"data/a +100.0% .*to be made", out)

@@ -75,7 +75,7 @@ def test_while_it_waits_it_is_running_and_a_stop_ends_that(
     until(lambda: events(run, "requeued"))
     status = status_of(run)
     assert (status.state, status.cause) == ("running", None)
-    assert status.reason == "it starts again after this: a process was killed"
+    assert status.reason == "it restarts after this: a process was killed"
     with pytest.raises(RunIsHeld, match=f"pid {launcher.pid}"):
         check_startable(run, job, from_scratch=False)
     code, out, _ = orchestrator("cancel", "tiny")
@@ -170,8 +170,8 @@ def test_the_command_says_that_it_starts_again(
     monkeypatch.setenv("FAKE_END", "raise@3")
     job = make_job(launch={"requeue_delay": 1, "max_requeues": 1, "on_failure": {"bug": "requeue"}})
     (tmp_path / "job.yaml").write_text(job.model_dump_json(exclude_unset=True))
-    again = "it starts again in 1s, from iteration 0 (launch.on_failure)"
-    gave_up = "it is not started again: it was started again 1 times (launch.max_requeues)"
+    again = "it restarts in 1s, from iteration 0 (launch.on_failure)"
+    gave_up = "it is not restarted: it was restarted 1 times (launch.max_requeues)"
     code, out, _ = orchestrator("run", tmp_path / "job.yaml")
     assert (code, out.count(again), out.count(gave_up)) == (1, 1, 1)
     code, out, err = orchestrator("run", tmp_path / "job.yaml", "--json", "--new")

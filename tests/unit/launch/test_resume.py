@@ -85,7 +85,7 @@ def test_resume_with_changes_shows_them_by_class(
 
     code, out, err = orchestrator("resume", "tiny", "--set", "model.num_layers=4")
     assert code == 2
-    assert "forbidden: this run cannot go on with it\n  model.num_layers: 2 -> 4" in out
+    assert "forbidden: this run cannot continue with it\n  model.num_layers: 2 -> 4" in out
     assert "this run cannot be continued with that spec" in err
     again = f"orchestrator run {run.resolved()} --set model.num_layers=4 --new --runs-dir {runs_dir}"
     assert err.endswith(f"\n      To train it as another run, from the start: {again}\n")
@@ -232,7 +232,7 @@ def test_start_that_would_lose_everything_is_refused_before_its_ranks_start(
     before = lines_of(run)
     code, _, err = orchestrator(*words, run.path if words[0] == "resume" else job_file)
     assert code == 2
-    assert "has no checkpoint to go on from; nothing was started or changed.\n      To begin again" in err
+    assert "has no checkpoint to continue from; nothing was started or changed.\n      To begin again" in err
     assert lines_of(run) == before
 
 

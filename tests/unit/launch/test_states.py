@@ -94,7 +94,7 @@ def test_exited(run: RunDir, cause: str, state: str) -> None:
 
 def test_each_end_in_a_sentence(run: RunDir) -> None:
     launched(run, DEAD)
-    assert status_of(run).describe().startswith("lost: the launcher and its processes vanished")
+    assert status_of(run).describe().startswith("lost: the launcher and its processes disappeared")
     exited(run, "cancelled")
     assert status_of(run).describe() == "cancelled"
     launched(run, DEAD, "b")

@@ -73,5 +73,5 @@ def test_files_of_another_person(mine: RunDir, runs_dir: Path, monkeypatch: pyte
     assert find_run("tiny", runs_dir) == mine
     statuses, troubles = readable_statuses(all_runs(runs_dir))
     assert ([status.run for status in statuses], list(troubles)) == ([mine], [theirs])
-    with pytest.raises(UserError, match="Permission denied; let its owner allow you to read it"):
+    with pytest.raises(UserError, match="Permission denied; ask its owner for permission to read it"):
         find_run(theirs.run_id, runs_dir)

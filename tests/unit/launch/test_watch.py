@@ -62,10 +62,10 @@ def test_plain_lines(run: RunDir) -> None:
     assert out.getvalue().splitlines() == [
         "started 2 processes at iteration 0",
         "saved a checkpoint at iteration 10 (34 MB in 1.23 s)",
-        "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s in all  1.25 TFLOP/s per GPU  0:03:00 left",
+        "iteration 10/100  loss 3.1416  grad norm 1.5  12.3k tokens/s total  1.25 TFLOP/s per GPU  0:03:00 left",
         "iteration 10/100  validation loss 3.2500  perplexity 25.79",
         "iteration 10/100  validation loss 0.5000  accuracy 0.7500",
-        "iteration 11/100  loss 3.0000  grad norm 1.5  12.3k tokens/s in all  1.25 TFLOP/s per GPU  0:02:58 left",
+        "iteration 11/100  loss 3.0000  grad norm 1.5  12.3k tokens/s total  1.25 TFLOP/s per GPU  0:02:58 left",
     ]
 
 
@@ -199,7 +199,7 @@ def test_terminal_shows_progress_and_what_happened(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "last"), [(80, "validation 3.2000"), (100, "grad norm 1.23"), (130, "2.5k tokens/s in all"), (160, "GPU")]
+    ("width", "last"), [(80, "validation 3.2000"), (100, "grad norm 1.23"), (130, "2.5k tokens/s total"), (160, "GPU")]
 )
 def test_what_does_not_fit_a_terminal_is_left_out(run: RunDir, width: int, last: str) -> None:
     out = io.StringIO()

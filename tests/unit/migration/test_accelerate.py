@@ -122,7 +122,7 @@ def test_values_that_are_none(key: str, value: str, path: str) -> None:
 
 
 def test_other_files_are_refused() -> None:
-    with pytest.raises(UserError, match="no configuration of Accelerate"):
+    with pytest.raises(UserError, match="not a configuration of Accelerate"):
         migrate_accelerate("num_processes: 4\n", "x.yaml")
     with pytest.raises(SpecError):
         migrate_accelerate("a: [", "x.yaml")

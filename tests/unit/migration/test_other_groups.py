@@ -58,7 +58,7 @@ def test_what_others_call_by_another_name(flags: str, path: str, value: Any) -> 
     migration = of_flags(flags)
     assert migration.values.get(path) == value
     assert not [each for each in migration.accounts if each.outcome in ("not_supported", "not_known")]
-    assert not told(migration, "not a flag that is known")
+    assert not told(migration, "not a known flag")
 
 
 def test_a_length_in_tokens_goes_over_one_in_samples() -> None:
@@ -189,7 +189,7 @@ def test_how_many_gpus_is_said_to_be_assumed_or_unknown() -> None:
     )
     assert "SLURM_NNODES is taken from the script's default: 1 (--set-var SLURM_NNODES=VALUE)" in taken.notes
     for started in (f"deepspeed pretrain_gpt.py {FLAGS}", f"srun python pretrain_gpt.py {FLAGS}"):
-        assert any("nothing says how many GPUs" in note for note in of_script(started).notes), started
+        assert any("the number of GPUs is not given" in note for note in of_script(started).notes), started
     assert not any("nothing says" in note for note in taken.notes)
 
 

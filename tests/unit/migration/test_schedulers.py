@@ -35,8 +35,8 @@ def test_what_sbatch_does_not_read_is_listed(lines: str, nodes: int | None, unre
     listed = [account for account in migration.of("no_counterpart") if account.flag.startswith("#SBATCH")]
     assert [account.flag for account in listed] == ([unread] if unread else [])
     if unread:
-        assert f"refuses the script at {unread.split()[1]}, which is no option" in str(listed[0].reason)
-        assert "take it out, and migrate again" in job_text(migration)
+        assert f"refuses the script at {unread.split()[1]}, which is not an option" in str(listed[0].reason)
+        assert "remove it, and migrate again" in job_text(migration)
 
 
 TORQUE = "#PBS -l nodes=4:ppn=64:gpus=8,walltime=10:00:00\n#PBS -q big -N first-run\n#PBS -A physics -j oe"
@@ -61,7 +61,7 @@ def test_machines_gpus_and_time_of_pbs_are_read(head: str) -> None:
         assert told[f"{CHUNKS}: mem=500gb"].reason == "write launch.memory_per_node"
         assert "cluster profile" in str(told[f"{CHUNKS}: gpu_model=a100"].reason)
         assert told["-l place=scatter"].outcome == told["-V"].outcome == "no_effect"
-        assert f"each chunk of #PBS {CHUNKS} is taken as a machine of its own" in migration.notes
+        assert f"each chunk of #PBS {CHUNKS} is assumed to be a separate machine" in migration.notes
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_pbs_sets_is_known_from_the_head_of_the_script() -> None:
         ("-l filesystems=home", "no_counterpart", "cluster profile"),
         ("stray", "no_counterpart", "cluster profile"),
         *((word, "no_counterpart", "cluster profile") for word in ("nodes", "select", "walltime", "N")),
-        ("-r y", "no_effect", "comes back by itself"),
+        ("-r y", "no_effect", "restarts automatically"),
         ("-o 'my log'", "no_effect", "run directory"),
     ],
 )

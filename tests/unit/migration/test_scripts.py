@@ -250,7 +250,7 @@ def test_fine_tuning_on_a_task(script_text: Text) -> None:
 
 def test_other_tasks_are_no_trainings(script_text: Text) -> None:
     for other in ("QQP", "LAMBADA", "$TASK"):
-        with pytest.raises(UserError, match="starts no training"):
+        with pytest.raises(UserError, match="starts no recognisable training"):
             migrate_script(script_text("race.sh").replace("--task RACE", f"--task {other}"), "x.sh")
     no_files = migrate_script(f"torchrun pretrain_gpt.py --train-data x --epochs 3 {FLAGS}", "x.sh")
     assert {each.flag for each in no_files.of("no_effect")} >= {"--train-data x", "--epochs 3"}
@@ -329,7 +329,7 @@ def test_gpus_without_a_type_are_what_slurm_sets() -> None:
 
 
 def test_an_evaluation_is_no_training() -> None:
-    with pytest.raises(UserError, match="starts no training"):
+    with pytest.raises(UserError, match="starts no recognisable training"):
         migrate_script(f"torchrun tasks/eval_harness/evaluate.py {FLAGS}", "x.sh")
 
 
@@ -404,12 +404,12 @@ def test_arguments_are_counted() -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("", "starts no training"),
-        ("echo hello", "starts no training"),
-        ("bash train.sh", "starts no training"),
-        ("OPTIONS='--verbose --num 3'", "starts no training"),
-        (f"python tools/run_text_generation_server.py {FLAGS}", "starts no training"),
-        (f"python tasks/main.py --task LAMBADA {FLAGS}", "starts no training"),
+        ("", "starts no recognisable training"),
+        ("echo hello", "starts no recognisable training"),
+        ("bash train.sh", "starts no recognisable training"),
+        ("OPTIONS='--verbose --num 3'", "starts no recognisable training"),
+        (f"python tools/run_text_generation_server.py {FLAGS}", "starts no recognisable training"),
+        (f"python tasks/main.py --task LAMBADA {FLAGS}", "starts no recognisable training"),
         ("torchrun pretrain_gpt.py 'oops", "x.sh:1: a quote that is not closed"),
         ("a\nb\nif true; then", "x.sh:3"),
     ],

@@ -158,7 +158,7 @@ def test_flags_alone_with_a_pattern_are_a_hybrids() -> None:
 def test_patterns_that_say_more_than_layers() -> None:
     migrated = of("pretrain_mamba.py", "--hybrid-layer-pattern M-M*|M-M*")
     assert migrated.migration.values["model.hybrid_override_pattern"] == "M-M*M-M*"
-    assert [note for note in migrated.migration.notes if "dealt out evenly" in note]
+    assert [note for note in migrated.migration.notes if "distributed evenly" in note]
     migrated = of("pretrain_mamba.py", "--hybrid-layer-pattern M-M*/MM")
     assert migrated.outcome("--hybrid-layer-pattern") == "not_supported"
     assert "model.hybrid_override_pattern" in migrated.migration.missing

@@ -94,5 +94,7 @@ def test_where_keeping_fewer_does_not_suffice_it_is_not_offered(disk: Disk) -> N
     assert disk.said({}, 0.9)[1] == f"write to a disk with {size} free, with launch.runs_dir"
     for room in (0.9, 1.9):
         hint = disk.said(saving, room)[1]
-        assert hint.startswith("keeping fewer does not suffice, as one is written before the one before it goes: write")
+        assert hint.startswith(
+            "keeping fewer does not suffice, because a new one is written before the old one is removed: write"
+        )
         assert "--set" not in hint

@@ -49,7 +49,7 @@ def test_sizes_that_do_not_divide_are_refused_beside_those_that_do(
 def test_where_no_size_fits_the_training_s_own_does() -> None:
     job = four_layer_job("job", model=_HYBRID)
     stored = job.model_copy(update={"model": job.model.model_copy(update={"mamba_num_groups": 3})})
-    with pytest.raises(UserError, match=r"8 heads: 8 / 3 = 2.667; no size fits; name none, and it is split as it was"):
+    with pytest.raises(UserError, match=r"8 heads: 8 / 3 = 2.667; no size fits; leave it out to use the layout of the"):
         at_layout(stored, 2, 1)
     assert at_layout(stored, 1, 1) is stored
 

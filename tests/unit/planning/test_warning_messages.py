@@ -19,7 +19,7 @@ LONG = {"model": {**LARGE, "num_layers": 4}, "schedule": {"train_iters": 100_000
 MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     (
         "train_step_missing",
-        "there is no module json.decoder.steps, looked for from here",
+        "module json.decoder.steps was not found from here",
         {"runtime": {"train_step": "json.decoder.steps:Loss"}},
     ),
     (
@@ -30,7 +30,7 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     ("transformer_engine_missing", "it is not installed here", {"runtime": {"cpu_offloading_num_layers": 2}}),
     (
         "python_missing",
-        "python-of-mine is no program that can be run from here",
+        "python-of-mine is not a program that this machine can run",
         {"launch": {"python": "python-of-mine"}},
     ),
     (
@@ -40,18 +40,18 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "notification",
-        "/nowhere/tell is no program that can be run from here",
+        "/nowhere/tell is not a program that this machine can run",
         {"notifications": {"command": ["/nowhere/tell"]}},
     ),
     ("notification", "HOOKK is not set here", {"notifications": {"webhook": "${env:HOOKK}"}}),
-    ("notification", "is written out", {"notifications": {"webhook": "https://chat.example/T0K3N"}}),
+    ("notification", "is written in the spec", {"notifications": {"webhook": "https://chat.example/T0K3N"}}),
     (
         "variable_unset",
         "NOWHERE is not set here: without it where the job runs, nothing is sent",
         {"tracking": {"uri": "https://${env:NOWHERE}"}},
     ),
     ("tracker_missing", "wandb is not installed here", {"tracking": {"wandb": {}}}),
-    ("dtype", "V100 does not compute in bf16", {"launch": {"gpu": "V100"}}),
+    ("dtype", "V100 does not support bf16", {"launch": {"gpu": "V100"}}),
     ("gpu_memory", "memory does not fit: a rank takes", {"model": LARGE, "launch": {"gpu": None}}),
     ("gpu_assumed", "nothing says which GPUs this will run on: H100 is assumed", {"launch": {"gpu": None}}),
     ("work_at_risk", "a crash loses up to", LONG),
@@ -104,5 +104,5 @@ def test_what_is_said_of_a_folder_that_is_somebody_elses(
         return message
 
     let_nothing_be_written(monkeypatch)
-    assert message(tmp_path).endswith("it is not yours to write to")
-    assert message(tmp_path / "not" / "yet").endswith(f"it is not there, nor can {tmp_path} be written to")
+    assert message(tmp_path).endswith("it is not writable")
+    assert message(tmp_path / "not" / "yet").endswith(f"it does not exist, and {tmp_path} is not writable")

@@ -1,4 +1,4 @@
-"""What differs between runs, which of them is the best, and what they are called beside each other."""
+"""Differences between runs, which of them is the best, and what they are called beside each other."""
 
 from __future__ import annotations
 

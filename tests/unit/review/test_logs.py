@@ -185,7 +185,7 @@ def test_an_expression_that_is_none_is_refused_and_one_that_never_ends_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = log_of(tmp_path / "a.log", b"a" * 60 + b"\n")
-    with pytest.raises(UserError, match="no regular expression"):
+    with pytest.raises(UserError, match="not a regular expression"):
         search([log], SearchPattern("(", is_regex=True))
     set_limits(monkeypatch, to_end_a_search=-5.0)
     found = search([log], SearchPattern("(a+)+$b", is_regex=True))

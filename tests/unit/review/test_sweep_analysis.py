@@ -44,7 +44,7 @@ def test_nothing_is_claimed_of_cells_that_differ_by_what_one_of_them_varies_by_i
     rates = GRID["optimizer.lr"]
     points = grid(lambda cell: 1000.0 + 100 * rates.index(cell["optimizer.lr"]))
     noisy, quiet = ([replace(point, spread=spread) for point in points] for spread in (90.0, 9.0))
-    assert importance(noisy).problem == "the cells differ by no more than the steps of one cell do among themselves"
+    assert importance(noisy).problem == "the cells differ no more than the steps within one cell"
     assert shares(importance(quiet))["optimizer.lr"] == pytest.approx(1)
 
 

@@ -43,6 +43,6 @@ def test_who_was_stopped_or_cancelled_has_not_failed() -> None:
     *marks, torn = marks_of(log_of(*events))
     assert torn.kind == "failure"
     assert [(mark.kind, mark.iteration, mark.text) for mark in marks] == [
-        ("stop", 2, "stop asked for by SIGTERM"),
+        ("stop", 2, "stop requested by SIGTERM"),
         ("stop", 2, "at once"),
     ]

@@ -93,13 +93,13 @@ def test_a_class_that_changes_the_loss_has_the_rest_from_its_base() -> None:
 
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
-    "no-package": ("your_package.steps:Doubled", {}, "there is no module your_package. It was looked for in"),
+    "no-package": ("your_package.steps:Doubled", {}, "there is no module your_package. Searched:"),
     "no-module": ("my_package.step:Doubled", {}, "there is no module my_package.step."),
     "no-class": ("my_package.steps:Doubledd", {}, "has no class Doubledd; did you mean Doubled?"),
     "no-class-near": ("my_package.broken2:X", {}, "there is no module my_package.broken2"),
     "not-a-class": ("my_package.steps:doubled", {}, "doubled is of type Doubled, not a class"),
-    "missing-argument": ("my_package.steps:Doubled", {}, "(none) are not those of its constructor, Doubled(factor"),
-    "other-argument": ("my_package.steps:Doubled", {"factr": 1}, "(factr) are not those of its constructor"),
+    "missing-argument": ("my_package.steps:Doubled", {}, "(none) do not match its constructor, Doubled(factor"),
+    "other-argument": ("my_package.steps:Doubled", {"factr": 1}, "(factr) do not match its constructor"),
     "constructor": ("my_package.steps:Refusing", {}, "its constructor failed: RuntimeError: no such table ("),
     "import": ("my_package.broken:X", {}, "cannot be imported: ZeroDivisionError: division by zero ("),
     "place-of-an-import": ("my_package.broken:X", {}, "broken.py:3)"),

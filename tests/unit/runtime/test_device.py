@@ -37,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(("seen", "rank"), [(0, 0), (7, 7)])
 def test_a_gpu_that_slurm_gave_and_torch_does_not_see(machine: Any, choice: Any, seen: int, rank: int) -> None:
     machine(seen, "8", rank)
-    with pytest.raises(GpuMissingError, match=f"gave this job 8 GPUs on .*, and torch sees {seen}: ") as refused:
+    with pytest.raises(GpuMissingError, match=f"gave this job 8 GPUs on .*, but torch sees {seen}: ") as refused:
         select_device(choice)
     assert outcome_of(refused.value).cause == "gpu_error"
 
@@ -85,7 +85,8 @@ def test_a_driver_that_extends_nothing_is_asked_for_blocks(
     grow_in_place(GPU)
     assert told == ["expandable_segments:True", "expandable_segments:False"]
     assert capsys.readouterr().out == (
-        "GPU memory is taken in blocks of fixed sizes: this driver extends none (CUDA driver error: unknown error)\n"
+        "GPU memory is allocated in blocks of fixed size: this driver cannot extend them (CUDA driver error: unknown "
+        "error)\n"
     )
     told.clear()
     refuse(monkeypatch, "torch.empty", torch.OutOfMemoryError("CUDA out of memory"))

@@ -226,8 +226,8 @@ OBSTACLES = {
     "a CPU": "it was measured on Hopper GPUs, and this is cpu",
     "an older GPU": "it was measured on Hopper GPUs, and this is NVIDIA H200",
     "broken": "flash-attn-4 4.0.0b36 cannot be imported: no cutlass",
-    "another": "flash-attn-4 4.0.0b36 has other functions than 4.0.0b36 has",
-    "without": "flash-attn-4 4.0.0b36 has other functions than 4.0.0b36 has",
+    "another": "flash-attn-4 4.0.0b36 has other functions than 4.0.0b36",
+    "without": "flash-attn-4 4.0.0b36 has other functions than 4.0.0b36",
     "no compiler": "flash-attn-4 4.0.0b36 fails here: ValueError: no such instruction",
     "no way back": "flash-attn-4 4.0.0b36 fails here: ValueError: no such instruction",
 }
@@ -262,7 +262,7 @@ def test_a_machine_that_has_no_way(
     assert not choose(demanding("auto"), device)
     told = f"attention is the layers' own, not FlashAttention 4: {OBSTACLES[why]} (rank 0)\n"
     assert capsys.readouterr().out == told
-    with pytest.raises(UserError, match=rf"attention_backend is flash, and cannot be had here: {OBSTACLES[why]}"):
+    with pytest.raises(UserError, match=rf"attention_backend is flash, which is not available here: {OBSTACLES[why]}"):
         choose(demanding("flash"), device)
     assert not choose(demanding("auto"), device, is_first=False)
     assert not capsys.readouterr().out

@@ -74,7 +74,7 @@ class WithAnother:
     [
         (SMALL, H200, None, True, ""),
         (LARGE, H200, WAITS, False, ""),
-        (LARGE, H200, None, False, "H200 does not wait for the host (rank 0)"),
+        (LARGE, H200, None, False, "H200 would not wait for the host (rank 0)"),
         (SMALL, H200, WAITS, False, f"{WAITS} (rank 1)"),
         (SMALL, A100, WAITS, False, ""),
         (SMALL, A100, None, False, "they were measured on Hopper GPUs, and this is A100"),
@@ -138,7 +138,7 @@ def test_what_now_stands_in_the_way_is_said_of_replicas_that_were_captured(capsy
     control: Any = WithAnother(ALIKE)
     job = job_of("gpt-7.1b", dp=2, micro=4, batch=16)
     assert choose_graphs(job, H200, 131_072, "transformer_engine", RANK_0, control, AS_PLANNED, True) is None
-    assert "too little of the memory" in capsys.readouterr().out
+    assert "too little memory on" in capsys.readouterr().out
 
 
 def test_replicas_that_began_without_what_is_planned_say_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ def test_a_calibrated_profile_that_cannot_be_read_is_told_of(
 
 def test_where_there_is_no_gpu_a_demand_is_refused() -> None:
     control: Any = WithAnother(None)
-    with pytest.raises(UserError, match=r"runtime\.cuda_graphs is true, and this process computes on the CPU"):
+    with pytest.raises(UserError, match=r"runtime\.cuda_graphs is true, but this process computes on the CPU"):
         choose_graphs(
             tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", RANK_0, control, QUICK, None
         )

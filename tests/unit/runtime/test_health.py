@@ -283,7 +283,7 @@ def test_many_faults_are_one_line() -> None:
     names = [f"n{number}" for number in range(50)]
     faults = node_faults(names, [0], {}, Limits())
     line = Verdict(names, faults).line
-    assert "n0 came, but never said how it is; n1 never came; " in line
+    assert "n0 joined, but never reported its health; n1 never came; " in line
     assert line.endswith("; and 42 more")
 
 

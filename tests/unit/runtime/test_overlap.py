@@ -161,8 +161,8 @@ def test_who_switches_it_off_has_none(engine: Engine) -> None:
 
 OBSTACLES = {
     "closed": "GPU 1 cannot open the memory of GPU 0",
-    "another machine": "do not see each other's GPUs on one machine",
-    "no such GPU": "do not see each other's GPUs on one machine",
+    "another machine": "cannot access each other's GPUs on one machine",
+    "no such GPU": "cannot access each other's GPUs on one machine",
     "old": "this version of Transformer Engine",
     "refused": "its buffers could not be opened: invalid device context",
     "unable": "its buffers could not be opened: Launch app with UB_SKIPMC=1",
@@ -208,7 +208,9 @@ def test_a_rank_that_alone_is_refused_its_buffers_ends_the_run_before_torch_does
     engine.fails = RuntimeError("userbuffers-host.cpp:640 in function register: CUDA Error: out of memory")
     engine.others_are_back = False
     with (
-        pytest.raises(JobError, match=r"CUDA Error: out of memory\. Not on all ranks, .*tp_comm_overlap=false"),
+        pytest.raises(
+            JobError, match=r"CUDA Error: out of memory\. This is not so on all ranks, .*tp_comm_overlap=false"
+        ),
         ExitStack() as closing,
     ):
         begin(engine, job(overlaps=overlaps), closing)

@@ -50,7 +50,7 @@ def test_a_machine_that_cannot_be_measured(
     measuring = SystemMetrics()
     measuring.on_start(session)
     measuring.on_end(session)
-    assert capfd.readouterr() == ("system metrics end here: RuntimeError: couldn't find /proc/net/dev\n", "")
+    assert capfd.readouterr() == ("system metrics stop here: RuntimeError: couldn't find /proc/net/dev\n", "")
 
 
 class _Broken(Callback):

@@ -69,9 +69,9 @@ def test_lines_have_images_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_prompts(path, {}, sees=True)
     assert str(caught.value).splitlines() == [
-        f"{path}:1: the prompt has 1 x <image> and 0 images: each image that is given stands at one <image>; "
+        f"{path}:1: the prompt has 1 x <image> and 0 images: each image takes the place of one <image>; "
         'give the others by "images": ["cat.jpg"] in its line, or leave <image> out',
-        f"{path}:2: the prompt has 0 x <image> and 1 image: each image that is given stands at one <image>",
+        f"{path}:2: the prompt has 0 x <image> and 1 image: each image takes the place of one <image>",
         f"{path}:3: image {tmp_path / 'dog.png'} does not exist",
         f'{path}:4: "images" is not a list of the names of files, nor "image" the name of one',
         f'{path}:5: it has both "image" and "images": write one of them',
@@ -81,7 +81,7 @@ def test_lines_have_images_of_their_own(tmp_path: Path) -> None:
     path.write_text('{"prompt": "<image>"}\n')
     assert read_prompts(path, {})[0].prompt == "<image>", "text like any other to a model that sees none"
     path.write_text('{"prompt": "<image>", "images": ["cat.png"]}\n')
-    with pytest.raises(UserError, match="the prompt has 1 image, and the model sees none: "):
+    with pytest.raises(UserError, match="the prompt has 1 image, but the model takes none: "):
         read_prompts(path, {})
 
 

@@ -118,7 +118,7 @@ def test_cells_that_left_stay_in_sight(orchestrator: Run, finished: SweepDir, lo
     code, out, err = orchestrator("sweep", "results", "tiny")
     assert [line.split()[0] for line in out.splitlines()[1:-1]] == ["1", "2", "3", "4"], "the best first, left or not"
     assert out.count("completed (left)") == 2
-    assert out.splitlines()[-1].startswith("what matters cannot be said: it takes 4 cells")
+    assert out.splitlines()[-1].startswith("the influence of parameters cannot be computed: it takes 4 cells")
     code, out, err = orchestrator("sweep", "results", "tiny", "--csv")
     assert [row["left"] for row in csv.DictReader(io.StringIO(out))] == ["True", "True", "False", "False"]
     code, out, err = orchestrator("sweep", "list")
@@ -204,4 +204,4 @@ def test_a_sweep_that_cannot_be_read_is_told_of_to_nobody_and_fails_no_cell(
     (tmp_path / "file").write_text("in the way")
     for path in (tmp_path / "gone", tmp_path / "file" / "below"):
         tell_of_sweep(SweepDir(path), wait=True)
-        assert capsys.readouterr().err.startswith("nobody is told of the sweep: ")
+        assert capsys.readouterr().err.startswith("no notification is sent for the sweep: ")

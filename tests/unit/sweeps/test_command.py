@@ -47,7 +47,7 @@ def test_a_dry_run_shows_cells_scripts_and_what_the_cluster_cannot_give(
     assert out.count("What the task of the first cell, tp=1,lr=1e-3,device=cuda, runs:") == 1
     assert out.count("-m orchestrator.batch ") == 1, "one cell's script stands for all"
     assert "sweep tiny: 4 cells" in out
-    assert "nothing says which GPUs these cells will run on, so none is left out for its memory" in out
+    assert "the GPUs of these cells are not known, so none is left out for its memory" in out
     on_l4 = orchestrator("sweep", "run", sweep, "--dry-run", "--set", "launch.gpu=L4")[1]
     assert "nothing says which GPUs" not in on_l4
     assert "tp=4,lr=1e-3,device=cuda and 1 more: " in out
@@ -89,7 +89,7 @@ def test_a_gpu_that_the_cluster_profile_names_wrong_is_told_there_beside_what_el
     orchestrator: Run, write: Callable[[str], Path], folder: Path
 ) -> None:
     (folder / "clusters" / "alps.yaml").write_text(f"{PROFILE}gpu: H20O\n")
-    place = f"clusters/alps.yaml:{len(PROFILE.splitlines()) + 1}:1: gpu: there is no GPU 'H20O': did you mean H200"
+    place = f"clusters/alps.yaml:{len(PROFILE.splitlines()) + 1}:1: gpu: unknown GPU 'H20O': did you mean H200"
     asked = ("--set", "launch.cluster=alps", "--set", "launch.time=2d")
     for cells, *others in (
         ("lr: [1, 2]", "launch.time=2d: launch.time: "),
@@ -173,7 +173,7 @@ def test_two_commands_do_not_start_cells_at_once(sweep: SweepDir, orchestrator: 
         fcntl.flock(file, fcntl.LOCK_EX)
         code, out, err = orchestrator("sweep", "retry", "tiny")
     assert (code, out) == (2, "")
-    assert err == "error: sweep tiny: another command is starting its cells at this moment\n"
+    assert err == "error: sweep tiny: another command is starting its cells right now\n"
 
 
 def test_a_sweep_is_found_by_name_or_place(sweep: SweepDir, orchestrator: Run) -> None:

@@ -101,15 +101,15 @@ def test_a_server_that_asks_who_comes(
     said = (run.logs / "mlflow.log").read_text().splitlines()
     refused = [line for line in said if "not sent: " in line and "bytes" not in line]
     [line] = refused
-    assert "MLflow at ${env:MLFLOW_SERVER}: it does not know who asks: MLFLOW_TRACKING_USERNAME and " in line
+    assert "MLflow at ${env:MLFLOW_SERVER}: it rejected the credentials: MLFLOW_TRACKING_USERNAME and " in line
     assert main(["status", str(run.path)]) == 0
     left = f"{run.metrics_file.stat().st_size:,} bytes of metrics to MLflow: {run.logs / 'mlflow.log'} says why"
     assert left in capsys.readouterr().out
 
     # Nobody, a wrong token and someone without permission are told so; then password and token do.
     add_user(guarded_server, "reader")
-    assert "it does not know who asks" in message_of(run, {})
-    assert "it does not know who asks" in message_of(run, {"MLFLOW_TRACKING_TOKEN": WRONG})
+    assert "it rejected the credentials" in message_of(run, {})
+    assert "it rejected the credentials" in message_of(run, {"MLFLOW_TRACKING_TOKEN": WRONG})
     assert message_of(run, {**USER, "MLFLOW_TRACKING_PASSWORD": PASSWORD}) == ""
     stored = only_run(guarded_server.database)
     assert (stored.status, len(stored.metrics["train/loss"])) == ("FINISHED", 6)

@@ -253,4 +253,4 @@ def test_a_run_directory_that_cannot_be_read_at_the_end_keeps_no_follower_alive(
         timeout=120,
     )
     assert ended.returncode == 1, ended.stderr
-    assert "what the launcher says of the end is not known: [Errno 5]" in follower_log(run)
+    assert "the launcher's record of the end is missing: [Errno 5]" in follower_log(run)

@@ -45,7 +45,7 @@ def test_what_to_send_must_be_said(tmp_path: Path) -> None:
     neither, both = sync(runs_dir=tmp_path), sync("x", "--all", runs_dir=tmp_path)
     assert neither.returncode == both.returncode == 2
     assert neither.stderr == both.stderr
-    assert neither.stderr.startswith("error: say which runs: either their names, or --all")
+    assert neither.stderr.startswith("error: name runs, or add --all")
     assert sync("nothing", runs_dir=tmp_path).returncode == 2
     empty = sync("--all", runs_dir=tmp_path)
     assert (empty.returncode, empty.stdout) == (0, f"no runs in {tmp_path}\n")

@@ -18,7 +18,7 @@ def test_gpus_fill_machines(gpus: int, expected: tuple[int, int]) -> None:
 
 
 def test_gpus_that_fill_no_machine_are_refused_with_those_that_do() -> None:
-    with pytest.raises(UserError, match="at most 8, or a multiple of that: 8 or 16"):
+    with pytest.raises(UserError, match="at most 8 or a multiple of it: 8 or 16"):
         spread(12, 8)
 
 

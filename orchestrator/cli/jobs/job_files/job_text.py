@@ -29,14 +29,14 @@ OPTIONS = {
 """Options that are shown commented out, with a value as YAML for each."""
 
 YOUR_DATA = (
-    "To train on text of your own, remove random_tokens, and model.vocab_size if the preset has none, and fill in:",
-    "blend: [{path: data/mine, text: my-text/}]  # made from that text first; without `text` it is there already",
-    "tokenizer: {path: data/tokenizer.json}  # what `orchestrator data train-tokenizer` writes, or a model's own",
+    "To train on your own text, remove random_tokens (and model.vocab_size if the preset has none), and fill in:",
+    "blend: [{path: data/mine, text: my-text/}]  # made from this text first; without `text` it must already exist",
+    "tokenizer: {path: data/tokenizer.json}  # written by `orchestrator data train-tokenizer`, or a model's own",
 )
 """Comments of the data section of a job that trains on random tokens."""
 
 
-CONVERSATIONS = "chat: {packing: false}  # conversations with images, one to a sequence"
+CONVERSATIONS = "chat: {packing: false}  # conversations with images, one per sequence"
 """Of a model that sees, beside these."""
 
 

@@ -117,8 +117,9 @@ def _source(name: str) -> dict[str, Any]:
             path.open("rb").close()
         else:
             raise ValueError(
-                f"{name} is not here: it is no prefix of a data set ({name}.idx, {name}.bin), no file and no folder of "
-                f"text; data on another machine is named with --yes --set data.blend={name}"
+                f"{name} does not exist here: it is neither the prefix of a data set ({name}.idx, {name}.bin) nor a "
+                f"file or "
+                f"folder of text; name data on another machine with --yes --set data.blend={name}"
             )
     except UserError as error:
         raise ValueError(str(error)) from error
@@ -149,10 +150,10 @@ def tokenizer_path(text: str) -> str | None:
     if text in ("bytes", ""):
         return None
     if not Path(text).exists():
-        raise ValueError(f"{text} is not here: name the file of a tokenizer, the folder of a tokenizer.json, or bytes")
+        raise ValueError(f"{text} does not exist here: name a tokenizer file, the folder of a tokenizer.json, or bytes")
     kind = type_of_path(text)
     if kind is None:
-        raise ValueError(f"{text} is no tokenizer that is told by its name: {TYPES_BY_PATH}")
+        raise ValueError(f"{text} is not recognised as a tokenizer by its name: {TYPES_BY_PATH}")
     try:
         vocabulary_size(TokenizerSpec.model_validate({"type": kind, "path": text, "merges": _merges(text)}))
     except ValidationError as error:
@@ -276,9 +277,7 @@ _WHICH_PRESET = "\n".join(
 QUESTIONS = (
     Question("name", "Name of the job", lambda v: "my-job", str),
     Question("model.preset", _WHICH_PRESET, lambda v: TINY, lambda text: one_of(*preset_names())(text)),
-    Question(
-        "runtime.device", "On what does it train (auto, cuda, cpu)", lambda v: "auto", one_of("auto", "cuda", "cpu")
-    ),
+    Question("runtime.device", "Device to train on (auto, cuda, cpu)", lambda v: "auto", one_of("auto", "cuda", "cpu")),
     Question("launch.nodes", "How many machines", lambda v: 1, whole_number),
     Question("launch.gpus_per_node", "How many GPUs on each (on the CPU: processes)", _default_gpus, whole_number),
     Question("parallelism.tensor_model_parallel_size", "Tensor parallelism (TP)", lambda v: 1, whole_number),
@@ -314,7 +313,7 @@ QUESTIONS = (
     Question("data.blend", _WHICH_DATA, lambda v: "none", sources),
     Question(
         "data.tokenizer.path",
-        "Its tokenizer: tokenizer.json or the folder of it, another tokenizer's file, or bytes",
+        "Its tokenizer: tokenizer.json or its folder, another tokenizer's file, or bytes",
         _default_tokenizer,
         tokenizer_path,
         lambda v: v["data.blend"] is not None,

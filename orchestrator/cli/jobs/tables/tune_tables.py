@@ -61,7 +61,7 @@ class Report:
         elif own is None:
             lines.append(f"The job's own layout: {self._why_not_own()}.")
         else:
-            lines.append("It is the layout that the job has.")
+            lines.append("It is the job's own layout.")
         return lines
 
     def tried(self) -> str:
@@ -91,7 +91,7 @@ class Report:
                 typer.echo(f"  {lost.count:>6,}  {reason:<34}{example}".rstrip())
         tight = capacity(self.best.candidate.memory, self.choice.device) == "tight"
         if tight and not self.best.is_measured:
-            typer.echo("note: the best needs nearly all of the GPU's memory; --measure tells whether it fits")
+            typer.echo("note: the best layout needs nearly all of the GPU's memory; --measure shows whether it fits")
         if self.enough is not None:
             typer.echo(f"note: on {self.enough} GPUs a layout fits with room to spare: --gpus {self.enough}")
         if self.found.tight is not None:
@@ -106,7 +106,7 @@ class Report:
         assert total is not None, "nothing is tight where nothing limits"
         return (
             f"note: {layout_words(candidate.layout)} would take {amount(candidate.step_seconds, 4)} s, {saved:.0%} "
-            f"less, with {memory_size(candidate.device_bytes)} of {memory_size(total)}: --measure tells whether it fits"
+            f"less, with {memory_size(candidate.device_bytes)} of {memory_size(total)}: --measure shows whether it fits"
         )
 
     def _show_slow_host(self, top: int) -> None:
@@ -118,7 +118,7 @@ class Report:
         fastest = known.index(min(known))
         instead = f", and of layout {fastest + 1} {amount(known[fastest], 4)} s" if fastest else ""
         typer.echo(
-            "note: where the host is half as fast as planned, as many are, a step of the best takes "
+            "note: on a host half as fast as planned, which is common, a step of the best layout takes "
             f"{amount(known[0], 4)} s{instead}; orchestrator calibrate measures yours, and --measure tries layouts"
         )
 
@@ -157,7 +157,7 @@ class Report:
         shown = list(self.ranking[:top])
         shown += [each for each in self.ranking[top:] if each.candidate is self.found.own or each.trial is not None]
         count = len(self.found.fitting)
-        tables = [(f"The fastest of {count:,} layouts that fit" if count > 1 else "The one layout that fits", shown)]
+        tables = [(f"The fastest of {count:,} layouts that fit" if count > 1 else "The only layout that fits", shown)]
         if len(self.front) > 1:
             tables.append(("Speed against memory: no layout beats these in both", _thinned(self.front)))
         return tables
@@ -250,7 +250,7 @@ class Report:
         needed = memory_size(own.device_bytes)
         if capacity(own.memory, self.choice.device) == "tight":
             return (
-                f"{layout_words(own.layout)}: needs nearly all of the memory, {needed}; --measure tells whether it fits"
+                f"{layout_words(own.layout)}: needs nearly all of the memory, {needed}; --measure shows whether it fits"
             )
         return f"{layout_words(own.layout)}: does not fit, needs {needed}"
 

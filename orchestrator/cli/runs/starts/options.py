@@ -13,7 +13,7 @@ New = Annotated[bool, typer.Option("--new", help="Start another run, even if one
 AllowChanges = Annotated[
     bool,
     typer.Option(
-        "--allow-changes", help="Continue the run of this name with changes that alter the course of its training."
+        "--allow-changes", help="Continue the run of this name, even if the changes alter the course of its training."
     ),
 ]
 

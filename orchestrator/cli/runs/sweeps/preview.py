@@ -54,13 +54,13 @@ def show_dry_run(
     typer.echo(describe_cells(loaded, every=True))
     if any(device_of(start.job, profile).is_assumed for start in starts):
         typer.echo(
-            "nothing says which GPUs these cells will run on, so none is left out for its memory: write launch.gpu, or "
+            "the GPUs of these cells are not known, so none is left out for its memory: write launch.gpu, or "
             "gpu in the cluster's profile"
         )
     if not arrays and not local:
         typer.echo(
-            "without a cluster profile no script can be shown: say which with --cluster; `orchestrator cluster init` "
-            "writes one"
+            "without a cluster profile no script can be shown: name one with --cluster; `orchestrator cluster init` "
+            "creates one"
         )
 
 

@@ -115,7 +115,7 @@ def cluster_of(job: JobSpec, *, dry_run: bool = False) -> ClusterSpec | None:
 def _only_cluster(*, dry_run: bool) -> str | None:
     known = list(known_profiles())
     if len(known) != 1 and not dry_run:
-        which = f"say it with --cluster or launch.cluster: {', '.join(known)}" if known else "there is no profile yet"
+        which = f"name it with --cluster or launch.cluster: {', '.join(known)}" if known else "there is no profile yet"
         raise UserError(
             f"on which cluster? {which[0].upper()}{which[1:]}.\n"
             "      `orchestrator cluster init` writes a profile; --local runs the cells on this machine."
@@ -159,8 +159,8 @@ def warn_of_dropped(sweep: SweepDir, cells: Collection[str]) -> None:
     which = f"{len(dropped)} of the {len(statuses)} cells" if len(dropped) < len(statuses) else "no cell"
     what = "are not in it now" if len(dropped) < len(statuses) else "that it had is in it now"
     warn(
-        f"sweep {sweep.name} has changed: {which} {what}. `sweep status` and `sweep results` go on showing what was "
-        "started as left; a name of its own (sweep.name) keeps sweeps apart"
+        f"sweep {sweep.name} has changed: {which} {what}. `sweep status` and `sweep results` still show the cells "
+        "that were started, marked as left; give the sweep its own name (sweep.name) to keep both"
     )
     for status in dropped:
         if status.state in UNDER_WAY:
@@ -179,7 +179,7 @@ def cells_continued(
     matched = match_cells(sweep, loaded, new=new)
     unsettled = [each.found for each in matched if each.found is not None and not each.found.is_settled]
     if unsettled and (not allow_changes or any(each.is_forbidden for each in unsettled)):
-        what = f"{len(unsettled)} of the {len(matched)} cells of sweep {sweep.name} have runs of another spec"
+        what = f"{len(unsettled)} of the {len(matched)} cells of sweep {sweep.name} have runs with another spec"
         if choose(unsettled, what, Terminal(as_json or dry_run)) == "new":
             return match_cells(sweep, loaded, new=True)
     return matched
@@ -252,7 +252,7 @@ def begin(
         kind = "array" if array["tasks"] > 1 else "job"
         typer.echo(f"submitted {array['tasks']} cells as {kind} {array['job_id']} on {where}{limit}")
     if len(arrays) > 1:
-        typer.echo("      cells of different size cannot be in one array; each array counts for itself")
+        typer.echo("      cells of different sizes cannot share an array; each array counts separately")
 
 
 def conclude(
@@ -291,7 +291,7 @@ def _tell(sweep: SweepDir, starts: Sequence[CellStart], statuses: Sequence[CellS
     if way_on := what_is_retried(sweep, statuses):
         typer.echo(way_on)
     if any(status.state == "failed" and status.status.cause == "lost" for status in statuses):
-        typer.echo(f"      what the tasks of lost cells printed is in {sweep.submitit}")
+        typer.echo(f"      the output of lost cells' tasks is in {sweep.submitit}")
     if any(status.state in UNDER_WAY for status in statuses):
         named = named_in_command(sweep.name, sweep.runs_dir)
         typer.echo(f"      follow it with: orchestrator sweep status {named} --watch")

@@ -43,7 +43,7 @@ def describe_cells(loaded: LoadedSweep, *, every: bool = False) -> str:
     if cells.pruned:
         lines += [f"  {len(cells.pruned)} cells cannot run and are left out:", describe_pruned(cells.pruned)]
         if any(cell.problems[0].code == SEQUENCE_PARALLEL_WITHOUT_TP for cell in cells.pruned):
-            lines.append("  to have those of TP = 1 too, sweep `sp: [false]` with the others, or `sp: [false, true]`")
+            lines.append("  to include those with TP = 1, sweep `sp: [false]` with the others, or `sp: [false, true]`")
     if every:
         lines += _every_cell(cells.cells)
     return "\n".join(lines)
@@ -144,7 +144,7 @@ def what_matters(rows: Sequence[CellStatus], metric: str) -> str:
         ]
     )
     if found.problem is not None:
-        return f"what matters cannot be said: {found.problem}"
+        return f"the influence of parameters cannot be computed: {found.problem}"
     shares = ", ".join(
         f"{short_name(each.path)} {each.share:.0%} (by chance {each.chance:.0%})" for each in found.shares
     )

@@ -70,7 +70,7 @@ def family_of_job(job: JobSpec) -> Family:
     """The family of a job's model. Raises UserError when it is of none, or has the head of a task."""
     if job.has_task:
         raise UserError(
-            f"the run is of task {job.labelled_task.name}, whose head no model of transformers that is known here has"
+            f"the run is of task {job.labelled_task.name}, whose head no supported model of transformers has"
         )
     return family_of_model(job.model)
 
@@ -82,7 +82,7 @@ def family_of_model(model: ModelSpec) -> Family:
         return nearest
     names = ", ".join(family.name for family in FAMILIES)
     raise UserError(
-        f"no model of transformers that is known here ({names}) is this network; the nearest is {nearest.name}, but "
+        f"no supported model of transformers ({names}) is this network; the nearest is {nearest.name}, but "
         + "; ".join(each.text for each in against)
     )
 

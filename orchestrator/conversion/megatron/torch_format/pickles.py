@@ -58,12 +58,12 @@ def _member(owner: Any, name: str) -> Any:
         return name
     if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
         return owner.__members__[name]
-    raise pickle.UnpicklingError("it names builtins.getattr, which no weights are made of")
+    raise pickle.UnpicklingError("it names builtins.getattr, which weights never contain")
 
 
 def _scalar(dtype: Any, content: bytes) -> Any:
     if not isinstance(dtype, np.dtype) or dtype.kind not in _NUMBERS:
-        raise pickle.UnpicklingError("it names a numpy scalar that is no number, which no weights are made of")
+        raise pickle.UnpicklingError("it names a numpy scalar that is no number, which weights never contain")
     return np.frombuffer(content, dtype)[0].item()
 
 

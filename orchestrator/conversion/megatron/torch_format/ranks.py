@@ -166,7 +166,7 @@ def _check_agreement(first: Rank, rank: Rank) -> None:
         if one.get(name) != other.get(name):
             raise UserError(
                 f"{first.path} and {rank.path} are not of one checkpoint: {name} is {one.get(name)} there and "
-                f"{other.get(name)} here; copy the whole checkpoint anew"
+                f"{other.get(name)} here; copy the whole checkpoint again"
             )
     if len(first.chunks) != len(rank.chunks):
         raise UserError(f"{first.path} has {len(first.chunks)} chunks of the model, and {rank.path} {len(rank.chunks)}")

@@ -143,7 +143,7 @@ class RankWeights:
             if set(joined.layers) != set(range(layers if stack_of(key) else 1)):
                 raise UserError(f"{self._grid.folder} has {key} of {len(joined.layers)} layers of {layers}")
             if len({tuple(part.shape) for parts in joined.layers.values() for part in parts}) > 1:
-                raise UserError(f"{self._grid.folder} has {key} of several shapes, which no network here has")
+                raise UserError(f"{self._grid.folder} has {key} of several shapes, which no supported network has")
 
     def _check_shapes(self, job: JobSpec) -> None:
         model, rows = job.model, self._joined[TABLE].shape[0]

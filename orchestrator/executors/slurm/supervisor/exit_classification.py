@@ -42,7 +42,7 @@ def verdict(end: Exit, signal: str | None, time_is_over: bool, output: str) -> E
         saved = "saved" if end.cause == "stopped" else "could not save in time"
         if time_is_over:
             return Exit.of("time_limit", f"SLURM's notice before the time limit; {saved}", end.iteration)
-        return Exit.of("preempted", f"SLURM's notice to make room; {saved}", end.iteration)
+        return Exit.of("preempted", f"SLURM's preemption notice; {saved}", end.iteration)
     for cause, pattern in _BY_SLURM:
         found = pattern.search(output)
         if found:
@@ -58,14 +58,14 @@ def unspoken_end(word: Exit | None, states: list[str]) -> Exit:
     """How an incarnation ended that did not live to say so. `states`: what accounting calls the job's earlier ends."""
     iteration = word.iteration if word is not None else None
     if "NODE_FAIL" in states:
-        return Exit.of("node_fail", "a node of it failed or was cut off", iteration)
+        return Exit.of("node_fail", "one of its nodes failed or was cut off", iteration)
     if "PREEMPTED" in states:
         return Exit.of("preempted", "SLURM took its nodes for another job", iteration)
     if "REQUEUED" in states or (word is not None and word.cause == "stopped"):
-        return Exit.of("requeued", "SLURM put it back into the queue", iteration)
+        return Exit.of("requeued", "SLURM requeued it", iteration)
     if word is not None:
         return word
-    return Exit.of("lost", "it ended without a word: a node failed, was cut off, or everything was killed", None)
+    return Exit.of("lost", "it ended without a record: a node failed, was cut off, or everything was killed", None)
 
 
 def unhealthy(run: RunDir, launch_id: str, code: int) -> Exit:

@@ -132,7 +132,7 @@ def requeue(run: RunDir, job: JobSpec, slurm: SlurmJob, decision: Decision) -> N
     except OrchestratorError as error:
         # SLURM may have done it by itself in the meantime: its word on the job is what counts from here on.
         run.append(RequeueFailed(launch_id=slurm.launch_id, job_id=slurm.job_id, message=str(error)))
-        say(f"the job could not be put back into the queue: {error}")
+        say(f"the job could not be requeued: {error}")
         tell_now(run, job, slurm.launch_id, longest(job))
 
 

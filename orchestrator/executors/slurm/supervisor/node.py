@@ -76,7 +76,7 @@ def _take_over(run: RunDir, job: JobSpec, slurm: SlurmJob) -> None:
     """The batch script was killed: let the ranks save, and put the job back into the queue in its place."""
     if run.events().has_ended(slurm.launch_id):
         return  # it had come to its end
-    say("the batch script was killed: saving and going back into the queue")
+    say("the batch script was killed: saving and requeueing")
     if not is_stale(run, slurm.launch_id):
         request_stop(run, "the batch script was killed", to_go_on=True)
     end = Exit.of("killed", "the batch script was killed", None)

@@ -94,7 +94,7 @@ def supervise(run: RunDir, job: JobSpec, slurm: SlurmJob, commands: Commands) ->
                 run.stop_file.unlink(missing_ok=True)  # it has been heard, and the next start is not meant
         decision = conclude(run, job, slurm, end, code, asked_by)
         why = f"{end.cause}: {end.message}" if end.message else end.cause
-        what = "the run goes back into the queue: " if decision.requeue else "the run stays where it is: "
+        what = "the run goes back into the queue: " if decision.requeue else "the run is not requeued: "
         if end.cause == "requeued":
             what = ""  # the reason says where it is
         say(f"launch {slurm.launch_id} ended: {why}; {what}{decision.reason}")
@@ -139,7 +139,7 @@ def _train(
             message = f"ended at once, without waiting for a save, by {forced_by}"
             return Exit.of("cancelled", message, end.iteration), code
     else:
-        end = Exit.of("stopped", "asked to stop before the training began", None)
+        end = Exit.of("stopped", "stopped before the training began", None)
     if end.cause == "stopped" and asked_to_stay(run) is not None:
         return end, code
     left = slurm.seconds_left(time.time())

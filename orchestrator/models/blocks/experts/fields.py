@@ -19,51 +19,52 @@ class ExpertsSpec(Section):
     model_config = ConfigDict(defer_build=True)  # nothing is validated as one
 
     num_experts: Annotated[Positive | None, resume.SHAPE, ListedAfter("attention_dropout")] = None
-    """Experts of each mixture-of-experts layer; none by default: every MLP is dense."""
+    """Experts in each mixture-of-experts layer; none by default, so every MLP is dense."""
     moe_layer_freq: Annotated[
         Positive | list[Literal[0, 1]], resume.same_or(lambda job: job.model.moe_layers, resume.SHAPE)
     ] = 1
-    """Which layers have experts: one in every so many, the first first, or a list of 1 (experts) and 0 (dense)."""
+    """Which layers have experts: the first of every so many layers, or a list of 1 (experts) and 0 (dense)."""
     moe_ffn_hidden_size: Annotated[
         Positive | None, resume.same_or(lambda job: job.model.moe_ffn_size, resume.SHAPE)
     ] = None
     """Width inside each expert; that of a dense MLP by default."""
     moe_shared_expert_intermediate_size: Annotated[Positive | None, resume.SHAPE] = None
-    """Width inside an expert that every token passes, beside those it is routed to; several are one of their total
-    width. None by default."""
+    """Width inside a shared expert, which every token uses in addition to the routed ones; several are one of their
+    total width. None by default."""
     moe_router_topk: Annotated[Positive, resume.LOGIC] = 2
     """Experts that each token is routed to."""
     moe_router_score_function: Annotated[Literal["softmax", "sigmoid"], resume.LOGIC] = "softmax"
-    """What turns the router's logits into weights of the chosen experts."""
+    """How the router's logits become weights of the chosen experts."""
     moe_router_pre_softmax: Annotated[bool, resume.LOGIC] = False
-    """Take the softmax over all experts before the best are chosen, instead of over the chosen ones."""
+    """Compute the softmax over all experts before choosing, instead of over the chosen ones."""
     moe_router_dtype: Annotated[
         Literal["fp32", "fp64"] | None,
-        resume.trajectory("the router rounds differently, and near ties choose other experts"),
+        resume.trajectory("the router rounds differently, and near ties may choose other experts"),
     ] = None
-    """Format in which the router computes; that of the activations by default."""
+    """Dtype in which the router computes; that of the activations by default."""
     moe_router_load_balancing_type: Annotated[
         Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"], resume.BALANCE
     ] = "aux_loss"
-    """How tokens are kept balanced: a loss over each micro-batch, one over each sequence, or an assignment that
-    balances by itself."""
+    """How the load of experts is balanced: by a loss over each micro-batch, by a loss over each sequence, or by an
+    assignment that is balanced by construction."""
     moe_aux_loss_coeff: Annotated[NonNegative, resume.BALANCE] = 0.0
     """Weight of the load-balancing loss; 0.01 is a good start."""
     moe_z_loss_coeff: Annotated[PositiveNumber | None, resume.BALANCE] = None
     """Weight of the loss that keeps the router's logits small; 0.001 is a good start."""
     moe_expert_capacity_factor: Annotated[PositiveNumber | None, resume.LOGIC] = None
-    """Tokens that an expert takes at most, as a multiple of its even share; what is beyond passes by the experts. No
-    token is dropped by default."""
+    """Maximum tokens per expert, as a multiple of its even share; tokens beyond it skip the experts. By default no
+    token is dropped."""
     moe_token_dispatcher_type: Annotated[
         Literal["allgather", "alltoall"],
-        resume.safe("tokens come to their experts another way; losses agree, not bitwise"),
+        resume.safe("tokens reach their experts in another way; losses agree, not bitwise"),
     ] = "alltoall"
-    """How tokens come to their experts: each to those that it needs, or all to all ranks."""
+    """How tokens reach their experts: each token is sent only to its experts' ranks (`alltoall`), or all tokens to all
+    ranks (`allgather`)."""
     moe_grouped_gemm: Annotated[
         bool | None, resume.safe("the same products in other kernels; losses agree, not bitwise")
     ] = None
-    """Compute all experts of a rank in one kernel, with Transformer Engine's layers; by default wherever these are
-    used."""
+    """Compute all experts of a rank in one kernel, with Transformer Engine's layers; on by default with these
+    layers."""
 
     @property
     def has_experts(self) -> bool:

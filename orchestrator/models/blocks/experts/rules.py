@@ -30,12 +30,12 @@ def experts_are_there(job: Job[ExpertFields]) -> Iterator[Problem]:
         return
     for name in _FIELDS:
         if getattr(job.model, name) != ExpertsSpec.model_fields[name].default:
-            message = "is for a model with experts, and num_experts is not written"
+            message = "is for a model with experts, but num_experts is not set"
             yield Problem(message, (f"model.{name}", EXPERTS), "write num_experts, or leave it out")
     for path, size in ((EP, job.parallelism.expert_model_parallel_size), (ETP, _written_tensor_parallel(job))):
         if size > 1:
             name = path.rpartition(".")[2]
-            yield Problem(f"{name} {size} spreads experts, and the model has none", (path, EXPERTS), "write 1")
+            yield Problem(f"{name} {size} spreads experts, but the model has none", (path, EXPERTS), "write 1")
 
 
 def _written_tensor_parallel(job: Job[ExpertFields]) -> int:
@@ -45,7 +45,7 @@ def _written_tensor_parallel(job: Job[ExpertFields]) -> int:
 def decoder_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """Only the decoder has layers with experts."""
     if job.model.has_experts and "experts" not in job.model.family.supports:
-        message = f"experts are for architecture: gpt, and this is {job.model.family.name}"
+        message = f"experts are for architecture: gpt, but this is {job.model.family.name}"
         yield Problem(message, (EXPERTS, "model.architecture"), "leave num_experts out")
 
 
@@ -59,7 +59,9 @@ def layers_with_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
         message = f"moe_layer_freq has {len(frequency)} entries for num_layers {layers}"
         yield Problem(message, paths, "write one for each layer, or a number")
     elif 1 not in frequency:
-        yield Problem("no layer has experts", (*paths, EXPERTS), "write 1 for some layer, or leave num_experts out")
+        yield Problem(
+            "no layer has experts", (*paths, EXPERTS), "write 1 for at least one layer, or leave num_experts out"
+        )
 
 
 def chosen_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -76,7 +78,7 @@ def chosen_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
         and not model.moe_router_pre_softmax
         and model.moe_router_load_balancing_type != "sinkhorn"
     ):
-        message = "the softmax over one chosen expert is always 1, and the router would learn nothing"
+        message = "the softmax over one chosen expert is always 1, so the router would learn nothing"
         yield Problem(message, (TOPK, "model.moe_router_pre_softmax"), "write moe_router_pre_softmax: true")
 
 
@@ -93,11 +95,11 @@ def balancing(job: Job[ExpertFields]) -> Iterator[Problem]:
     if not model.has_experts or kind in ("aux_loss", "seq_aux_loss"):
         return
     if model.moe_aux_loss_coeff > 0:
-        message = f"is the weight of an auxiliary loss, and moe_router_load_balancing_type is {kind}"
+        message = f"is the weight of an auxiliary loss, but moe_router_load_balancing_type is {kind}"
         yield Problem(message, (COEFF, BALANCING), "write aux_loss or seq_aux_loss, or leave the coefficient out")
     if model.moe_expert_capacity_factor is not None and kind == "sinkhorn":
-        message = "an expert's capacity goes with aux_loss, seq_aux_loss or none, and not with sinkhorn"
-        yield Problem(message, (CAPACITY, BALANCING), "leave one of them out")
+        message = "an expert's capacity works with aux_loss, seq_aux_loss or none, not with sinkhorn"
+        yield Problem(message, (CAPACITY, BALANCING), "leave out one of them")
 
 
 def experts_by_expert_parallel(job: Job[ExpertFields]) -> Iterator[Problem]:
@@ -177,10 +179,10 @@ def grouped_gemm(job: Job[ExpertFields]) -> Iterator[Problem]:
     if not job.model.moe_grouped_gemm:
         return
     if runtime.device == "cpu":
-        message = "grouped matrix products are Transformer Engine's, which needs a GPU, and runtime.device is cpu"
+        message = "grouped matrix products are Transformer Engine's, which needs a GPU, but runtime.device is cpu"
         yield Problem(message, (GROUPED, "runtime.device"), "leave it out: the CPU computes one expert after the other")
     if runtime.layers == "torch":
-        message = "grouped matrix products are Transformer Engine's, and runtime.layers is torch"
+        message = "grouped matrix products are Transformer Engine's, but runtime.layers is torch"
         yield Problem(message, (GROUPED, "runtime.layers"), "leave it out, or write layers: transformer_engine")
 
 
@@ -188,9 +190,9 @@ def recomputed_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     """A module that is recomputed is there: `mlp` is a dense MLP, `moe` the experts of a layer that has some."""
     modules, paths = job.runtime.recompute_modules or (), ("runtime.recompute_modules", EXPERTS)
     if "moe" in modules and not job.model.has_experts:
-        yield Problem("`moe` is the experts, and the model has none", paths, "write mlp")
+        yield Problem("`moe` means the experts, but the model has none", paths, "write mlp")
     if "mlp" in modules and job.model.has_experts and all(job.model.moe_layers):
-        yield Problem("`mlp` is a dense MLP, and every layer has experts instead", paths, "write moe")
+        yield Problem("`mlp` means a dense MLP, but every layer has experts instead", paths, "write moe")
 
 
 TENSOR_PARALLEL: tuple[Rule, ...] = (expert_widths,)

@@ -53,7 +53,7 @@ class GroupedQueryAttentionSpec(Section):
         MegatronFlag(only=_ROPE),
         ListedAfter("position_embedding_type"),
     ] = 1.0
-    """Part of each head that is rotated."""
+    """Fraction of each head that is rotated."""
     rotary_base: Annotated[Positive, resume.LOGIC, AlsoCalled("rope_theta rope_base"), MegatronFlag(only=_ROPE)] = 10000
     """Base of the rotary frequencies."""
     rope_scaling: Annotated[RopeScaling | None, resume.LOGIC] = None
@@ -64,13 +64,13 @@ class GroupedQueryAttentionSpec(Section):
     """Tokens that a token attends to: itself and those just before it. All by default. (Megatron's `window_size` does
     not count the token itself.)"""
     window_attn_skip_freq: Annotated[Positive | None, resume.LOGIC] = None
-    """Every layer whose number (from 1) is a multiple of this attends to all tokens in spite of `sliding_window`."""
+    """Every layer whose number (from 1) is a multiple of this attends to all tokens, despite `sliding_window`."""
     attention_logit_softcapping: Annotated[
         PositiveNumber | None, resume.LOGIC, AlsoCalled("attn_logit_softcapping")
     ] = None
     """Attention scores x become cap · tanh(x / cap)."""
     softmax_scale: Annotated[PositiveNumber | None, resume.LOGIC] = None
-    """Attention scores are multiplied by this; 1 / √(width of a head) by default. T5's published weights want 1."""
+    """Attention scores are multiplied by this; 1 / √(width of a head) by default. T5's published weights need 1."""
     add_qkv_bias: Annotated[
         bool,
         resume.same_or(lambda job: job.model.has_qkv_bias, resume.SHAPE),
@@ -84,9 +84,9 @@ class GroupedQueryAttentionSpec(Section):
     relative_attention_num_buckets: Annotated[
         Positive, resume.SHAPE, MegatronFlag(only=_RELATIVE), ListedAfter("decoder_seq_length")
     ] = 32
-    """Relative positions: distances that are told apart, near ones singly and far ones in ranges."""
+    """Relative positions: number of distance buckets; near distances have their own, far ones share one per range."""
     relative_attention_max_distance: Annotated[Positive, resume.LOGIC, MegatronFlag(only=_RELATIVE)] = 128
-    """Relative positions: from here on all distances are alike."""
+    """Relative positions: distances beyond this share one bucket."""
     attention_dropout: Annotated[
         Fraction,
         resume.LOGIC,

@@ -13,7 +13,7 @@ class RopeScaling(Section):
     type: Annotated[Literal["linear", "llama3", "yarn"], AlsoCalled("rope_type", use_rope_scaling="llama3")]
     """`linear` divides all frequencies; `llama3` (Llama 3.1) and `yarn` (Peng et al. 2023) only the slow ones."""
     factor: Annotated[float, Number(ge=1.0), AlsoCalled("rope_scaling_factor")]
-    """What the slow frequencies are divided by: how much longer the sequences may get."""
+    """Divisor of the slow frequencies: how much longer the sequences may become."""
     original_max_position_embeddings: Positive | None = None
     """Longest sequence of the training before the scaling; `llama3` and `yarn` need it."""
     low_freq_factor: PositiveNumber = 1.0

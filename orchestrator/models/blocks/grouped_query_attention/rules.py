@@ -78,7 +78,7 @@ def rotary(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     kind, percent = model.position_embedding_type, model.rotary_percent
     if kind != "rope":
         if percent != GroupedQueryAttentionSpec.model_fields["rotary_percent"].default:
-            message = f"is for rotary positions, and position_embedding_type is {kind}"
+            message = f"is for rotary positions, but position_embedding_type is {kind}"
             yield Problem(message, (PERCENT, POSITIONS), "leave it out")
         return
     if model.kv_channels is None and model.hidden_size % model.num_attention_heads:
@@ -106,11 +106,11 @@ def rope_scaling(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     if scaling is None:
         return
     if model.position_embedding_type != "rope":
-        message = f"is for rotary positions, and position_embedding_type is {model.position_embedding_type}"
+        message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
         yield Problem(message, (SCALING, POSITIONS), "leave it out")
     for name, kind in _ONLY_FOR.items():
         if scaling.type != kind and getattr(scaling, name) != RopeScaling.model_fields[name].default:
-            message = f"is for type: {kind}, and type is {scaling.type}"
+            message = f"is for type: {kind}, but type is {scaling.type}"
             yield Problem(message, (f"{SCALING}.{name}", f"{SCALING}.type"), "leave it out")
     if scaling.type == "linear":
         return
@@ -133,8 +133,10 @@ def yarn(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     if scaling is None or scaling.type != "yarn":
         return
     if model.rotary_percent < 1.0:
-        message = f"yarn multiplies whole queries and keys, and rotary_percent {model.rotary_percent:g} turns a part"
-        yield Problem(message, (f"{SCALING}.type", "model.rotary_percent"), "write llama3 or linear, or turn all")
+        message = (
+            f"yarn scales whole queries and keys, but rotary_percent {model.rotary_percent:g} rotates only part of them"
+        )
+        yield Problem(message, (f"{SCALING}.type", "model.rotary_percent"), "write llama3 or linear, or rotate all")
     if model.rotary_base == 1:
         yield Problem("yarn needs a rotary_base above 1", ("model.rotary_base", SCALING), "10000 is usual")
 
@@ -145,10 +147,10 @@ def window_of_some_layers(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
     if model.window_attn_skip_freq is None:
         return
     if model.sliding_window is None:
-        message = "says which layers have no window, and there is no sliding_window"
+        message = "selects layers without a window, but there is no sliding_window"
         yield Problem(message, (SKIP, WINDOW), "leave it out, or write a sliding_window")
     elif model.window_attn_skip_freq == 1:
-        message = "1 takes every layer out of the window"
+        message = "with 1, no layer has a window"
         yield Problem(message, (SKIP, WINDOW), "leave both out, or write 2 or more")
 
 

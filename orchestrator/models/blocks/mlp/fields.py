@@ -32,7 +32,7 @@ class MlpSpec(Section):
             "activation_function hidden_act",
             swiglu="swiglu",
             gated_linear_unit="(swiglu or geglu)",
-            openai_gelu="(gelu: megatron-core takes no notice of it)",
+            openai_gelu="(gelu: megatron-core ignores it)",
             squared_relu="squared_relu",
         ),
         ListedAfter("apply_layernorm_1p"),

@@ -20,11 +20,11 @@ class StateSpaceSpec(Section):
     model_config = ConfigDict(defer_build=True)  # nothing is validated as one
 
     mamba_state_dim: Annotated[Positive, resume.SHAPE, MegatronFlag(only=_MAMBA), ListedAfter("hybrid_mlp_ratio")] = 128
-    """mamba: state of each channel of a state space layer."""
+    """mamba: state size of each channel of a state space layer."""
     mamba_head_dim: Annotated[Positive, resume.SHAPE, MegatronFlag(only=_MAMBA)] = 64
     """mamba: channels of a head of a state space layer."""
     mamba_num_groups: Annotated[Positive, resume.SHAPE, MegatronFlag(only=_MAMBA)] = 8
-    """mamba: groups of heads that share how they write to their state and read from it."""
+    """mamba: groups of heads that share how they write and read their state."""
     mamba_num_heads: Annotated[
         Positive | None,
         resume.same_or(lambda job: state_space_heads(job.model), resume.SHAPE),

@@ -44,7 +44,7 @@ def choose_attention(job: JobSpec, device: Device, ranks: Ranks, control: Contro
     if why is None:
         return True
     if demanded:
-        raise UserError(f"{ATTENTION} is flash, and cannot be had here: {why}; write auto or fused")
+        raise UserError(f"{ATTENTION} is flash, which is not available here: {why}; write auto or fused")
     if ranks.is_first and flash_version() is not None:
         print(f"attention is the layers' own, not FlashAttention 4: {why}", flush=True)
     return False
@@ -64,7 +64,7 @@ def missing(device: Device) -> str | None:
         said = next(iter(str(error).splitlines()), type(error).__name__)
         return f"{FLASH} {found} cannot be imported: {said}"
     if not all(arguments <= _arguments_of(module, name) for name, arguments in _NEEDED.items()):
-        return f"{FLASH} {found} has other functions than 4.0.0b36 has"
+        return f"{FLASH} {found} has other functions than 4.0.0b36"
     return None
 
 

@@ -41,7 +41,7 @@ def require_fp8(precision: PrecisionSpec, layers: Layers) -> None:
     if not able:
         raise UserError(
             f"precision.fp8 with recipe: {recipe} cannot run here: {reason.rstrip('.')}; "
-            "take another GPU or recipe, or leave precision.fp8 out to train in bf16"
+            "use another GPU or recipe, or leave out precision.fp8 to train in bf16"
         )
 
 
@@ -78,7 +78,7 @@ def largest_values_kept(chunks: Iterable[Any]) -> Iterator[None]:
         for module in modules:
             values = _largest_values(module)
             if values is not None:
-                # Before its first forward pass a module has no place for them.
+                # Before its first forward pass a module does not have them.
                 values.copy_(before[id(module)]) if id(module) in before else values.zero_()
 
 

@@ -54,8 +54,8 @@ def begin_overlap(
         own = user_buffers.open_buffers(job)
         if not control.met(within=None if own is None else _OTHERS_ARE_BACK_WITHIN):
             raise JobError(
-                f"tensor parallelism does not overlap: {own}. Not on all ranks, and the others wait for this one where "
-                f"nothing reaches them: look at its GPU and machine, or train without (--set {OVERLAP}=false)"
+                f"tensor parallelism does not overlap: {own}. This is not so on all ranks, and the others wait for "
+                f"this one and cannot be told: check its GPU and machine, or train without it (--set {OVERLAP}=false)"
             )
         why = of_any(control, own)
         if why is None:
@@ -65,7 +65,7 @@ def begin_overlap(
             return
         user_buffers.close_buffers()
     if demanded:
-        raise UserError(f"{OVERLAP} is true, and cannot be had here: {why}; leave it out")
+        raise UserError(f"{OVERLAP} is true, but not available here: {why}; leave it out")
     if ranks.is_first:
         print(f"tensor parallelism does not overlap: {why}", flush=True)
 
@@ -89,7 +89,7 @@ def _obstacle(device: Device, ranks: Ranks) -> str | None:
     own, together = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     first = own - ranks.tp
     if first < 0 or first + ranks.tp_size > min(together, torch.cuda.device_count()):
-        return "the ranks of a layer do not see each other's GPUs on one machine"
+        return "the ranks of a layer cannot access each other's GPUs on one machine"
     peers = [peer for peer in range(first, first + ranks.tp_size) if peer != own]
     closed = [peer for peer in peers if not torch.cuda.can_device_access_peer(device.torch_device, peer)]
     return f"GPU {own} cannot open the memory of GPU {closed[0]}" if closed else None

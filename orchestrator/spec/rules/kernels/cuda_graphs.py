@@ -25,24 +25,24 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "runtime.device", "graphs are of GPUs"
     for name in _DEGREES:
         if getattr(degrees, name) > 1:
-            yield f"parallelism.{name}", "what ranks send each other within a pass is not captured"
+            yield f"parallelism.{name}", "communication between ranks within a pass cannot be captured"
     if model.family.is_hybrid:
         yield "model.architecture", "it was not measured for state space layers"
     if model.has_experts:
-        yield "model.num_experts", "how many tokens an expert gets is another number in each pass"
+        yield "model.num_experts", "the number of tokens per expert changes in each pass"
     if model.has_vision:
         yield "model.vision", "it was not measured for images"
     recipe = None if job.precision.fp8 is None else job.precision.fp8.recipe
     if recipe == "delayed" and job.data_parallel_size > 1:
-        yield "precision.fp8.recipe", "with delayed scaling replicas agree on the largest values within each pass"
+        yield "precision.fp8.recipe", "with delayed scaling, replicas exchange largest values within each pass"
     if recipe not in (None, "delayed") and runtime.recompute_granularity == "full":
-        yield "precision.fp8.recipe", "layers that are recomputed take the weights' FP8 from where a graph has it"
+        yield "precision.fp8.recipe", "recomputed layers read the FP8 weights that belong to a graph"
     if runtime.train_step is not None:
-        yield "runtime.train_step", "what a step of your own does on the host would be done once"
+        yield "runtime.train_step", "host code of a custom step would run only once"
     if runtime.recompute_granularity is not None and _drops(model):
-        yield "runtime.recompute_granularity", "what is recomputed would drop other elements than before"
+        yield "runtime.recompute_granularity", "recomputation would drop other elements than before"
     if runtime.cpu_offloading_num_layers is not None:
-        yield "runtime.cpu_offloading_num_layers", "copies to the host's memory are not captured"
+        yield "runtime.cpu_offloading_num_layers", "copies to host memory cannot be captured"
 
 
 def _drops(model: ModelSpec) -> bool:
@@ -54,7 +54,7 @@ def cuda_graphs(job: JobSections) -> Iterator[Problem]:
     """Passes that are to be a CUDA graph are one, or refused."""
     if job.runtime.cuda_graphs:
         for field, reason in obstacles(job):
-            yield Problem(f"CUDA graphs cannot be had: {reason}", (GRAPHS, field), "leave it out")
+            yield Problem(f"CUDA graphs are not possible: {reason}", (GRAPHS, field), "leave it out")
 
 
 RULES: tuple[Rule, ...] = (cuda_graphs,)

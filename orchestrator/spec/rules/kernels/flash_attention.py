@@ -32,22 +32,22 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         if getattr(model, name) is not None:
             yield f"model.{name}", "the layers' own attention does this"
     if job.data.packs:
-        yield "data.chat.packing", "it takes no mask that keeps conversations apart"
+        yield "data.chat.packing", "it supports no mask that separates conversations"
     if job.parallelism.context_parallel_size > 1:
-        yield "parallelism.context_parallel_size", "it sends no keys and values around"
+        yield "parallelism.context_parallel_size", "it does not exchange keys and values"
     if job.precision.dtype == "fp32":
         yield "precision.dtype", "it computes in 16 bits"
     if runtime.deterministic:
-        yield "runtime.deterministic", "its gradients are summed in no fixed order"
+        yield "runtime.deterministic", "its gradients are not summed in a fixed order"
     if runtime.cpu_offloading_num_layers is not None:
-        yield "runtime.cpu_offloading_num_layers", "what it keeps would not wait in the host's memory"
+        yield "runtime.cpu_offloading_num_layers", "its saved tensors cannot be offloaded to host memory"
 
 
 def flash_attention(job: JobSections) -> Iterator[Problem]:
     """FlashAttention 4 that is asked for in words is had, or refused."""
     if job.runtime.attention_backend == "flash":
         for field, reason in obstacles(job):
-            message = f"FlashAttention 4 cannot be had: {reason}"
+            message = f"FlashAttention 4 is not possible: {reason}"
             yield Problem(message, (ATTENTION, field), "write attention_backend: auto or fused, or leave it out")
 
 

@@ -30,7 +30,7 @@ _IN_BF16 = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 def fp8_dtype(job: JobSections) -> Iterator[Problem]:
     """What is not multiplied in FP8 is in bf16."""
     if job.precision.fp8 is not None and job.precision.dtype != "bf16":
-        message = f"stands beside bf16, and dtype is {job.precision.dtype}"
+        message = f"complements bf16, but dtype is {job.precision.dtype}"
         yield Problem(message, (FP8, "precision.dtype"), "write dtype: bf16, or leave fp8 out")
 
 
@@ -40,17 +40,17 @@ def fp8_layers(job: JobSections) -> Iterator[Problem]:
         return
     runtime = job.runtime
     if runtime.layers == "torch":
-        message = "Transformer Engine multiplies in FP8, and runtime.layers is torch"
+        message = "Transformer Engine multiplies in FP8, but runtime.layers is torch"
         yield Problem(message, (FP8, "runtime.layers"), "write layers: auto, or leave fp8 out")
     if runtime.device == "cpu":
-        message = "Transformer Engine multiplies in FP8 on GPUs, and runtime.device is cpu"
+        message = "Transformer Engine multiplies in FP8 on GPUs, but runtime.device is cpu"
         yield Problem(message, (FP8, "runtime.device"), "leave fp8 out")
     if job.model.has_adapters:
-        message = "adapters stand beside torch's layers, and Transformer Engine's multiply in FP8"
+        message = "adapters work with torch's layers, but FP8 needs Transformer Engine's"
         yield Problem(message, (FP8, "model.lora"), "leave fp8 out")
     if runtime.cpu_offloading_num_layers is not None:
-        message = "activations in FP8 are not kept in the host's memory in this version"
-        yield Problem(message, (OFFLOADED, FP8), "leave one of them out; FP8 with recomputation saves memory")
+        message = "activations in FP8 cannot be offloaded to host memory in this version"
+        yield Problem(message, (OFFLOADED, FP8), "leave out one of them; FP8 with recomputation saves memory")
 
 
 def fp8_scaling(job: JobSections) -> Iterator[Problem]:
@@ -60,7 +60,7 @@ def fp8_scaling(job: JobSections) -> Iterator[Problem]:
         return
     for name in _OF_HISTORY:
         if getattr(fp8, name) != Fp8Spec.model_fields[name].default:
-            message = f"is for recipe: delayed, and recipe is {fp8.recipe}"
+            message = f"is for recipe: delayed, but recipe is {fp8.recipe}"
             yield Problem(message, (f"{FP8}.{name}", RECIPE), "leave it out")
 
 
@@ -73,10 +73,12 @@ def fp8_layers_in_bf16(job: JobSections) -> Iterator[Problem]:
     for name in written:
         path = f"{FP8}.{name}"
         if fp8.recipe == "delayed":
-            message = "delayed scaling is for all layers or none: largest values are shared at the end of the last"
+            message = (
+                "delayed scaling needs all layers or none: largest values are exchanged at the end of the last layer"
+            )
             yield Problem(message, (path, RECIPE), "write recipe: tensorwise or blockwise, or leave it out")
         if job.model.family.is_encoder_decoder:
-            message = "T5 has a first and a last layer in each of its halves"
+            message = "T5 has a first and a last layer in each half"
             yield Problem(message, (path, "model.architecture"), "leave it out")
     if not written or job.model.family.is_encoder_decoder:
         return

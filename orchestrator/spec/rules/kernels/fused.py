@@ -18,13 +18,13 @@ def fused_linear_cross_entropy(job: JobSections) -> Iterator[Problem]:
         return
     hint = "leave it out"
     if "joined_loss" not in job.model.family.supports:
-        message = f"joins the output layer and the loss of a decoder, and architecture is {job.model.architecture}"
+        message = f"fuses the output layer and the loss of a decoder, but architecture is {job.model.architecture}"
         yield Problem(message, (JOINED, "model.architecture"), hint)
     if job.model.final_logit_softcapping is not None:
-        message = "leaves no logits to cap, and final_logit_softcapping is written"
+        message = "leaves no logits to cap, but final_logit_softcapping is set"
         yield Problem(message, (JOINED, "model.final_logit_softcapping"), hint)
     if job.runtime.train_step is not None:
-        message = "leaves no logits, and a training step of your own may ask the model for them"
+        message = "leaves no logits, but a custom training step may use them"
         yield Problem(message, (JOINED, "runtime.train_step"), hint)
 
 

@@ -28,7 +28,7 @@ def recomputation(job: JobSections) -> Iterator[Problem]:
     if granularity != "full":
         for path, value in details.items():
             if value is not None:
-                message = f"is for recompute_granularity: full, and that is {granularity or 'not written'}"
+                message = f"is for recompute_granularity: full, but that is {granularity or 'not written'}"
                 yield Problem(message, (path, GRANULARITY), "leave it out, or write full")
         return
     missing = [path.rpartition(".")[2] for path, value in details.items() if value is None]
@@ -62,7 +62,7 @@ def recomputed_modules(job: JobSections) -> Iterator[Problem]:
     if modules is None:
         return
     if granularity != "selective":
-        message = f"is for recompute_granularity: selective, and that is {granularity or 'not written'}"
+        message = f"is for recompute_granularity: selective, but that is {granularity or 'not written'}"
         yield Problem(message, (MODULES, GRANULARITY), "leave it out, or write selective")
         return
     if not modules:
@@ -71,11 +71,11 @@ def recomputed_modules(job: JobSections) -> Iterator[Problem]:
     if twice:
         yield Problem(f"names {' and '.join(twice)} twice", (MODULES,), "name each once")
     if "mlp" in modules and job.model.add_bias_linear:
-        message = "recomputing `mlp` never ends where linears have biases: megatron-core waits for their gradients"
+        message = "recomputing `mlp` hangs if linear layers have biases: megatron-core waits for their gradients"
         hint = "write model.add_bias_linear: false, or recompute_granularity: full"
         yield Problem(message, (MODULES, "model.add_bias_linear"), hint)
     if "layernorm" in modules and job.model.transformer_block_type == "post_ln":
-        message = "recomputes norms before attention and MLP, and post_ln has them behind"
+        message = "recomputes norms before attention and MLP, but post_ln has them after"
         yield Problem(message, (MODULES, "model.transformer_block_type"), "leave layernorm out")
 
 
@@ -85,13 +85,13 @@ def distributed_activations(job: JobSections) -> Iterator[Problem]:
         return
     if job.runtime.recompute_granularity != "full":
         message = (
-            f"is for recompute_granularity: full, and that is {job.runtime.recompute_granularity or 'not written'}"
+            f"is for recompute_granularity: full, but that is {job.runtime.recompute_granularity or 'not written'}"
         )
         yield Problem(message, (DISTRIBUTE, GRANULARITY), "leave it out, or write full")
     if job.parallelism.tensor_model_parallel_size == 1:
         yield Problem("splits over the tensor-parallel ranks, and TP = 1", (DISTRIBUTE, TP), "leave it out")
     if job.parallelism.uses_sequence_parallel:
-        message = "sequence parallelism has split the activations over the tensor-parallel ranks already"
+        message = "sequence parallelism already splits the activations over the tensor-parallel ranks"
         yield Problem(message, (DISTRIBUTE, "parallelism.sequence_parallel"), "leave it out")
 
 
@@ -106,21 +106,23 @@ def offloaded_layers(job: JobSections) -> Iterator[Problem]:
         return
     if runtime.layers == "torch" or runtime.device == "cpu":
         field, value = ("layers", "torch") if runtime.layers == "torch" else ("device", "cpu")
-        message = f"Transformer Engine keeps activations in the host's memory, and runtime.{field} is {value}"
+        message = f"Transformer Engine offloads activations to host memory, but runtime.{field} is {value}"
         yield Problem(message, (OFFLOADED, f"runtime.{field}"), "leave it out; recomputation saves memory everywhere")
     if count >= job.model.num_layers:
         message = f"the last layer's activations are needed at once: {count} ≥ num_layers {job.model.num_layers}"
         legal = job.model.num_layers - 1
         yield Problem(message, (OFFLOADED, LAYERS), f"at most {legal}" if legal else "leave it out")
     if job.model.has_adapters:
-        message = "adapters stand beside torch's layers, and Transformer Engine's keep activations in the host's memory"
+        message = "adapters work with torch's layers, but offloading needs Transformer Engine's"
         yield Problem(message, (OFFLOADED, "model.lora"), "leave it out; recomputation saves memory everywhere")
     if pp > 1:
         yield Problem(
-            f"megatron-core offloads without pipeline stages only, and PP = {pp}", (OFFLOADED, PP), "write PP 1"
+            f"megatron-core offloads only without pipeline stages, but PP = {pp}", (OFFLOADED, PP), "write PP 1"
         )
     if runtime.recompute_granularity is not None:
-        message = f"activations are kept or recomputed: recompute_granularity is {runtime.recompute_granularity}"
+        message = (
+            f"activations are either offloaded or recomputed: recompute_granularity is {runtime.recompute_granularity}"
+        )
         yield Problem(message, (OFFLOADED, GRANULARITY), "keep one of them")
 
 

@@ -15,16 +15,16 @@ SHORTEST = 8
 """[CLS], two [SEP], and a few tokens between them."""
 _NOT_OF_BERT = {
     "rope_scaling": "megatron-core's BERT does not scale rotary positions",
-    "rotary_base": "megatron-core's BERT has the usual base of rotary positions",
-    "sliding_window": "windows look back only, and BERT attends both ways",
-    "window_attn_skip_freq": "windows look back only, and BERT attends both ways",
-    "attention_logit_softcapping": "capped scores are made for causal attention",
+    "rotary_base": "megatron-core's BERT has a fixed base of rotary positions",
+    "sliding_window": "windows only look back, but BERT attends both ways",
+    "window_attn_skip_freq": "windows only look back, but BERT attends both ways",
+    "attention_logit_softcapping": "capped scores are for causal attention",
     "final_logit_softcapping": "caps a decoder's logits",
     "scale_embeddings": "scales a decoder's embeddings",
 }
 _UNREAD = {
-    "reset_position_ids": "a sample of BERT is of one document: its positions never start again",
-    "eod_mask_loss": "BERT's loss counts the masked tokens alone",
+    "reset_position_ids": "a BERT sample comes from one document: its positions never restart",
+    "eod_mask_loss": "BERT's loss counts only the masked tokens",
 }
 
 
@@ -44,7 +44,7 @@ def bert_model(job: JobSections) -> Iterator[Problem]:
         paths = ("model.num_query_groups", "model.num_attention_heads", FAMILY)
         yield Problem(message, paths, "leave num_query_groups out")
     if model.bert_binary_head and model.tokentypes < 2:
-        message = "the binary head learns how two parts belong together, which are tokens of two types: 1 < 2"
+        message = "the binary head learns how two parts are related, which needs two token types: 1 < 2"
         yield Problem(message, ("model.num_tokentypes", "model.bert_binary_head"), "write 2, or leave it out")
     if model.seq_length < SHORTEST:
         message = f"a sample of BERT is two parts between [CLS] and two [SEP]: {model.seq_length} < {SHORTEST}"
@@ -64,7 +64,7 @@ def bert_data(job: JobSections) -> Iterator[Problem]:
         hint = "write wordpiece, byte_level, or huggingface with a tokenizer.json that has them"
         yield Problem(message, ("data.tokenizer.type", "data.tokenizer", FAMILY), hint)
     if not job.model.bert_binary_head and data.bert_order != DataSpec.model_fields["bert_order"].default:
-        message = "is what the binary head learns, and model.bert_binary_head is false"
+        message = "is what the binary head learns, but model.bert_binary_head is false"
         yield Problem(message, ("data.bert_order", "model.bert_binary_head"), "leave it out")
 
 
@@ -79,12 +79,12 @@ def of_other_families(job: JobSections) -> Iterator[Problem]:
             "data.bert_order": data.bert_order != DataSpec.model_fields["bert_order"].default,
         }
         for path in (path for path, is_written in written.items() if is_written):
-            message = f"is for architecture: bert, and architecture is {family}"
+            message = f"is for architecture: bert, but architecture is {family}"
             yield Problem(message, (path, FAMILY), "leave it out")
     if not job.model.reads_sentences:
         for name in ("mask_prob", "short_seq_prob"):
             if getattr(data, name) != DataSpec.model_fields[name].default:
-                message = f"is for architecture: bert and t5, and architecture is {family}"
+                message = f"is for architecture: bert and t5, but architecture is {family}"
                 yield Problem(message, (f"data.{name}", FAMILY), "leave it out")
 
 

@@ -30,7 +30,7 @@ def attention(job: JobSections) -> Iterator[Problem]:
     block, family = job.model.attention, job.model.family
     if not block.goes_with(family):
         others = " and ".join(each.name for each in block.families or ())
-        message = f"is for architecture {others}, and architecture is {family.name}"
+        message = f"is for architecture {others}, but architecture is {family.name}"
         yield Problem(message, (f"model.{block.field}", "model.architecture"), "leave it out")
     for feature, (path, is_asked) in _ASKED.items():
         if not block.supports(feature) and is_asked(job):
@@ -42,9 +42,7 @@ def attention_of_package(job: JobSections) -> Iterator[Problem]:
     name, options = job.model.attention_plugin, job.model.attention_options
     if name is None:
         if options:
-            yield Problem(
-                "there is no attention that takes them", ("model.attention_options",), "write attention_plugin too"
-            )
+            yield Problem("no attention supports them", ("model.attention_options",), "write attention_plugin too")
         return
     why = plugins.refused(plugins.BLOCKS, name, options)
     if why is not None:

@@ -19,7 +19,7 @@ def adapted_model(job: JobSections) -> Iterator[Problem]:
     if "adapters" not in model.family.supports:
         yield Problem("adapters are for architecture gpt only", (LORA, "model.architecture"), "leave it out")
     if model.has_experts:
-        yield Problem("adapters beside experts are not in this version", (LORA, "model.num_experts"), "leave it out")
+        yield Problem("adapters with experts are not in this version", (LORA, "model.num_experts"), "leave it out")
 
 
 def adapters_narrower_than_layers(job: JobSections) -> Iterator[Problem]:
@@ -42,14 +42,14 @@ def each_adapter_once(job: JobSections) -> Iterator[Problem]:
 def adapted_weights(job: JobSections) -> Iterator[Problem]:
     """Adapters beside initial weights learn nothing of use; for a benchmark on random tokens they will do."""
     if job.model.has_adapters and job.checkpoint.pretrained is None and not job.data.random_tokens:
-        message = "adapters need weights to adapt, and there is no checkpoint.pretrained"
+        message = "adapters need weights to adapt, but there is no checkpoint.pretrained"
         yield Problem(message, (LORA, "checkpoint.pretrained"), "write checkpoint.pretrained: RUN")
 
 
 def adapted_layers(job: JobSections) -> Iterator[Problem]:
     """Transformer Engine's layers fuse a norm with the matrix behind it: nothing can stand beside that alone."""
     if job.model.has_adapters and job.runtime.layers == "transformer_engine":
-        message = "Transformer Engine's layers take no adapters"
+        message = "Transformer Engine's layers do not support adapters"
         yield Problem(message, ("runtime.layers", LORA), "write torch or auto")
 
 

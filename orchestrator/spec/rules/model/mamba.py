@@ -14,13 +14,13 @@ FAMILY, PATTERN = "model.architecture", "model.hybrid_override_pattern"
 _FIELDS = tuple(name for name in ModelSpec.model_fields if name.startswith(("hybrid_", "mamba_")))
 _RATIOS = ("hybrid_attention_ratio", "hybrid_mlp_ratio")
 _NOT_OF_HYBRIDS = {
-    "model.sliding_window": "windows are counted for decoders whose layers all attend",
-    "model.attention_logit_softcapping": "capped scores are counted for decoders whose layers all attend",
+    "model.sliding_window": "windows need attention in every layer",
+    "model.attention_logit_softcapping": "capped scores need attention in every layer",
     "precision.fp8": "its state space layers have not been tried in FP8",
-    "runtime.recompute_granularity": "state space layers recompute by themselves what costs them memory",
-    "runtime.cpu_offloading_num_layers": "it is for decoders whose layers are all alike",
+    "runtime.recompute_granularity": "state space layers already recompute what needs memory",
+    "runtime.cpu_offloading_num_layers": "it needs a decoder with identical layers",
 }
-_ON_THE_CPU = "the kernels of state space layers are for GPUs, and runtime.device is cpu"
+_ON_THE_CPU = "the kernels of state space layers are for GPUs, but runtime.device is cpu"
 
 
 def hybrids_only(job: JobSections) -> Iterator[Problem]:
@@ -28,7 +28,7 @@ def hybrids_only(job: JobSections) -> Iterator[Problem]:
     if not job.model.family.is_hybrid:
         for name in _FIELDS:
             if getattr(job.model, name) != ModelSpec.model_fields[name].default:
-                message = f"is for architecture: mamba, and architecture is {job.model.architecture}"
+                message = f"is for architecture: mamba, but architecture is {job.model.architecture}"
                 yield Problem(message, (f"model.{name}", FAMILY), "leave it out")
         return
     for path, reason in _NOT_OF_HYBRIDS.items():
@@ -47,11 +47,11 @@ def pattern(job: JobSections) -> Iterator[Problem]:
     written, ratios = model.hybrid_override_pattern, [getattr(model, name) for name in _RATIOS]
     if sum(ratios) > 1:
         message = f"attention and MLPs are more than all layers: {ratios[0]:g} + {ratios[1]:g} > 1"
-        yield Problem(message, tuple(f"model.{name}" for name in _RATIOS), "what is left are state space layers")
+        yield Problem(message, tuple(f"model.{name}" for name in _RATIOS), "the rest are state space layers")
     if written is None:
         return
     if any(ratios):
-        yield Problem("says which layers are of which kind, and so do ratios", (PATTERN,), "write one of them")
+        yield Problem("sets the kind of each layer, but ratios are set too", (PATTERN,), "write one of them")
     if strange := sorted(set(written) - set(MIXERS)):
         letters = ", ".join(f"{letter} ({mixer.name})" for letter, mixer in MIXERS.items())
         message = f"there is no layer {' and no layer '.join(strange)}: {letters}"
@@ -59,7 +59,7 @@ def pattern(job: JobSections) -> Iterator[Problem]:
             message, (PATTERN,), "layers with experts (E) are not in this version" if "E" in strange else None
         )
     if len(written) != model.num_layers:
-        message = f"names {len(written)} layers, and num_layers is {model.num_layers}"
+        message = f"names {len(written)} layers, but num_layers is {model.num_layers}"
         yield Problem(message, (PATTERN, "model.num_layers"), f"write num_layers: {len(written)}, or a letter for each")
 
 

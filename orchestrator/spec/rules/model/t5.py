@@ -34,27 +34,27 @@ _ITS_OWN = (
 )
 _NOT_ITS = {
     "model": {
-        "rope_scaling": "longer sequences are not what it is made for",
-        "sliding_window": "windows look back only, and its encoder attends both ways",
-        "window_attn_skip_freq": "windows look back only, and its encoder attends both ways",
-        "attention_logit_softcapping": "capped scores are made for causal attention",
+        "rope_scaling": "it is not designed for longer sequences",
+        "sliding_window": "windows only look back, but its encoder attends both ways",
+        "window_attn_skip_freq": "windows only look back, but its encoder attends both ways",
+        "attention_logit_softcapping": "capped scores are for causal attention",
         "final_logit_softcapping": "caps a decoder's logits",
         "scale_embeddings": "scales a decoder's embeddings",
         "qk_layernorm": "megatron-core's cross attention does not normalise queries and keys",
     },
     "parallelism": {
-        "num_layers_in_first_pipeline_stage": "pipeline_model_parallel_split_rank deals the stages out",
-        "num_layers_in_last_pipeline_stage": "pipeline_model_parallel_split_rank deals the stages out",
-        "account_for_embedding_in_pipeline_split": "pipeline_model_parallel_split_rank deals the stages out",
-        "account_for_loss_in_pipeline_split": "pipeline_model_parallel_split_rank deals the stages out",
-        "pipeline_model_parallel_layout": "pipeline_model_parallel_split_rank deals the stages out",
+        "num_layers_in_first_pipeline_stage": "pipeline_model_parallel_split_rank assigns the stages",
+        "num_layers_in_last_pipeline_stage": "pipeline_model_parallel_split_rank assigns the stages",
+        "account_for_embedding_in_pipeline_split": "pipeline_model_parallel_split_rank assigns the stages",
+        "account_for_loss_in_pipeline_split": "pipeline_model_parallel_split_rank assigns the stages",
+        "pipeline_model_parallel_layout": "pipeline_model_parallel_split_rank assigns the stages",
     },
     "data": {
-        "reset_position_ids": "a sample is of one document: its positions never start again",
-        "eod_mask_loss": "the loss counts what the decoder gives back",
+        "reset_position_ids": "a sample comes from one document: its positions never restart",
+        "eod_mask_loss": "the loss counts the decoder's tokens",
     },
     "runtime": {
-        "cpu_offloading_num_layers": "megatron-core counts the layers of one block, and there are two",
+        "cpu_offloading_num_layers": "megatron-core counts the layers of one block, but there are two",
     },
 }
 
@@ -78,10 +78,10 @@ def of_t5_alone(job: JobSections) -> Iterator[Problem]:
         return
     for section, name in _ITS_OWN:
         if _differs(job, section, name):
-            message = f"is for architecture: t5, and architecture is {family}"
+            message = f"is for architecture: t5, but architecture is {family}"
             yield Problem(message, (f"{section}.{name}", FAMILY), "leave it out")
     if job.model.position_embedding_type == "relative":
-        message = f"relative positions are for architecture: t5, and architecture is {family}"
+        message = f"relative positions are for architecture: t5, but architecture is {family}"
         yield Problem(message, (POSITIONS, FAMILY), "write rope, learned_absolute or alibi")
 
 
@@ -95,7 +95,7 @@ def not_of_t5(job: JobSections) -> Iterator[Problem]:
             if _differs(job, section, name):
                 yield Problem(f"is not for architecture: t5: {reason}", (f"{section}.{name}", FAMILY), "leave it out")
     if model.position_embedding_type == "alibi":
-        message = "alibi positions are not for architecture: t5: they only know the distance to what came before"
+        message = "alibi positions are not for architecture: t5: they only know the distance to previous tokens"
         yield Problem(message, (POSITIONS, FAMILY), "write relative, learned_absolute or rope")
     if model.query_groups != model.num_attention_heads:
         message = f"megatron-core's cross attention has no grouped queries: {model.query_groups} ≠ "
@@ -103,15 +103,15 @@ def not_of_t5(job: JobSections) -> Iterator[Problem]:
         paths = ("model.num_query_groups", "model.num_attention_heads", FAMILY)
         yield Problem(message, paths, "leave num_query_groups out")
     if model.add_output_bias and model.untie_embeddings_and_output_weights:
-        message = "an output layer of its own has no bias, as in Megatron-LM: it is for a tied one"
+        message = "an untied output layer has no bias, as in Megatron-LM: the bias is for a tied one"
         both = ("model.add_output_bias", "model.untie_embeddings_and_output_weights")
-        yield Problem(message, both, "leave one of them out")
+        yield Problem(message, both, "leave out one of them")
     if job.parallelism.num_model_chunks > 1:
         message = (
             "T5 has no interleaved pipeline: encoder and decoder follow each other once, so a stage has one chunk: "
             f"VP = {job.parallelism.num_model_chunks}"
         )
-        yield Problem(message, (VP, FAMILY), "leave it out; more micro-batches make the bubble smaller too")
+        yield Problem(message, (VP, FAMILY), "leave it out; more micro-batches also make the bubble smaller")
 
 
 def lengths(job: JobSections) -> Iterator[Problem]:
@@ -149,7 +149,9 @@ def relative_positions(job: JobSections) -> Iterator[Problem]:
         message = f"the encoder's buckets are halved twice: relative_attention_num_buckets / 4 = {buckets / 4:g}"
         yield Refusal(message, (BUCKETS,), offers=(multiples_of(4, BUCKETS, buckets),))
     elif most <= buckets // 2:
-        message = f"half of the buckets are single distances, the others go on from there: {most} ≤ {buckets} / 2"
+        message = (
+            f"half of the buckets are single distances, and the others continue from there: {most} ≤ {buckets} / 2"
+        )
         yield Problem(message, (DISTANCE, BUCKETS), f"write at least {buckets // 2 + 1}; 128 is usual")
 
 
@@ -207,7 +209,7 @@ def spans(job: JobSections) -> Iterator[Problem]:
     masked = round(data.mask_prob * (model.seq_length - 2))
     if model.decoder_seq_length is not None and masked + 2 > model.decoder_seq_length:
         message = (
-            f"the decoder has no room for what is masked: mask_prob · (seq_length - 2) = {data.mask_prob:g} · "
+            f"the decoder has no room for the masked tokens: mask_prob · (seq_length - 2) = {data.mask_prob:g} · "
             f"{model.seq_length - 2} → {masked} tokens, a sentinel and the begin > {model.decoder_seq_length}"
         )
         hint = f"write at least {masked + 2} and some more for sentinels, or a lower mask_prob"

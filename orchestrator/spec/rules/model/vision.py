@@ -15,10 +15,10 @@ _IMAGE, _PATCH = "model.vision.image_size", "model.vision.patch_size"
 _WIDTH, _HEADS, _FFN = (f"model.vision.{name}" for name in ("hidden_size", "num_attention_heads", "ffn_hidden_size"))
 _HIDDEN = "model.hidden_size"
 _NOT_TRIED = {
-    "model.lora": "adapters freeze everything else, and with it what is to learn from images",
-    "model.num_experts": "experts beside images are not in this version",
-    "runtime.train_step": "a step of your own would not show the model its images",
-    "precision.fp8": "the encoder of images was not tried in FP8",
+    "model.lora": "adapters freeze everything else, including what should learn from images",
+    "model.num_experts": "experts with images are not in this version",
+    "runtime.train_step": "a custom step would not pass images to the model",
+    "precision.fp8": "the image encoder was not tested in FP8",
     "runtime.cpu_offloading_num_layers": "the encoder's activations would stay on the GPU",
 }
 
@@ -29,7 +29,7 @@ def seeing_decoders(job: JobSections) -> Iterator[Problem]:
     if not model.has_vision:
         return
     if "images" not in model.family.supports:
-        message = f"images are for architecture gpt only, and architecture is {model.architecture}"
+        message = f"images are for architecture gpt only, but architecture is {model.architecture}"
         yield Problem(message, (VISION, "model.architecture"), "leave vision out")
     for path, reason in _NOT_TRIED.items():
         section, _, name = path.partition(".")
@@ -48,19 +48,19 @@ def conversations_with_images(job: JobSections) -> Iterator[Problem]:
         return
     if not data.has_conversations:
         yield Problem(
-            "images stand in conversations, and data.chat is not written",
+            "images need conversations, but data.chat is not set",
             (VISION, "data"),
             "write chat: {packing: false}",
         )
     elif data.conversations.packing:
-        message = "a sequence with images holds one conversation, and packing is on"
+        message = "a sequence with images has one conversation, but packing is on"
         yield Problem(message, ("data.chat.packing", "data.chat", VISION), "write packing: false in data.chat")
 
 
 def frozen_encoder(job: JobSections) -> Iterator[Problem]:
     """An encoder that stays as it began tells nothing of an image; for a benchmark on random tokens it will do."""
     if job.model.has_frozen_encoder and job.checkpoint.pretrained is None and not job.data.random_tokens:
-        message = "an encoder that is not trained needs weights, and there is no checkpoint.pretrained"
+        message = "an encoder that is not trained needs weights, but there is no checkpoint.pretrained"
         yield Problem(message, (FROZEN, "checkpoint.pretrained"), "write checkpoint.pretrained: RUN, or freeze: false")
 
 

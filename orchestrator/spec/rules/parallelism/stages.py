@@ -32,15 +32,15 @@ def uneven_stages(job: JobSections) -> Iterator[Problem]:
     sizes, counted = _written(job, FIRST, LAST), _written(job, EMBEDDING, LOSS)
     letters = (LETTERS,) if job.parallelism.pipeline_model_parallel_layout is not None else ()
     if letters and (sizes or counted):
-        message = "says what every chunk holds, and so do other fields"
-        yield Problem(message, (*letters, *sizes, *counted), "keep one way of saying how the layers are dealt out")
+        message = "defines every chunk, but other fields do so too"
+        yield Problem(message, (*letters, *sizes, *counted), "keep one way of distributing the layers")
     for path in (*letters, *sizes, *counted):
         if job.parallelism.pipeline_model_parallel_size == 1:
             hint = "leave it out, or write a pipeline_model_parallel_size of 2 or more"
             yield Problem("is about the stages of a pipeline, and PP = 1", (path, PP), hint)
     if sizes and counted:
-        message = "the layers of the first or last stage are written, and the embedding or the loss counted as a layer"
-        yield Problem(message, (*sizes, *counted), "keep one way of saying how the layers are dealt out")
+        message = "the layers of the first or last stage are set, but the embedding or the loss also counts as a layer"
+        yield Problem(message, (*sizes, *counted), "keep one way of distributing the layers")
 
 
 def layers_by_stages(job: JobSections) -> Iterator[Problem]:
@@ -80,8 +80,10 @@ def layers_between_stages(job: JobSections) -> Iterator[Problem]:
     offers = (*(around(path, count) for path, count in sizes.items()), around(LAYERS, layers))
     if stages == 0:
         if left != 0:
-            message = f"the first and the last stage are all, and hold all layers: {layers} - {taken} = {left}"
-            yield Refusal(message, paths, "leave one of them out", offers=offers)
+            message = (
+                f"there are only the first and the last stage, which must hold all layers: {layers} - {taken} = {left}"
+            )
+            yield Refusal(message, paths, "leave out one of them", offers=offers)
         return
     if left < stages * chunks or left % (stages * chunks):
         per = f"{stages}" if chunks == 1 else f"({stages} · {chunks})"
@@ -126,7 +128,7 @@ def pipeline_layout(job: JobSections) -> Iterator[Problem]:
             message = f"the {name} ({letter}) is the {'first' if place == 0 else 'last'} of all, and there once"
             yield Problem(message, (LETTERS,), f"{'begin' if place == 0 else 'end'} with {letter}")
     if (layers := whole.count(LAYER)) != job.model.num_layers:
-        yield Problem(f"has {layers} t, and num_layers is {job.model.num_layers}", (LETTERS, LAYERS))
+        yield Problem(f"has {layers} t, but num_layers is {job.model.num_layers}", (LETTERS, LAYERS))
     if empty := [number for number, chunk in enumerate(chunks) if not chunk]:
         yield Problem(f"chunk {empty[0]} (from 0) is empty", (LETTERS,), "give each chunk a t, the E or the L")
 

@@ -29,17 +29,17 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     if degrees.tensor_model_parallel_size == 1:
         return
     if not degrees.uses_sequence_parallel:
-        yield "parallelism.sequence_parallel", "without sequence parallelism whole tensors are summed at once"
+        yield "parallelism.sequence_parallel", "without sequence parallelism, whole tensors are summed at once"
     tp = degrees.tensor_model_parallel_size
     if tp > job.processes_per_node or tp not in _SIZES:
-        yield "parallelism.tensor_model_parallel_size", "the ranks of a layer have to share a machine, and be 2, 4 or 8"
+        yield "parallelism.tensor_model_parallel_size", "the 2, 4 or 8 ranks of a layer must share a machine"
     if runtime.layers == "torch" or runtime.device == "cpu":
         field = "runtime.layers" if runtime.layers == "torch" else "runtime.device"
-        yield field, "it is done by Transformer Engine's layers, on GPUs"
+        yield field, "it needs Transformer Engine's layers, on GPUs"
     if model.has_adapters:
         yield "model.lora", "adapters stand beside torch's layers"
     if "tensor_overlap" not in model.family.supports:
-        yield "model.architecture", "it was measured for decoders alone"
+        yield "model.architecture", "it was measured only for decoders"
     if not model.attention.supports("tensor_overlap"):
         yield f"model.{model.attention.field}", "it was not measured with this attention"
     if model.has_experts:
@@ -49,13 +49,13 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
     if job.has_task:
         yield "task", "micro-batches of a task have other shapes"
     if runtime.train_step is not None:
-        yield "runtime.train_step", "a step of your own may compute on other shapes than one micro-batch's"
+        yield "runtime.train_step", "a custom step may compute on other shapes than a micro-batch's"
     if job.precision.dtype != "bf16":
         yield "precision.dtype", "its buffers are bf16"
     if fp8 is not None and (
         fp8.recipe == "blockwise" or fp8.num_layers_at_start_in_bf16 or fp8.num_layers_at_end_in_bf16
     ):
-        yield "precision.fp8", "its buffers hold tensors with one scale, of every layer"
+        yield "precision.fp8", "its buffers need tensors with one scale, in every layer"
     yield from _sizes(job)
 
 
@@ -80,7 +80,7 @@ def overlapped_tensor_parallel(job: JobSections) -> Iterator[Problem]:
     """What is asked for in words is had, or refused."""
     if job.parallelism.tp_comm_overlap:
         for field, reason in obstacles(job):
-            message = f"overlapped tensor parallelism cannot be had: {reason}"
+            message = f"overlapped tensor parallelism is not possible: {reason}"
             yield Problem(message, (OVERLAP, field), "leave it out")
 
 

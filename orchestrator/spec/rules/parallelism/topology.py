@@ -108,7 +108,7 @@ def context_parallel_family(job: JobSections) -> Iterator[Problem]:
     """The cut of the sequence is made for causal attention."""
     cp, family = job.parallelism.context_parallel_size, job.model.family
     if cp > 1 and "context_parallelism" not in family.supports:
-        message = f"context parallelism cuts causal attention, and architecture is {family.name}: CP = {cp}"
+        message = f"context parallelism cuts causal attention, but architecture is {family.name}: CP = {cp}"
         hint = "write context_parallel_size: 1; sequence_parallel also saves activation memory"
         yield Problem(message, (CP, "model.architecture"), hint)
 

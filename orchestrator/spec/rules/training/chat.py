@@ -10,7 +10,7 @@ from orchestrator.spec.rules.base import Rule
 from orchestrator.spec.sections.data import BlendEntry
 
 CHAT, PACKING = "data.chat", "data.chat.packing"
-_ONE_EACH = "write packing: false in data.chat: one conversation to a sequence"
+_ONE_EACH = "write packing: false in data.chat: one conversation per sequence"
 
 
 def conversations(job: JobSections) -> Iterator[Problem]:
@@ -19,12 +19,12 @@ def conversations(job: JobSections) -> Iterator[Problem]:
     if not data.has_conversations:
         return
     if "conversations" not in job.model.family.supports:
-        message = f"conversations are for architecture gpt only, and architecture is {job.model.architecture}"
+        message = f"conversations are for architecture gpt only, but architecture is {job.model.architecture}"
         yield Problem(message, (CHAT, "model.architecture"), "leave chat out")
     unread = {
-        "random_tokens": "random tokens are no conversations",
-        "reset_position_ids": "positions begin anew in each conversation anyway",
-        "eod_mask_loss": "what counts is stored with the conversations",
+        "random_tokens": "random tokens are not conversations",
+        "reset_position_ids": "positions restart in each conversation anyway",
+        "eod_mask_loss": "the counted tokens are stored with the conversations",
     }
     for name, reason in unread.items():
         if getattr(data, name):

@@ -25,7 +25,7 @@ def _only(section: str, name: str, default: Any, switch: str, value: str) -> Rul
         found = getattr(holder, switch)
         if found != value and getattr(holder, name) != default:
             paths = (f"{section}.{name}", f"{section}.{switch}")
-            message = f"is for {switch}: {value}, and {switch} is {found}"
+            message = f"is for {switch}: {value}, but {switch} is {found}"
             yield Problem(message, paths, "leave it out", code=f"{value.lower()}_only")
 
     return rule
@@ -56,9 +56,9 @@ def wsd_decay(job: JobSections) -> Iterator[Problem]:
     written = [name for name in (WSD_ITERS, WSD_SAMPLES) if getattr(schedule, name) is not None]
     if not written:
         hint = f"write {WSD_ITERS} or {WSD_SAMPLES}"
-        yield Problem("WSD needs the length of its decay at the end", ("schedule.lr_decay_style",), hint)
+        yield Problem("WSD needs the length of its final decay", ("schedule.lr_decay_style",), hint)
     if len(written) > 1:
-        message = f"the decay at the end is written more than once: {WSD_ITERS} and {WSD_SAMPLES}"
+        message = f"the final decay is set more than once: {WSD_ITERS} and {WSD_SAMPLES}"
         yield Problem(message, tuple(f"schedule.{name}" for name in reversed(written)), "keep one of them")
 
 
@@ -83,8 +83,7 @@ def wsd_decay_length(job: JobSections) -> Iterator[Problem]:
         final, name = last_samples(stages, whole, schedule.lr_wsd_decay_iters), WSD_ITERS
     if final is not None and warmup + final > whole:
         message = (
-            f"the warm-up and the decay at the end are longer than the decay as a whole: "
-            f"{warmup} + {final} > {whole} samples"
+            f"the warm-up and the final decay are longer than the total decay: {warmup} + {final} > {whole} samples"
         )
         yield Problem(message, (f"schedule.{name}",), f"shorten {name}")
 
@@ -110,7 +109,7 @@ def increasing_weight_decay(job: JobSections) -> Iterator[Problem]:
         if style == "constant" and is_written:
             hint = "write linear or cosine there, or leave it out: a constant decay is weight_decay"
             yield Problem(
-                "is for a weight decay that increases, and it is constant", (f"optimizer.{name}", style_path), hint
+                "is for an increasing weight decay, but it is constant", (f"optimizer.{name}", style_path), hint
             )
         elif style != "constant" and not is_written:
             yield Problem(f"{style} needs optimizer.{name}", (style_path,), f"write {name}")

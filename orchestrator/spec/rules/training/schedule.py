@@ -135,7 +135,7 @@ def _at_most_one(values: Mapping[str, float | None], what: str) -> Iterator[Prob
         listed = " and ".join(f"{path.rpartition('.')[2]} {value}" for path, value in written.items())
         paths = tuple(reversed(written))
         ways = " or ".join(f"--set {path}=null" for path in paths)
-        yield Problem(f"{what} is written more than once: {listed}", paths, f"keep one of them, as with {ways}")
+        yield Problem(f"{what} is set more than once: {listed}", paths, f"keep one of them, as with {ways}")
 
 
 def warmup_is_part_of_decay(job: JobSections) -> Iterator[Problem]:
@@ -196,7 +196,7 @@ def loss_per_token(job: JobSections) -> Iterator[Problem]:
     """Tokens and samples of one loss cannot be weighed against each other."""
     model = job.model
     if job.batch.calculate_per_token_loss and model.family.is_masked_lm and model.bert_binary_head:
-        message = "a loss per token has one part, and BERT with its binary head has two: one counts tokens, one samples"
+        message = "a per-token loss has one part, but BERT with its binary head has two: one counts tokens, one samples"
         yield Problem(message, (PER_TOKEN, "model.bert_binary_head", "model.architecture"), "leave it out")
 
 

@@ -73,7 +73,7 @@ def test_what_sbatch_says_beside_the_id(fake_slurm: Any, script: Path) -> None:
         ("Memory required by task is not available", "", "launch.memory_per_node"),
         ("Invalid generic resource (gres) specification", "", "gpu_type"),
         ("Invalid node name specified", "", "`exclude`"),
-        ("Job dependency problem", "", "not known any more"),
+        ("Job dependency problem", "", "no longer known"),
         ("User's group not permitted to use this partition", "--partition=cpu", "launch.partition"),
         ("Unspecified error", "", ""),
     ],
@@ -165,7 +165,7 @@ def test_without_slurm(fake_slurm: Any, script: Path) -> None:
 
 def test_no_job_id(fake_slurm: Any, script: Path) -> None:
     fake_slurm.says("sbatch", "see you\n")
-    with pytest.raises(SchedulerError, match="no job id but said: see you"):
+    with pytest.raises(SchedulerError, match="no job id but this: see you"):
         submit(script)
 
 

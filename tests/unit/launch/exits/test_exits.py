@@ -34,7 +34,7 @@ def test_killed_rank_explains_the_errors_of_its_peers(run: RunDir, record: Calla
     run.launcher_log.write_text(TORCHRUN_REPORT.format(rank=1, code=-9))
     cause, message = classified(run, 1)
     assert cause == "killed"
-    assert message.startswith("rank 1 was ended by SIGKILL; if nobody did that, the system did")
+    assert message.startswith("rank 1 was ended by SIGKILL; if no person did that, the system did")
 
 
 def test_crash_points_to_the_log(run: RunDir) -> None:

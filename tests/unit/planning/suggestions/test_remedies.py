@@ -145,7 +145,7 @@ def test_logits_can_be_done_without() -> None:
     assert joined.overrides == ("runtime.fused_linear_cross_entropy=true",)
     assert needed - joined.memory.device_bytes > 3 * GIB
     bert = shipped("bert-345m", "launch.gpus_per_node=8")
-    assert not any("joined" in each.words for each in found(bert, 6 * GIB)), "it is for decoders"
+    assert not any("joined" in each.words for each in found(bert, 6 * GIB)), "it needs a decoder"
     assert not any("joined" in each.words for each in found(joined.job, 20 * GIB))
 
 
