@@ -91,8 +91,8 @@ class ClusterSpec(ProfileSection):
     """Login node, reached with `ssh` from a machine outside the cluster: `me@login.example.org`, or a name from
     ~/.ssh/config. Commands for this cluster then run there."""
     login_folder: Text | None = None
-    """Folder of the project on the login node, with its data and runs: `~/orchestrator/NAME` by default, with the name of
-    the project's folder here."""
+    """Folder of the project on the login node, with its data and runs: `~/orchestrator/NAME` by default, with the name
+    of the project's folder here."""
     partition: Word | None = None
     """Partition of jobs that name none; the cluster's own default otherwise."""
     partitions: dict[Word, PartitionSpec] = Field(default_factory=dict)

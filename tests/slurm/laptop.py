@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -100,12 +101,19 @@ class Laptop:
         command = [*self._machine.entered(), *self._in_the_project(sys.executable, "-P", "-m", "orchestrator", *words)]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            command, env=self._variables(), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+            command,
+            env={**os.environ, **self._variables()},
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            start_new_session=True,
         )
         try:
             yield process
         finally:
-            process.kill()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # nsenter, and what it has started there
             process.communicate()
 
     def cut(self) -> None:
