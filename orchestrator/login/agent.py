@@ -84,6 +84,7 @@ def decoded(text: str) -> bytes:
 def main() -> int:
     """Serve one connection, over standard input and output."""
     source = sys.stdin.buffer
+    _hear()
     _, hello = _next(source)
     folder = Path(hello["folder"]).expanduser().absolute()
     home = folder / HOME
@@ -109,9 +110,17 @@ def main() -> int:
 def _next(source: BinaryIO) -> tuple[str, Any]:
     """The next message; an empty kind at the end of the connection."""
     while line := source.readline():
+        _hear()
         if (found := read_message(line)) is not None:
             return found
     return "", None
+
+
+def _hear() -> None:
+    """Note that the other side is there. Where nothing is heard of it, the process ends: a network that is cut ends no
+    connection, and what is written to it can block for ever.
+    """
+    signal.alarm(int(SECONDS_WITHOUT_SIGN))
 
 
 def _say(kind: str, content: Any) -> None:
@@ -140,6 +149,7 @@ def _unpack(source: BinaryIO, home: Path, about: dict[str, Any]) -> None:
         digest, left = hashlib.sha256(), int(about["bytes"])
         with tempfile.TemporaryFile(dir=home) as packed:
             while left and (data := source.read(min(left, _AT_ONCE))):
+                _hear()
                 digest.update(data)
                 packed.write(data)
                 left -= len(data)
@@ -324,6 +334,7 @@ def _attend_child(
         if now - shown_alive > 1.0:
             shown_alive = now
             os.utime(place / "started")
+            os.utime(place)
         has_ended = child.poll() is not None
         ready = select.select(list(left), [], [], 0.0 if has_ended else _POLL_SECONDS)[0]
         for source in ready:
@@ -421,13 +432,9 @@ def _attend(source: BinaryIO, place: Path, offset: int) -> int:
 
 
 def _listen(source: BinaryIO, place: Path) -> None:
-    """Write down what is said to the command. The process ends with the connection, or when nothing is heard of it:
-    what is written to a connection that was cut can block for ever.
-    """
-    heard = [time.monotonic()]
-    threading.Thread(target=_watch, args=(heard,), daemon=True).start()
+    """Write down what is said to the command. The process ends with the connection."""
     while line := source.readline():
-        heard[0] = time.monotonic()
+        _hear()
         found = read_message(line)
         if found is None:
             continue
@@ -437,12 +444,6 @@ def _listen(source: BinaryIO, place: Path) -> None:
         with open(place / "input", "ab", buffering=0) as file:
             file.write(line)
     os._exit(0)
-
-
-def _watch(heard: list[float]) -> None:
-    while time.monotonic() - heard[0] < SECONDS_WITHOUT_SIGN:
-        time.sleep(1.0)
-    os._exit(CONNECTION_LOST)
 
 
 if __name__ == "__main__":
