@@ -11,8 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
-from itertools import chain
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from support.commands import Commands
 from support.constants import draw_no_local_constants_where_derandomized
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
-from xdist.workermanage import WorkerController
 
 from orchestrator.imports import staying
 
@@ -59,11 +57,8 @@ FIXED = {
     "TERM": "dumb",
     "TRANSFORMERS_OFFLINE": "1",
 }
-TESTS = Path(__file__).parent
-SLURM = TESTS / "slurm"
+SLURM = Path(__file__).parent / "slurm"
 LONGEST = SLURM / "test_training.py"
-WAITING = (SLURM, TESTS / "ssh", TESTS / "distributed" / "test_faults.py")
-"""What needs minutes and little of a processor: periods of SLURM, of sshd, and of whoever looks for hung ranks."""
 
 
 BEGUN = pytest.StashKey[float]()
@@ -71,7 +66,6 @@ BEGUN = pytest.StashKey[float]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stop-after", type=float, metavar="SECONDS", help="skip the tests that have not begun by then")
-    parser.addoption("--waiting", type=int, default=0, metavar="N", help="N of the workers for the tests that wait")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,18 +82,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(FIXED, HOME=home.name)
     for name in ("CACHE", "CONFIG", "DATA", "STATE"):
         os.environ[f"XDG_{name}_HOME"] = str(Path(home.name) / name.lower())
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The first `--waiting` workers have the tests that wait, and the others the rest: neither imports what it never
-    runs. A worker in the place of one that crashed has them all.
-    """
-    waiting, worker = config.getoption("--waiting"), getattr(config, "workerinput", None)
-    if not waiting or worker is None or (number := int(worker["workerid"][2:])) >= worker["workercount"]:
-        return None
-    waits = any(collection_path.is_relative_to(each) for each in WAITING)
-    leads_there = any(each.is_relative_to(collection_path) for each in WAITING)
-    return (waits if number >= waiting else not (waits or leads_there)) or None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -129,35 +111,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 class ByFile(LoadFileScheduling):
-    """A file's tests go to one worker that has collected them; those on SLURM, but for the longest file, all to one: so
-    it starts the clusters once, and does not wait for SLURM while others do.
+    """A file's tests go to one worker; those on SLURM, but for the longest file, all to one: so it starts the clusters
+    once, and does not wait for SLURM while others do.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        path = TESTS.parent / file
+        path = SLURM.parents[1] / file
         return "slurm" if path.is_relative_to(SLURM) and path != LONGEST else file
-
-    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        self.registered_collections[node] = list(collection)
-
-    def schedule(self) -> None:
-        if self.collection is None:
-            self.collection = list(dict.fromkeys(chain.from_iterable(self.registered_collections.values())))
-            for nodeid in self.collection:
-                self.workqueue.setdefault(self._split_scope(nodeid), {})[nodeid] = False
-        for node in self.nodes * 2:  # a worker runs its last test only when it knows the next one
-            self._reschedule(node)
-
-    def _reschedule(self, node: WorkerController) -> None:
-        if node.shutting_down or self._pending_of(self.assigned_work[node]) > 2:
-            return
-        collected = self.registered_collections[node]
-        for scope, tests in self.workqueue.items():
-            if next(iter(tests)) in collected:
-                self.workqueue.move_to_end(scope, last=False)
-                return self._assign_work_unit(node)
-        node.shutdown()
 
 
 @pytest.hookimpl(optionalhook=True)
