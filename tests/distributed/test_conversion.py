@@ -324,7 +324,7 @@ def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, t
     assert "is one checkpoint: --iteration selects a checkpoint of a run" in refusal(
         "export", committed(trained)[-1].path, "out", "--to", "hf", "--iteration", "5"
     )
-    assert "exists already" in refusal("export", trained.path, "there", "--to", "hf")
+    assert "already exists" in refusal("export", trained.path, "there", "--to", "hf")
     assert "is not a size" in refusal("export", trained.path, "out", "--to", "hf", "--max-shard-size", "much")
     alibi = tiny_job("alibi", model={**MODEL, "position_embedding_type": "alibi", "final_logit_softcapping": 9.0})
     other = make_run(tmp_path / "runs", alibi)

@@ -137,7 +137,7 @@ def test_arguments_that_would_run_are_not_read(orchestrator: CommandLine, export
     assert f"{checkpoint / 'common.pt'} cannot be read: it names posix.mkdir" in said.err
     said = orchestrator("checkpoint", "import", tmp_path / "planted", "--job", orchestrator.write(job_at({})))
     assert said.code == 0, said.err
-    assert "stays behind" in said.err
+    assert "is not imported" in said.err
     assert not (tmp_path / "ran").exists()
 
 

@@ -141,5 +141,5 @@ def test_what_cannot_go_on_is_said_before_anything_is_written(
     assert "this checkpoint cannot continue like this:\n      model.hidden_size" in said
     assert "add --allow-changes" in refusal("--set", "optimizer.lr=0.1", "-o", "out")
     (tmp_path / "there").mkdir()
-    assert "exists already" in refusal("-o", "there")
+    assert "already exists" in refusal("-o", "there")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there"]

@@ -54,7 +54,7 @@ def asked(tmp_path: Path) -> Asked:
 
 
 def test_pages_say_since_when_the_folder_could_not_be_read(asked: Asked) -> None:
-    assert "Not up to date" not in asked.visitor.get("/").text
+    assert "Out of date" not in asked.visitor.get("/").text
     asked.its.index.behind = Staleness(1e9, "OSError: <b>Stale file handle")
     for address in ("/", asked.address, "/sweeps"):
         found = asked.visitor.get(address).text
