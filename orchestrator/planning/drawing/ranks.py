@@ -26,7 +26,7 @@ def drawn_nodes(layout: Topology) -> list[int]:
 
 
 def what_is_drawn(layout: Topology) -> str:
-    """`6,144 processes on 768 nodes, of which 16 are drawn: those of the first replica`."""
+    """`6,144 processes on 768 nodes, 16 of them drawn: those of the first replica`."""
     nodes = drawn_nodes(layout)
     processes = f"{layout.world_size:,} process{'es' if layout.world_size > 1 else ''}"
     text = f"{processes} on {layout.nodes:,} node{'s' if layout.nodes > 1 else ''}"

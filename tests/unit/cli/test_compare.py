@@ -84,7 +84,7 @@ def test_damaged_and_empty_runs(orchestrator: Orchestrator, runs: list[RunDir], 
     assert f"empty/{empty.run_id}" in done.out
     assert "BB" in done.out
     alone = orchestrator("compare", "empty", str(empty.path))
-    assert (alone.code, "alone" in alone.err) == (2, True)
+    assert (alone.code, "one run" in alone.err) == (2, True)
 
 
 def test_runs_that_measured_nothing(orchestrator: Orchestrator, tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("200", "200 is not here"),
-        ("whole later", "later is not here"),
+        ("200", "200 does not exist here"),
+        ("whole later", "later does not exist here"),
         ("torn", "torn"),
         ("half", "half.idx does not exist"),
         ("whole.idx", "without the ending: whole"),
@@ -62,10 +62,10 @@ def test_data_that_is_not_here_is_refused_at_the_question(here: Path, answer: st
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("1e-3", "1e-3 is not here"),
+        ("1e-3", "1e-3 does not exist here"),
         ("damaged.json", "damaged.json"),
-        ("books", "no tokenizer"),
-        ("web.jsonl", "no tokenizer"),
+        ("books", "not recognised as a tokenizer"),
+        ("web.jsonl", "not recognised as a tokenizer"),
         ("vocab.json", "merges"),
     ],
 )

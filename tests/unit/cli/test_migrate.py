@@ -67,7 +67,7 @@ def test_every_flag_is_in_the_json(orchestrator: Any, script: Path) -> None:
 def test_flags_on_the_line(orchestrator: Any, tmp_path: Path) -> None:
     migrated = orchestrator("migrate", "-o", "line.yaml", "--", *FLAGS.split())
     assert migrated.code == 0, migrated.err
-    assert "how many GPUs" in migrated.out
+    assert "number of GPUs" in migrated.out
     assert orchestrator("plan", tmp_path / "line.yaml").code == 0
     command = ["torchrun", "--nproc_per_node", "2", "pretrain_gpt.py", *FLAGS.split()]
     assert orchestrator("migrate", "--force", "--json", "--", *command).json["job"]["launch"]["gpus_per_node"] == 2

@@ -273,7 +273,7 @@ def test_an_unknown_gpu(orchestrator: Any, seed: Path) -> None:
         finished = orchestrator("plan", seed, *words)
         assert finished.code == 2
         assert finished.err.startswith(
-            "--gpu H20O: there is" if words[0] == "--gpu" else "--set launch.gpu=H20O: launch.gpu: "
+            "--gpu H20O: unknown GPU" if words[0] == "--gpu" else "--set launch.gpu=H20O: launch.gpu: "
         )
         assert "did you mean" in finished.err
         assert "H200" in finished.err

@@ -308,7 +308,7 @@ def test_a_file_of_somebody_else_is_left_as_it_is_and_the_same_job_gives_the_sam
     theirs.write_text("name: mine\n")
     said = orchestrator("tune", small, "--gpus", "8")
     assert said.code == 2
-    assert "is left as it is" in said.err
+    assert "is not an overlay of the tuner" in said.err
     assert theirs.read_text() == "name: mine\n"
     theirs.unlink()
     assert orchestrator("tune", small, "--gpus", "8", *FEW).code == 0

@@ -62,7 +62,7 @@ def test_what_is_there_stays(tmp_path: Path, kind: str) -> None:
         (target / "inside").mkdir(parents=True)
     else:
         target.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="exists already"), drafted(target):
+    with pytest.raises(UserError, match="already exists"), drafted(target):
         pass
     assert target.is_symlink() or target.exists()
 

@@ -330,7 +330,7 @@ class TestWrongInput:
             read_index(tmp_path / "out")
         else:
             assert failure.exit_code == 2
-            assert on_error == "fail" or "holds no text" in str(failure)
+            assert on_error == "fail" or "has no text" in str(failure)
 
 
 def test_file_system_without_locks(tokenize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,15 +157,15 @@ def test_too_much_is_refused() -> None:
     model: Any = Model()
     engine, loop = Engine(model, max_batch=4, max_waiting=5), asyncio.new_event_loop()
     engine.submit(Ticket(requests(1, 2, 3), loop))
-    with pytest.raises(RequestError, match="3 texts wait already") as caught:
+    with pytest.raises(RequestError, match="3 texts are already waiting") as caught:
         engine.submit(Ticket(requests(1, 2, 3), loop))
     assert caught.value.status == 429
-    with engine.place(2), pytest.raises(RequestError, match="5 texts wait already"):
+    with engine.place(2), pytest.raises(RequestError, match="5 texts are already waiting"):
         engine.submit(Ticket(requests(1), loop))
     with pytest.raises(ZeroDivisionError), engine.place(2):
         _ = 1 / 0
     engine.submit(Ticket(requests(1, 2), loop))
-    with pytest.raises(RequestError, match="5 texts wait already"), engine.place(1):
+    with pytest.raises(RequestError, match="5 texts are already waiting"), engine.place(1):
         pass
     with pytest.raises(RequestError, match="5 texts or beams") as caught:
         engine.submit(Ticket(requests(1, beams=5), loop))

@@ -298,7 +298,7 @@ def test_where_nothing_is_to_be_seen(
     ("change", "said"),
     [
         ("launch.env={TOKEN: '${env:NOWHERE_SET}'}", "launch.env.TOKEN: ${env:NOWHERE_SET} is used here"),
-        ("runtime.train_step=nowhere.steps:Loss", "runtime.train_step: there is no module nowhere.steps"),
+        ("runtime.train_step=nowhere.steps:Loss", "runtime.train_step: module nowhere.steps was not found"),
         ("runtime.train_step=json.decoder:Loss", "runtime.train_step: there is no Loss in "),
         ("checkpoint.pretrained=nowhere", "checkpoint.pretrained nowhere: there is no checkpoint and no run at"),
     ],

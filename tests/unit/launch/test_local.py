@@ -249,7 +249,7 @@ def test_start_without_a_checkpoint_is_refused_unless_told_to_start_over(
     monkeypatch.setenv("FAKE_END", "raise@3")
     launch(run, job, module=fake_runtime)
     monkeypatch.delenv("FAKE_END")
-    with pytest.raises(UserError, match="has no checkpoint to go on from"):
+    with pytest.raises(UserError, match="has no checkpoint to continue from"):
         launch(run, job, module=fake_runtime)
     assert status_of(run).cause == "bug"
     assert launch(run, job, module=fake_runtime, from_scratch=True).cause == "completed"

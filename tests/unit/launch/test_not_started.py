@@ -277,7 +277,7 @@ NO_CANCEL = "scancel: error: slurm_kill_job2() failed: Unable to contact slurm c
         (REFUSED, "", 2, "", 0),
         (NO_SLURM, "", 1, "", 0),
         (NO_ANSWER, "", 1, "job 11, which makes the data, is in the queue\n", 1),
-        (REFUSED, NO_CANCEL, 1, "job 11, which makes the data, is in the queue still, and could not be taken out", 1),
+        (REFUSED, NO_CANCEL, 1, "job 11, which makes the data, is in the queue still, and could not be removed", 1),
     ],
 )
 def test_a_training_that_is_refused_after_its_data_job_was_taken(

@@ -186,7 +186,7 @@ def test_ambiguous_prefix_lists_the_runs(make_job: MakeJob, runs_dir: Path) -> N
 
 
 def test_unknown_run_names_the_nearest(make_job: MakeJob, runs_dir: Path) -> None:
-    with pytest.raises(RunNotFound, match=r"holds no runs.\n .*--runs-dir or \$ORCHESTRATOR_RUNS_DIR"):
+    with pytest.raises(RunNotFound, match=r"contains no runs.\n .*--runs-dir or \$ORCHESTRATOR_RUNS_DIR"):
         find_run("tiny", runs_dir)
     run = create_run(make_job(), "", runs_dir)
     with pytest.raises(RunNotFound, match=r"did you mean tiny\?"):

@@ -206,7 +206,7 @@ def test_what_is_too_large_to_be_code(
         (repository / "corpus" / f"{number}.bin").write_bytes(b"x" * 20_000)
     set_limits(monkeypatch, **{limit: most})
     with pytest.raises(
-        UserError, match=r"The largest: corpus \(200 kB, 10 files\), .* List what is not code in .gitignore"
+        UserError, match=r"The largest: corpus \(200 kB, 10 files\), .* Name what is not code in .gitignore"
     ):
         take_snapshot(run, repository)
     assert list((run.path / "code").iterdir()) == []

@@ -292,7 +292,7 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
     ("words", "said"),
     [
         ("--num-experts 8 --moe-token-dispatcher-type flex", "alltoall"),
-        ("--num-experts 8 --moe-router-load-balancing-type aux_loss seq_aux_loss", "one at a time"),
+        ("--num-experts 8 --moe-router-load-balancing-type aux_loss seq_aux_loss", "only one"),
         ("--moe-pad-expert-input-to-capacity", "experts"),
         ("--fp8-format e4m3 --fp8-recipe mxfp8", "delayed, tensorwise, blockwise"),
         ("--fp8-param-gather", "weights stay in bf16"),
@@ -303,7 +303,7 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
         ("--position-embedding-type mrope", "rope"),
         ("--quick-geglu", "model"),
         ("--use-torch-fsdp2", "FSDP"),
-        ("--check-for-spiky-loss", "not looked for"),
+        ("--check-for-spiky-loss", "not detected"),
         ("--log-straggler", "health_check"),
         ("--inprocess-restart", "launch.on_failure"),
         ("--check-weight-hash-across-dp-replicas-interval 10", "not compared"),
@@ -388,8 +388,8 @@ def test_unknown_flags_and_stray_words_are_listed(flags: Flags) -> None:
         *("--num-layer 9", "--my-own-switch", "--another 1", "true"),
     ]
     way_out = "take it out where the training does not depend on it, or write what it stands for (--set KEY=VALUE; "
-    assert f"known here: did you mean --num-layers? Else {way_out}" in migrated.reason("--num-layer")
-    assert f"known here: {way_out}" in migrated.reason("--my-own-switch")
+    assert f"not a known flag: did you mean --num-layers? Else {way_out}" in migrated.reason("--num-layer")
+    assert f"not a known flag: {way_out}" in migrated.reason("--my-own-switch")
     assert "runtime.train_step_arguments)" in migrated.text, "whole, at the top of the job"
     assert migrated.job.precision.dtype == "bf16"
 

@@ -157,7 +157,7 @@ def test_weights_that_cannot_be_reached(report: Any, books: str, web: str, tmp_p
 def test_data_evaluated_on_what_it_was_trained_on(report: Any, books: str, web: str) -> None:
     found = report(blend=[books], validation=[web, f"{books}/../books"], evaluation={"eval_interval": 5})
     assert any("is in data.blend and in data.validation" in warning for warning in found.warnings)
-    assert any("stands 2 times in data.blend" in warning for warning in report(blend=[1, books, 1, books]).warnings)
+    assert any("occurs 2 times in data.blend" in warning for warning in report(blend=[1, books, 1, books]).warnings)
 
 
 def test_validation_parts_that_are_too_small(report: Any, books: str) -> None:

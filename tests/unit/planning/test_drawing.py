@@ -146,7 +146,7 @@ def test_the_page_is_one_small_file(largest: tuple[Topology, int]) -> None:
     assert len(page.encode()) < 1_000_000
     assert not re.search(r"(src|href)=|@import|url\((?!#)", page)
     assert page.replace("http://www.w3.org/2000/svg", "").count("http") == 0
-    assert "6,144 processes on 768 nodes, of which 16 are drawn: those of the first replica" in page
+    assert "6,144 processes on 768 nodes, 16 of them drawn: those of the first replica" in page
     assert "384 of 384 groups cross nodes, 16 nodes each" in page
     assert "15 | 31 | 47 | 63 | 79 | 95 | 111" in page
     assert page.count("<svg xmlns") == 17

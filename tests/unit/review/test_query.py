@@ -79,13 +79,13 @@ def test_what_it_finds(query: str, found: str) -> None:
         ("optimiser.lr>1", "there is no field optimiser.lr: did you mean optimizer.lr?"),
         ("stat:failed", "there is no field stat: did you mean state?"),
         ("zzzzqqq=1", "there is no field zzzzqqq: to look for the text itself, put it in quotes"),
-        ("loss<three", "loss wants a number, not three"),
-        ("age<2parsecs", "age wants a time like 30min, 12h or 2d, not 2parsecs"),
+        ("loss<three", "loss expects a number, not three"),
+        ("age<2parsecs", "age expects a time like 30min, 12h or 2d, not 2parsecs"),
         ("state>3", "state is text: write state:3"),
         ("state:", "state:: a value is missing, as in state:failed"),
         ("a " * 51, "a filter has at most 50 parts, not 51"),
         ('"never closed', 'a quote is not closed: write "some words"'),
-        ("lr>abc", "lr wants a number, not abc"),
+        ("lr>abc", "lr expects a number, not abc"),
     ],
 )
 def test_what_it_says_to_nonsense(query: str, said: str) -> None:
