@@ -143,7 +143,9 @@ def test_what_such_files_hold_is_read_by_name(tmp_path: Path, modules: Callable[
 def test_everything_else_is_refused_by_name(tmp_path: Path, modules: Callable[..., Any]) -> None:
     network = Network.random()
     write(tmp_path / "planted", network, args=Call(tmp_path / "ran"))
-    with pytest.raises(UserError, match=r"model_optim_rng.pt cannot be read: it names posix.mkdir, which weights never contain"):
+    with pytest.raises(
+        UserError, match=r"model_optim_rng.pt cannot be read: it names posix.mkdir, which weights never contain"
+    ):
         RankWeights(tmp_path / "planted")
     assert not (tmp_path / "ran").exists()
     stranger = modules("megatron.tokenizer.tokenizer", "_BertWordPieceTokenizer")()

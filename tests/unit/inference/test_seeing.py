@@ -172,7 +172,10 @@ def test_files_and_lines_are_as_the_prompt(orchestrator: CommandLine, run: RunDi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prompt", "a<image>"), "each image takes the place of one <image>; give the others by --image FILE, or leave"),
+        (
+            ("--prompt", "a<image>"),
+            "each image takes the place of one <image>; give the others by --image FILE, or leave",
+        ),
         (("--prompt", "a", "--image", "small.png"), "the prompt has 0 x <image> and 1 image: "),
         (("--prompt", "a<image>", "--image", "none.png"), "image none.png does not exist"),
         (("--file", "prompts.jsonl", "--image", "small.png"), 'in a file each line has its own: "images"'),
