@@ -133,7 +133,7 @@ def test_a_failed_run_says_why_and_shows_the_lines(shown: Dashboard, own: Review
     expect(page.locator(".log tr").last.locator(".where")).to_have_text(str(number - 1))
     page.get_by_role("link", name="Later").click()
     expect(page.locator(".log tr").first.locator(".where")).to_have_text(str(number))
-    page.get_by_label("search").fill(r"penalties\.py.*line 20")
+    page.get_by_role("searchbox", name="search").fill(r"penalties\.py.*line 20")
     page.get_by_label("regular expression").check()
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_role("status")).to_contain_text("1 line with")
@@ -219,7 +219,7 @@ def test_spec_plan_checkpoints_events_and_code(shown: Dashboard, own: Reviewed, 
     row = page.get_by_role("row").filter(has_text="the learning rate of the steps to come changes")
     expect(row).to_contain_text("optimizer.lr")
     expect(row).to_contain_text("changes the trajectory")
-    page.get_by_label("search").fill("train_iters")
+    page.get_by_role("searchbox", name="search").fill("train_iters")
     expect(page.locator("#fields")).to_contain_text("1 of")
     visitor.photograph("spec")
 
