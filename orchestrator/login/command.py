@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from orchestrator.errors import ConnectionLost, UserError
+from orchestrator.errors import ConnectionLost, JobError, UserError
 from orchestrator.login import agent
 from orchestrator.login.archives import Project, package_archive
 from orchestrator.login.connection import Connection
@@ -147,7 +147,7 @@ class _Attempt:
         }
 
     def _read(self, connection: Connection) -> int:
-        """Print what is said. Raises ConnectionLost."""
+        """Print what is said. Raises ConnectionLost, and JobError for a command that has vanished."""
         shown = time.monotonic()
         while True:
             found = connection.next(agent.SECONDS_BETWEEN_SIGNS)
@@ -165,9 +165,9 @@ class _Attempt:
                 connection.say("thanks", None)
                 return int(content)
             elif kind == "gone":
-                raise ConnectionLost(
-                    f"{self._command.cluster.login}: the command has ended there, and nobody knows how.\n"
-                    "      Look with `orchestrator list`, and run the same command again."
+                raise JobError(
+                    f"{self._command.cluster.login}: the command was killed there, or its machine was restarted.\n"
+                    "      See what it has done with `orchestrator list`, then run it again."
                 )
 
     def _show(self, stream: int, data: bytes) -> None:

@@ -57,15 +57,18 @@ def command_there(name: str, arguments: Sequence[str], values: Mapping[str, Any]
     """
     if name in STARTS:
         return None if values.get("local") else _start(arguments, values)
+    if name not in (*GOES_ON, *CHANGES, *SHOWS):
+        if "runs_dir" in values and (place := _place_that_is_named(values)) is not None:
+            raise UserError(
+                f"the runs are on {place.cluster.name}, but orchestrator {name} does not run on a login node: "
+                "log in there for it, or name a folder of this machine with --runs-dir"
+            )
+        return None
     place = _place_of_runs(values)
     if place is None or values.get("local"):
         return None
     if name == "dashboard":
         return _dashboard(place, values)
-    if name not in (*GOES_ON, *CHANGES, *SHOWS):
-        if values.get("runs_dir") is None:
-            return None
-        raise UserError(f"orchestrator {name} does not run on a login node: log in there for it")
     return _command(place, arguments, values, sends_project=name in GOES_ON, only_shows=name in SHOWS)
 
 
@@ -100,18 +103,23 @@ def _job(values: Mapping[str, Any]) -> JobSpec:
     return cells[0].job
 
 
+def _place_that_is_named(values: Mapping[str, Any]) -> _Place | None:
+    """The folder of runs on a cluster that --runs-dir or its variable names; None for one that is here."""
+    given = str(values.get("runs_dir") or os.environ.get(RUNS_DIR_VARIABLE) or "")
+    name, is_there, folder = given.partition(":")
+    if not is_there or (name not in known_profiles() and Path(given).exists()):
+        return None
+    path = find_profile(name)
+    cluster = read_profile(path).value
+    if cluster.login is None:
+        raise UserError(f"--runs-dir {given}: {path} has no login node: add `login: USER@HOST` to it")
+    return _Place(path, cluster, folder or None)
+
+
 def _place_of_runs(values: Mapping[str, Any]) -> _Place | None:
     """Where the runs are that a command is about; None where they are here."""
-    given = values.get("runs_dir") or os.environ.get(RUNS_DIR_VARIABLE)
-    if given is not None:
-        name, is_there, folder = str(given).partition(":")
-        if not is_there or (name not in known_profiles() and Path(given).exists()):
-            return None
-        path = find_profile(name)
-        cluster = read_profile(path).value
-        if cluster.login is None:
-            raise UserError(f"--runs-dir {given}: the profile {name} has no `login: USER@HOST`")
-        return _Place(path, cluster, folder or None)
+    if values.get("runs_dir") or os.environ.get(RUNS_DIR_VARIABLE):
+        return _place_that_is_named(values)
     with_login = {}
     for name, path in known_profiles().items():
         if may_name_login_node(path) and (cluster := read_profile(path).value).login is not None:
@@ -134,7 +142,8 @@ def _is_here(values: Mapping[str, Any]) -> bool:
     folder = Path(DEFAULT_RUNS_DIR)
     try:
         for run in runs:
-            find_run(run, folder)
+            if not Path(run).exists():  # as a checkpoint is named
+                find_run(run, folder)
         if sweep is not None:
             find_sweep(sweep, folder)
     except OrchestratorError:

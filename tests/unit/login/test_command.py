@@ -51,7 +51,9 @@ class Laptop:
     def __call__(self, *words: str | Path, typed: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*COMMAND, *map(str, words)],
-            **{"cwd": self.project, "env": self.env, "input": typed},  # type: ignore[call-overload]
+            cwd=self.project,
+            env=self.env,
+            input=typed,
             capture_output=True,
             text=True,
             timeout=120,
@@ -140,8 +142,11 @@ def test_a_question_is_answered_at_the_terminal_here(laptop: Laptop, run: RunDir
     try:
         process = subprocess.Popen(
             [*COMMAND, "submit", "far.yaml"],
-            **{"cwd": laptop.project, "env": {**laptop.env, "TERM": "dumb"}},  # type: ignore[call-overload]
-            **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
+            cwd=laptop.project,
+            env={**laptop.env, "TERM": "dumb"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
             start_new_session=True,
             preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its controlling terminal
         )
@@ -179,3 +184,11 @@ def test_code_is_sent_once_as_long_as_it_is_the_same(laptop: Laptop, run: RunDir
     os.utime(old, (0, 0))
     assert laptop("list").returncode == 0
     assert list(packages.iterdir()) == [sent]
+
+
+def test_a_command_that_has_vanished_is_said_and_not_waited_for(laptop: Laptop) -> None:
+    says = """echo '{"ready": {"needs": []}}'; echo '{"gone": null}'; exec cat >/dev/null"""
+    (laptop.project.parent / "bin" / "ssh").write_text(f"#!/bin/sh\n[ $1 = -G ] && exit\n{says}\n")
+    said = laptop("list")
+    assert said.returncode == 1
+    assert said.stderr.startswith("error: login: ")

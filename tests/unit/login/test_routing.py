@@ -53,6 +53,8 @@ def test_where_runs_are(send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert runs_of(send("status", "near", "--runs-dir", "far:more/runs")) == "more/runs"
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", "far:more")
     assert runs_of(send("list")) == "more"
+    with pytest.raises(UserError):
+        send("run", "job.yaml")
     monkeypatch.setenv("ORCHESTRATOR_RUNS_DIR", "more")
     assert runs_of(send("list")) is None
     monkeypatch.delenv("ORCHESTRATOR_RUNS_DIR")
