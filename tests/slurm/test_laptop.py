@@ -111,7 +111,8 @@ def test_a_run_whose_connection_breaks_ten_times(
     assert [each for each in code["repositories"] if each["used_by"] != "orchestrator"] == [], "it is in none there"
     assert (run.path / "code" / "1" / "repository" / "far.yaml").exists(), "the code is pinned"
     wait_until_nothing_is_left()
-    assert list((tmp_path / "far" / ".orchestrator" / "requests").iterdir()) == []
+    left = (tmp_path / "far" / ".orchestrator" / "requests").iterdir()  # a kill may have come before the thanks
+    assert [each for each in left if not (each / "ended").exists()] == []
 
 
 def test_a_sweep_of_six_from_a_repository(laptop: Laptop, make_job: Callable[[str], JobSpec], tmp_path: Path) -> None:

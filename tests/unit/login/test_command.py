@@ -117,7 +117,8 @@ def test_output_is_whole_however_often_the_connection_dies(laptop: Laptop, run: 
     assert said.returncode == 0, said.stderr
     assert killed
     assert said.stdout == run.rank_log(0).read_text()
-    assert list((laptop.there / ".orchestrator" / "requests").iterdir()) == []
+    left = (laptop.there / ".orchestrator" / "requests").iterdir()  # the last kill may have come before the thanks
+    assert [each for each in left if not (each / "ended").exists()] == []
 
 
 def test_ctrl_c_reaches_the_command(laptop: Laptop, run: RunDir) -> None:
