@@ -102,7 +102,7 @@ def test_the_main_copy_of_bf16_weights_is_theirs_too(ranks: Ranks, tmp_path: Pat
         ({"num_layers": 5}, "is (2, 32) there and (5, 32) here"),
         ({"position_embedding_type": "learned_absolute"}, "it lacks embedding.position_embeddings.weight"),
         ({"add_bias_linear": False}, "it has, and the model has not, decoder.layers.mlp.linear_fc1.bias"),
-        ({"num_attention_heads": 2}, "of another network: model.num_attention_heads is 4 there and 2 here"),
+        ({"num_attention_heads": 2}, "model.num_attention_heads is 4 there and 2 here"),
         ({"vocab_size": 251}, "has 250 tokens, and this job's has 251"),
     ],
     ids=["more-layers", "positions", "no-biases", "heads", "vocabulary"],

@@ -37,7 +37,7 @@ def warnings(folder: Path, model: dict[str, Any], theirs: dict[str, Any]) -> lis
         ({}, {}, None),
         ({"vision": EYES}, {"vision": {**EYES, "freeze": True}}, None),
         ({"lora": {"rank": 2}}, {}, None),
-        ({"num_layers": 2}, {}, "the weights of another network: model.num_layers is 4 there and 2 here"),
+        ({"num_layers": 2}, {}, "model.num_layers is 4 there and 2 here"),
         ({"vision": EYES}, {"vision": {**EYES, "num_layers": 3}}, "model.vision.num_layers is 3 there and 2 here"),
         ({"vision": EYES}, {}, "takes no images, so the encoder starts at random"),
         ({"vision": {**EYES, "freeze": True}}, {}, "starts at random and stays so"),
