@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from orchestrator.errors import ConnectionLost, JobError, UserError
+from orchestrator.errors import ConnectionLost, JobError
 from orchestrator.login import agent
 from orchestrator.login.archives import Project, package_archive
-from orchestrator.login.connection import Connection
+from orchestrator.login.connection import Connection, unreachable
 from orchestrator.profile_files import LOGIN_VARIABLE
 from orchestrator.safe_path import module_command
 from orchestrator.spec.cluster import ClusterSpec
@@ -111,7 +111,7 @@ class _Attempt:
         login, now = self._command.cluster.login, time.monotonic()
         if not self._was_connected:
             if self._tries == TRIES_TO_CONNECT or any(word in str(error) for word in _FINAL):
-                raise UserError(f"{login} cannot be reached: {error}\n      Does `ssh {login}` work?") from error
+                raise unreachable(str(login), str(error)) from error
             time.sleep(_PAUSES[self._tries])
             self._tries += 1
             return

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,18 +39,15 @@ class Connection:
         self._words = b""
         self._messages: queue.Queue[tuple[str, Any, int]] = queue.Queue()
         try:
-            options = _ssh_options(cluster)
-            if sys.stdin.isatty():  # the person is asked for a password now, by a connection that others then share
-                subprocess.run(["ssh", *options, "-T", "--", str(cluster.login), "true"], check=False)
             self._process = subprocess.Popen(
-                ["ssh", *options, "-o", "BatchMode=yes", "-T", "--", str(cluster.login), _command(cluster)],
+                [*_ssh(str(cluster.login)), _command(cluster)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 process_group=0,  # a Ctrl-C is for the command, not for its connection
             )
         except FileNotFoundError as error:
-            raise MissingDependency("there is no `ssh` here, which commands reach a login node by") from error
+            raise _no_ssh() from error
         for target in (self._read, self._read_errors):
             threading.Thread(target=target, daemon=True).start()
         program = Path(agent.__file__).read_bytes()
@@ -83,7 +81,7 @@ class Connection:
     def forward(self, here: int, there: int) -> subprocess.Popen[bytes]:
         """Have a port of this machine lead to one of the login node, until the process that is returned ends."""
         ports = f"127.0.0.1:{here}:127.0.0.1:{there}"
-        options = [*_ssh_options(self._cluster), "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"]
+        options = [*_ssh_options(str(self._cluster.login)), "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"]
         command = ["ssh", *options, "-N", "-T", "-L", ports, "--", str(self._cluster.login)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
 
@@ -148,10 +146,55 @@ class Connection:
             self._words = (self._words + line)[-4096:]
 
 
-def _ssh_options(cluster: ClusterSpec) -> list[str]:
+def run_at(
+    login: str, command: Sequence[str], *, seconds: float = _SECONDS_TO_ANSWER
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end in a login shell of a login node.
+
+    Raises UserError when the node cannot be reached, and ConnectionLost when there is no answer in time.
+    """
+    try:
+        done = subprocess.run(
+            [*_ssh(login), f"exec bash -lc {shlex.quote(shlex.join(command))}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise _no_ssh() from error
+    except subprocess.TimeoutExpired as error:
+        raise ConnectionLost(f"{login} did not answer {command[0]} within {seconds:g} s: try again later") from error
+    if done.returncode == agent.CONNECTION_LOST:
+        raise unreachable(login, done.stderr.strip()[-_MOST_WORDS:] or "the connection has ended")
+    return done
+
+
+def unreachable(login: str, words: str) -> UserError:
+    """The error of a login node to which there is no connection."""
+    return UserError(f"{login} cannot be reached: {words}\n      Does `ssh {login}` work?")
+
+
+def _no_ssh() -> MissingDependency:
+    return MissingDependency("there is no `ssh` here, which commands reach a login node by")
+
+
+def _ssh(login: str) -> list[str]:
+    """A command line that lacks only the command to run. If a person is to be asked for a password, it is now, for a
+    connection that others then share.
+    """
+    options = _ssh_options(login)
+    if sys.stdin.isatty():
+        subprocess.run(["ssh", *options, "-T", "--", login, "true"], check=False)
+    return ["ssh", *options, "-o", "BatchMode=yes", "-T", "--", login]
+
+
+def _ssh_options(login: str) -> list[str]:
     """Options for one connection that commands share, unless the user's own settings say how."""
     settings = dict(_OPTIONS)
-    if not _are_shared(str(cluster.login)):
+    if not _are_shared(login):
         folder = Path.home() / ".ssh"
         folder.mkdir(mode=0o700, exist_ok=True)
         settings |= {**_SHARED, "ControlPath": f"{folder / 'orchestrator-%C'}"}

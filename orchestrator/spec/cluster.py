@@ -38,13 +38,14 @@ SbatchOption = Annotated[Text, After(_check_option)]
 """`--mail-type=FAIL`, as one word."""
 
 
-def _check_login(text: str) -> str:
+def check_login(text: str) -> str:
+    """A login node as `ssh` takes it. Raises ValueError."""
     if text.startswith("-") or text.split() != [text] or ":" in text or "/" in text:
         raise ValueError("a login node is written HOST or USER@HOST; a port goes into ~/.ssh/config")
     return text
 
 
-Login = Annotated[Text, After(_check_login)]
+Login = Annotated[Text, After(check_login)]
 """`me@login.example.org`, as `ssh` takes it."""
 
 

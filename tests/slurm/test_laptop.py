@@ -170,6 +170,17 @@ def page(laptop: Laptop, address: str, token: str) -> str:
     return answer.stdout + answer.stderr
 
 
+def test_a_profile_is_written_on_the_laptop(laptop: Laptop) -> None:
+    laptop("cluster", "init", "-o", "clusters/asked.yaml", "--login", "login", "--yes")
+    profile = json.loads(laptop("cluster", "show", "asked", "--json").stdout)["profile"]
+    assert (profile["login"], profile["partition"], profile["account"]) == ("login", "main", "research")
+    assert set(profile["partitions"]) == {"main", "low"}
+    for login, word in (("nobody@login", "Permission denied"), ("-oProxyCommand=x", "USER@HOST")):
+        said = laptop("cluster", "init", "no", "--login", login, "--yes", check=False)
+        assert (said.returncode, said.stdout) == (2, "")
+        assert word in said.stderr
+
+
 def test_what_is_refused(laptop: Laptop, tmp_path: Path) -> None:
     """Nothing is tried again that cannot be otherwise; what is wrong is said once, with exit code 2."""
     profile = PROFILE.format(folder=tmp_path / "far", python=sys.executable)

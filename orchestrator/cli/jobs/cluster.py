@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,15 +14,20 @@ from orchestrator.cli.common import AsJson, aligned, print_json
 from orchestrator.cli.outputs import refuse_printed
 from orchestrator.cluster_profiles import PROFILE, find_profile, read_profile
 from orchestrator.errors import SpecError, UserError, file_refusal
+from orchestrator.executors.slurm.commands import Answer
 from orchestrator.executors.slurm.discovery import DiscoveredCluster, Partition, discover
 from orchestrator.executors.slurm.profile_text import default_partition, profile_text
+from orchestrator.login.connection import run_at
 from orchestrator.planning.hardware.devices import device_named
 from orchestrator.profile_files import PROFILE_NAME, is_file_name, known_profiles, user_folder
 from orchestrator.quantities import spec_duration
 from orchestrator.run_directory.rundir import write_atomically
-from orchestrator.spec.cluster import ClusterSpec
+from orchestrator.spec.cluster import ClusterSpec, check_login
 from orchestrator.spec.loading import load_document_text
 from orchestrator.spec.messages.suggestions import closest
+
+_NOT_FOUND = 127
+"""Exit status of a shell that does not find a command."""
 
 app = typer.Typer(
     help="Write, list and show cluster profiles.",
@@ -49,6 +56,14 @@ def init(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    login: Annotated[
+        str | None,
+        typer.Option(
+            "--login",
+            metavar="USER@HOST",
+            help="Query the cluster of this login node with ssh, to submit from this machine.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Query the cluster that this machine belongs to, and write a commented profile.
@@ -58,24 +73,30 @@ def init(
       orchestrator cluster init
       orchestrator cluster init alps --partition gpu --yes
       orchestrator cluster init -o clusters/alps.yaml
+      orchestrator cluster init alps --login me@login.example.org
     """
     if name is None and output is not None:
         name = output.stem
-    _check_request(name, output, force)
+    _check_request(name, output, force, login)
     ask = not yes and partition is None
     if ask and not sys.stdin.isatty():
         raise UserError("there is no terminal for questions: add --yes to take the defaults, or --partition")
-    found = discover()
+    if login is None:
+        found = discover()
+    else:
+        found = discover(partial(_run_at, login), user=_run_at(login, ["id", "-un"]).out.strip())
     name = name or _as_name(found.name)
     path = output or user_folder() / f"{name}.yaml"
     _refuse_overwriting(path, force)
-    text = profile_text(found, _partition(found, partition, ask), name)
+    text = profile_text(found, _partition(found, partition, ask), name, login)
     profile = load_document_text(text, str(path), PROFILE).value
     _write(path, text)
     if as_json:
         print_json({"path": str(path), "profile": profile.model_dump(mode="json")})
         return
     typer.echo(f"wrote {path}: {_summary(profile)}.")
+    if login is not None:
+        typer.echo("Name the environment of your jobs there: virtual_env, python or modules.")
     typer.echo(f"Check it, then: orchestrator validate job.yaml --cluster {name}")
 
 
@@ -148,8 +169,21 @@ def _refuse_what_is_not_there(path: Path, profile: ClusterSpec) -> None:
         raise UserError("\n       ".join(f"{path}: {each}" for each in wrong))
 
 
-def _check_request(name: str | None, output: Path | None, force: bool) -> None:
+def _run_at(login: str, command: Sequence[str]) -> Answer:
+    """Run one of SLURM's commands on a login node."""
+    done = run_at(login, command)
+    if done.returncode == _NOT_FOUND:
+        raise UserError(f"SLURM's commands are not on {login} (no {command[0]} in the PATH of a login shell)")
+    return Answer(command[0], done.returncode, done.stdout, done.stderr)
+
+
+def _check_request(name: str | None, output: Path | None, force: bool, login: str | None) -> None:
     """What can be refused before the cluster is asked."""
+    if login is not None:
+        try:
+            check_login(login)
+        except ValueError as error:
+            raise UserError(f"--login {login}: {error}") from None
     if name is not None and PROFILE_NAME.fullmatch(name) is None:
         raise UserError(f"{name!r} is not a valid profile name: letters, digits, '.', '_' and '-', at most 80")
     if output is not None and output.suffix != ".yaml":

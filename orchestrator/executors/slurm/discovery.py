@@ -5,15 +5,19 @@ from __future__ import annotations
 import getpass
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import SchedulerError, UserError
-from orchestrator.executors.slurm.commands import failure, run
+from orchestrator.executors.slurm.commands import Answer, failure, run
 
 _SINFO_FIELDS = "%P|%a|%D|%c|%m|%l|%s|%G"
 _CONFIG = re.compile(r"^(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 _GPUS = re.compile(r"(?:^|,)gpu((?::[^:,()]+)*)(?:\([^)]*\))?(?=,|$)")
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.ASCII)
+
+Run = Callable[[Sequence[str]], Answer]
+"""Runs a command where the cluster's commands are: here, or on its login node."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,13 @@ class DiscoveredCluster:
     """The default of the default account."""
 
 
-def discover() -> DiscoveredCluster:
-    """Ask the cluster that this machine belongs to. Raises SchedulerError, and UserError where there is no SLURM."""
-    config = dict(_CONFIG.findall(_output(["scontrol", "show", "config"])))
-    partitions = partitions_in(_output(["sinfo", "--noheader", "--exact", f"--format={_SINFO_FIELDS}"]))
+def discover(run: Run = run, user: str | None = None) -> DiscoveredCluster:
+    """Ask the cluster where `run` runs commands, as that user; by default here, as this one.
+
+    Raises SchedulerError, and UserError where there is no SLURM.
+    """
+    config = dict(_CONFIG.findall(_output(run, ["scontrol", "show", "config"])))
+    partitions = partitions_in(_output(run, ["sinfo", "--noheader", "--exact", f"--format={_SINFO_FIELDS}"]))
     if not partitions:
         raise SchedulerError("this cluster shows no partition that you may use: ask its administrators for access")
     has_accounting = config.get("AccountingStorageType") == "accounting_storage/slurmdbd"
@@ -61,10 +68,10 @@ def discover() -> DiscoveredCluster:
         partitions=partitions,
         has_accounting=has_accounting,
     )
-    return _with_accounts(found) if has_accounting else found
+    return _with_accounts(run, found, user or getpass.getuser()) if has_accounting else found
 
 
-def _output(command: list[str]) -> str:
+def _output(run: Run, command: list[str]) -> str:
     answer = run(command)
     if answer.code != 0:
         raise failure(answer)
@@ -159,13 +166,12 @@ def seconds_of(text: str) -> int | None:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _with_accounts(found: DiscoveredCluster) -> DiscoveredCluster:
+def _with_accounts(run: Run, found: DiscoveredCluster, user: str) -> DiscoveredCluster:
     """With what accounting knows of this person; as it is where accounting does not say."""
-    user = getpass.getuser()
     try:
-        default = _output(["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=DefaultAccount"])
+        default = _output(run, ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=DefaultAccount"])
         where = ["where", f"user={user}", f"cluster={found.name}", "format=Account,DefaultQOS"]
-        associations = _output(["sacctmgr", "--noheader", "--parsable2", "show", "assoc", *where])
+        associations = _output(run, ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", *where])
     except (SchedulerError, UserError):  # no sacctmgr here, or it does not answer
         return found
     of_account = dict(line.split("|", 1) for line in associations.splitlines() if "|" in line)

@@ -22,6 +22,8 @@ _OPTIONS = {
     "exclude": '["gpu[001-003]"]',
     "constraint": "ib",
     "options": "[--mail-type=FAIL]",
+    "login": "me@login.example.org",
+    "login_folder": "/shared/me/project",
     "modules": "[cuda/12.4]",
     "virtual_env": "/shared/envs/train",
     "setup": "[ulimit -l unlimited]",
@@ -39,9 +41,11 @@ def default_partition(found: DiscoveredCluster) -> Partition:
     return own if own.gpus_per_node or not most.gpus_per_node else most
 
 
-def profile_text(found: DiscoveredCluster, partition: Partition, name: str) -> str:
-    """YAML of a profile whose jobs go to that partition."""
+def profile_text(found: DiscoveredCluster, partition: Partition, name: str, login: str | None = None) -> str:
+    """YAML of a profile whose jobs go to that partition, submitted through a login node if one is given."""
     values = _values(found, partition, name)
+    if login is not None:
+        values["login"] = as_yaml(login)
     lines = [
         _plain(f"# Profile of {found.name}, a cluster with SLURM {found.version}, as its scheduler describes it."),
         "# `orchestrator cluster init` wrote this; correct and extend it.",

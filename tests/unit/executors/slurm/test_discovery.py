@@ -100,7 +100,7 @@ def test_every_option_that_is_shown_is_legal(fake_slurm: Any) -> None:
     assert shown != text
     profile = spec_of(shown)
     missing = set(ClusterSpec.model_fields) - profile.model_fields_set
-    assert missing == {"login", "login_folder", "python", "template"}
+    assert missing == {"python", "template"}
 
 
 def test_the_one_type_of_its_gpus_is_what_is_planned_for(fake_slurm: Any) -> None:
