@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated
 
 import typer
@@ -26,11 +25,3 @@ def check_token(token: str | None) -> None:
     """Raises UserError for a token that is easily guessed, or that no header can hold."""
     if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()):
         raise UserError(f"a token has at least {_LEAST_TOKEN} characters, printable ASCII")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -5,11 +5,20 @@ before and the server does, and the variable by which it is given its token.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 
 from orchestrator.errors import UserError
 
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -55,6 +55,8 @@ class Command:
     variables: Mapping[str, str] = field(default_factory=dict)
     port: int | None = None
     """The port here that leads to the server that it starts there."""
+    prints_json: bool = False
+    """Whether the address of that server is printed as JSON."""
 
 
 def run_there(command: Command) -> int:
@@ -182,13 +184,16 @@ class _Attempt:
 
     def _open_server(self, line: bytes) -> None:
         """Say where the server is to be found here; what it says first is its address there."""
-        address = str(json.loads(line)["address"])
-        before, _, rest = address.removeprefix("http://").partition(":")
+        said = json.loads(line)
+        before, _, rest = str(said["address"]).removeprefix("http://").partition(":")
         there, _, path = rest.partition("/")
         self._port_there = int(there)
         self._open_tunnel()
         address = f"http://{before}:{self._command.port}/{path}"
-        print(f"the dashboard of {self._command.cluster.name}: {address}  (Ctrl-C ends it)", flush=True)
+        if self._command.prints_json:
+            print(json.dumps({**said, "address": address}), flush=True)
+        else:
+            print(f"the dashboard of {self._command.cluster.name}: {address}  (Ctrl-C ends it)", flush=True)
 
     def _open_tunnel(self) -> None:
         if self._port_there is not None and self._connection is not None:

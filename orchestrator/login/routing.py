@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.cluster_profiles import find_profile, read_profile
 from orchestrator.errors import OrchestratorError, UserError
-from orchestrator.http.listening import TOKEN_VARIABLE, listen
+from orchestrator.http.listening import TOKEN_VARIABLE, is_loopback, listen
 from orchestrator.launch.code.repository_files import repository_of
 from orchestrator.launch.executor import executor_of, is_started_here
 from orchestrator.launch.runs import find_run
@@ -153,12 +153,17 @@ def _is_here(values: Mapping[str, Any]) -> bool:
 
 def _dashboard(place: _Place, values: Mapping[str, Any]) -> Command:
     """The dashboard listens on the login node's own address, which its other users reach as well: it has a token."""
+    if values["allow_host"] or not is_loopback(str(values["host"])):
+        raise UserError(
+            f"the dashboard of {place.cluster.name} is for this machine alone: leave out --host and --allow-host, "
+            "or start it on the login node"
+        )
     with listen("127.0.0.1", int(values["port"])) as listening:
         port = listening.getsockname()[1]
     words = ["dashboard", "--port", "0", "--json", *(["--allow-actions"] if values.get("allow_actions") else [])]
     command = _command(place, words, {}, only_shows=True)
     token = values.get("token") or secrets.token_urlsafe(24)
-    return replace(command, port=port, variables={TOKEN_VARIABLE: token})
+    return replace(command, port=port, variables={TOKEN_VARIABLE: token}, prints_json=bool(values["as_json"]))
 
 
 def _command(

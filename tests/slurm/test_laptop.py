@@ -5,7 +5,6 @@ lost and nothing happens twice.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -130,11 +129,9 @@ def test_a_sweep_of_six_from_a_repository(laptop: Laptop, make_job: Callable[[st
     with laptop.breaking_connections(3, 3.0):
         said = laptop("sweep", "run", "six.yaml", "--max-parallel", "3", check=False)
     assert said.returncode == 0, said.stdout + said.stderr
-    with laptop.started("dashboard", "--port", "0") as process:
+    with laptop.started("dashboard", "--port", "0", "--json") as process:
         assert process.stdout is not None
-        found = re.search(r"(http://127[^ ]*)\?token=([^ ]*)", process.stdout.readline())
-        assert found is not None
-        address, token = found.groups()
+        address, _, token = json.loads(process.stdout.readline())["address"].partition("?token=")
         wait_until(lambda: "six" in page(laptop, address, token), "the page")
         assert "401" in page(laptop, address, "another")
         laptop.cut()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, RunsDir
-from orchestrator.cli.listening import Host, Port, Token, check_token, is_loopback
+from orchestrator.cli.listening import Host, Port, Token, check_token
 from orchestrator.cli.models.generate import (
     PipelineParallel,
     TensorParallel,
@@ -22,7 +22,7 @@ from orchestrator.cli.models.generate import (
 )
 from orchestrator.cli.models.weights import Iteration, WeightsName, weights_named
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.http.listening import TOKEN_VARIABLE, listen
+from orchestrator.http.listening import TOKEN_VARIABLE, is_loopback, listen
 from orchestrator.launch.start_checks import check_installed
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.self_contained_checkpoints import Weights

@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.common import AsJson
-from orchestrator.cli.listening import Host, Port, Token, check_token, is_loopback
+from orchestrator.cli.listening import Host, Port, Token, check_token
 from orchestrator.errors import MissingDependency, UserError
-from orchestrator.http.listening import TOKEN_VARIABLE, listen
+from orchestrator.http.listening import TOKEN_VARIABLE, is_loopback, listen
 from orchestrator.run_directory.rundir import RUNS_DIR_VARIABLE, default_runs_dir
 from orchestrator.safe_path import module_command
 

@@ -64,8 +64,9 @@ def test_where_runs_are(send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "clusters" / "plain.yaml").write_text("name: plain\n")
     with pytest.raises(UserError):
         send("list", "--runs-dir", "plain:")
-    with pytest.raises(UserError):
-        send("generate", "far", "--runs-dir", "far:")
+    for words in (["generate", "far"], ["dashboard", "--host", "0.0.0.0"], ["dashboard", "--allow-host", "name"]):
+        with pytest.raises(UserError):
+            send(*words, "--runs-dir", "far:")
 
 
 def test_what_runs_here(send: Send, tmp_path: Path) -> None:
