@@ -277,28 +277,24 @@ def overlapped_param_gather(job: JobSections) -> Iterator[Problem]:
 
 
 def hosts_of_ssh(job: JobSections) -> Iterator[Problem]:
-    """Hosts are named for the executor that starts jobs on them, and for no other."""
+    """The executor that starts jobs on hosts needs their names, and what is written for it is for no other."""
     launch = job.launch
-    named = [name for name in ("hosts", "hosts_file") if getattr(launch, name)]
-    if launch.on_hosts and not named:
+    if launch.on_hosts and not (launch.hosts or launch.hosts_file):
         hint = "write hosts: [node1, node2], or hosts_file: FILE"
         yield Problem("executor: ssh needs to know the machines", ("launch.executor", "launch.hosts"), hint)
-    if named and not launch.on_hosts:
-        paths = (*(f"launch.{name}" for name in named), "launch.executor")
-        yield Problem("hosts are for executor: ssh, which this job does not use", paths, "write executor: ssh")
+    for name in ("hosts", "hosts_file", "min_nodes", "copy_to"):
+        if getattr(launch, name) and not launch.on_hosts:
+            paths = (f"launch.{name}", "launch.executor")
+            message = f"{name} is for executor: ssh, which this job does not use"
+            yield Problem(message, paths, f"leave {name} out, or write executor: ssh")
 
 
 def fewest_nodes(job: JobSections) -> Iterator[Problem]:
-    """A job can go on without some of its machines where its launcher starts it on them."""
-    launch, path = job.launch, "launch.min_nodes"
-    if launch.min_nodes is None:
-        return
-    if not launch.on_hosts:
-        paths = (path, "launch.executor")
-        yield Problem("min_nodes is for executor: ssh, which this job does not have", paths, "leave it out")
-    if launch.min_nodes > launch.nodes:
+    """A job goes on without some of its machines, not with more than it has."""
+    launch = job.launch
+    if launch.min_nodes is not None and launch.min_nodes > launch.nodes:
         message = f"min_nodes {launch.min_nodes} > nodes {launch.nodes}"
-        yield Problem(message, (path, "launch.nodes"), f"write at most {launch.nodes}")
+        yield Problem(message, ("launch.min_nodes", "launch.nodes"), f"write at most {launch.nodes}")
 
 
 def copied_to_a_host(job: JobSections) -> Iterator[Problem]:
@@ -306,9 +302,6 @@ def copied_to_a_host(job: JobSections) -> Iterator[Problem]:
     launch, path = job.launch, "launch.copy_to"
     if launch.copy_to is None:
         return
-    if not launch.on_hosts:
-        paths = (path, "launch.executor")
-        yield Problem("copy_to is for executor: ssh, which this job does not have", paths, "leave it out")
     if launch.nodes > 1:
         message = f"copy_to is for one node, and nodes is {launch.nodes}: all of them read and write its checkpoints"
         yield Problem(message, (path, "launch.nodes"), "share the run directory among the hosts, and leave it out")
