@@ -71,13 +71,13 @@ def actions_of(run: RunSummary) -> tuple[Action, ...]:
 
 def act_on_run(action: Action, run: RunDir) -> Outcome:
     """Start the command for a run, in the folder that the run was made in: paths of its spec begin there."""
-    return _started((action.name, str(run.path), *action.arguments), made_in([run]))
+    return outcome_of((action.name, str(run.path), *action.arguments), made_in([run]))
 
 
 def retry_cells(sweep: SweepDir) -> Outcome:
     """Start the failed and missing cells of a sweep, in the folder that its cells were made in."""
     arguments = ("sweep", "retry", str(sweep.path), "--detach", "--runs-dir", str(sweep.runs_dir))
-    return _started(arguments, made_in(sweep.run(entry) for entry in sweep.planned().cells))
+    return outcome_of(arguments, made_in(sweep.run(entry) for entry in sweep.planned().cells))
 
 
 def made_in(runs: Iterable[RunDir]) -> Path:
@@ -89,7 +89,7 @@ def made_in(runs: Iterable[RunDir]) -> Path:
     return Path.cwd()
 
 
-def _started(arguments: Sequence[str], folder: Path) -> Outcome:
+def outcome_of(arguments: Sequence[str], folder: Path, *, most_lines: int = _MOST_LINES) -> Outcome:
     """Run a command to its end; it returns at once, whatever it starts. Its programs outlive the dashboard."""
     try:
         done = subprocess.run(
@@ -108,7 +108,7 @@ def _started(arguments: Sequence[str], folder: Path) -> Outcome:
         return Outcome(
             False, f"orchestrator {arguments[0]} has not ended within {_MOST_SECONDS:.0f} s: see the run's log"
         )
-    lines = done.stdout.strip().splitlines()[-_MOST_LINES:]
+    lines = done.stdout.strip().splitlines()[-most_lines:]
     return Outcome(
         done.returncode == 0, "\n".join(lines) or f"orchestrator {arguments[0]} ended with {done.returncode}"
     )

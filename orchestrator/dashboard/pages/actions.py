@@ -69,7 +69,7 @@ async def act(
 ) -> Response:
     """Do it, and show the run with what it came to."""
     outcome = await run_in_threadpool(act_on_run, action, run.run)
-    return _told(settings, _run_address(run), outcome)
+    return told(settings, _run_address(run), outcome)
 
 
 @router.get("/sweeps/{name}/actions/retry", dependencies=[Depends(may_act)])
@@ -92,7 +92,7 @@ async def retry(
 ) -> Response:
     """Start them, and show the sweep with what that came to."""
     outcome = await run_in_threadpool(retry_cells, sweep)
-    return _told(settings, _sweep_address(sweep), outcome)
+    return told(settings, _sweep_address(sweep), outcome)
 
 
 def _retried(sweep: SweepDir) -> int:
@@ -107,7 +107,7 @@ def _sweep_address(sweep: SweepDir) -> str:
     return f"/sweeps/{segment(sweep.name)}"
 
 
-def _told(settings: Settings, address: str, outcome: Outcome) -> Response:
+def told(settings: Settings, address: str, outcome: Outcome) -> Response:
     """Back to a page, by GET, so that reloading it does not do it again."""
     text = outcome.text if outcome.is_done else f"It failed. {outcome.text}"
     return RedirectResponse(f"{address}?{sealed(settings, text)}", status_code=303)
