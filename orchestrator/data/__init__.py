@@ -8,7 +8,7 @@ of a job once: present, to be created, or unusable). Readers that use an uncheck
 outside of it.
 
 Programs: `python -m orchestrator.data prepare RUN_DIR` creates missing data sets and writes events to the run's log;
-two at once create each data set once. `python -m orchestrator.data.indexing` builds the sample indices that a training
+two at once create each data set once. `python -m orchestrator.data.indexing` builds the sample indices that training
 would build: an IndexRequest on standard input, an IndexAnswer on standard output.
 
 Heavy: `data.tokenizers.tokenizer.load_tokenizer` and `data.samples.datasets.build_datasets`, which raises the same

@@ -1,1 +1,1 @@
-"""Selects the layers, kernels, CUDA graphs and overlaps of a job, for both the plan and the training."""
+"""Selects the layers, kernels, CUDA graphs and overlaps of a job, for both plan and training."""

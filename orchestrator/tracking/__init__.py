@@ -4,7 +4,7 @@ Rank 0 starts a follower (`tracking.follower.start_follower`), a process that re
 its trackers (`tracking.trackers`: the protocol, and the available ones). It writes its position and a log, and nothing
 else. It ends within 15 seconds after it is asked to or its parent is gone. If it was ended together with its ranks,
 whoever ended them starts another one for the end (`send_the_end`). MLflow can be lost and rebuilt from the rest: only
-`tracking.mlflow.links.mlflow_url` reads its files.
+`tracking.mlflow.links.mlflow_url` reads the follower's files.
 
 `tracking.measurements.goodput.goodput(events, metrics, now)` is a pure function of both logs, in any condition; its
 parts are never negative and add up to the wall time. `tracking.measurements.inputs.read_inputs` and

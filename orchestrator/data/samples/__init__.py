@@ -1,4 +1,4 @@
-"""The samples of a training: data sets, blends, sample indices, and the position in them.
+"""Training samples: data sets, blends, sample indices, and the position in them.
 
 `data.samples.blend_samples` computes blends exactly as megatron-core does: `Draws` says which source provides which
 sample, `built` gives the epochs of an index, and `asked_of_sources` the number of samples requested from each source.
