@@ -1,1 +1,1 @@
-"""The public interface: jobs and their plans, runs and what they measured. `orchestrator` itself offers its names."""
+"""The public interface: jobs and their plans, runs and their measurements. `orchestrator` exports its names."""

@@ -1,1 +1,1 @@
-"""The programs that batch scripts name, those too that wait in a queue since an earlier version wrote them."""
+"""The programs that batch scripts call, including queued scripts that an earlier version wrote."""

@@ -1,6 +1,6 @@
-"""Checkpoints in and out of Hugging Face's layout: `python -m orchestrator.conversion`.
+"""Converting checkpoints to and from Hugging Face's format: `python -m orchestrator.conversion`.
 
-What reads a checkpoint's pickles does so within `weights_only.weights_only()`: they can name no code. `reshape`
-writes a checkpoint anew for another layout, every tensor the same bit for bit; `layout` in its marker stays that of
-its generators.
+A checkpoint's pickles are read only within `weights_only.weights_only()`, so they cannot refer to code. `reshape`
+rewrites a checkpoint for another layout, with every tensor bitwise the same; `layout` in its marker stays that of its
+random generators.
 """

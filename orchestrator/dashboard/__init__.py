@@ -1,1 +1,1 @@
-"""The review pages: a web server with no state of its own, and the report that is sent to colleagues."""
+"""The review pages: a web server with no state of its own, and the report for colleagues."""

@@ -1,1 +1,1 @@
-"""What runs are started with: a scheduler, or programs of this machine."""
+"""The systems that run jobs: a scheduler, or programs on this machine."""

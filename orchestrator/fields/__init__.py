@@ -1,1 +1,1 @@
-"""What a field of a spec is: its section, type, metadata, and what a change of it means on resume."""
+"""Fields of a spec: their sections, types and metadata, and what a change means on resume."""

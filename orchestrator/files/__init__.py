@@ -1,1 +1,1 @@
-"""Reading files that others may have written: those of run directories, and of folders that a person names."""
+"""Reading files that others may have written: in run directories, and in folders that a person names."""

@@ -1,6 +1,6 @@
 """Text and logits from a checkpoint: `load` for Python programs, `python -m orchestrator.inference` for the command.
 
-Under torchrun with as many processes as the network is split over, every process calls the same functions.
+If the network is split over several processes, torchrun starts them all, and each one calls the same functions.
 """
 
 import warnings

@@ -1,1 +1,1 @@
-"""Which layers, kernels, CUDA graphs and overlaps a job gets: decided here, for the plan and for the training alike."""
+"""Selects the layers, kernels, CUDA graphs and overlaps of a job, for both plan and training."""

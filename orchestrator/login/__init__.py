@@ -1,1 +1,1 @@
-"""Commands on a cluster's login node, from a machine that has no scheduler: one connection, code sent and pinned."""
+"""Commands on a cluster's login node, typed on a machine without a scheduler: one connection, code sent and pinned."""

@@ -1,1 +1,1 @@
-"""What can be trained: `registry.py` has the list of model families and what is true of each."""
+"""The models that can be trained: `registry.py` lists the model families and their traits."""

@@ -1,1 +1,1 @@
-"""Starting, continuing and stopping runs: what the Python interface and the commands share."""
+"""Starting, continuing and stopping runs: code shared by the Python interface and the commands."""

@@ -1,1 +1,1 @@
-"""Commands about a job's spec: writing it, checking it, planning it, finding its layout."""
+"""Commands for a job's spec: writing, checking and planning it, and finding its layout."""

@@ -1,1 +1,1 @@
-"""Commands about data and models: what a run is fed, and what becomes of its checkpoints."""
+"""Commands for data and models: the input of a run, and the use of its checkpoints."""

@@ -1,1 +1,1 @@
-"""Commands about runs: starting them, stopping them, looking at them."""
+"""Commands for runs: starting, stopping and inspecting them."""

@@ -1,1 +1,1 @@
-"""Hugging Face's layout: weights, configuration, tokenizer, image processor and adapters, in and out."""
+"""Hugging Face's format, import and export: weights, configuration, tokenizer, image processor and adapters."""

@@ -1,1 +1,1 @@
-"""Megatron-LM's checkpoints, in and out: keys, arguments and the optimizer's state."""
+"""Megatron-LM's checkpoints, import and export: keys, arguments and the optimizer's state."""

@@ -1,1 +1,1 @@
-"""Files of tensors, read and written one tensor at a time: safetensors and torch's distributed format."""
+"""Tensor files, read and written one tensor at a time: safetensors and torch's distributed format."""

@@ -1,1 +1,1 @@
-"""Files of an indexed data set: their header, manifest and lock, and how they are written."""
+"""The files of an indexed data set: header, manifest and lock, and writing them."""

@@ -1,1 +1,1 @@
-"""Raw input: files of text and JSON, compressed or not, their documents and sentences, and images."""
+"""Raw input: text and JSON files, compressed or not, their documents and sentences, and images."""

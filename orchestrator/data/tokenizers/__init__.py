@@ -1,1 +1,1 @@
-"""Tokenizers of every kind, their vocabularies and training, and text as token ids."""
+"""Tokenizers of all kinds, their vocabularies and training, and text as token ids."""

@@ -1,1 +1,1 @@
-"""What can be measured, one module for each kind; `registry.py` finds it by name."""
+"""The tasks that can be evaluated, one module for each kind; `registry.py` finds them by name."""

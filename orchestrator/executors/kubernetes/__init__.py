@@ -1,1 +1,1 @@
-"""A job as a JobSet of Kubernetes: the manifest, and the program that its pods run."""
+"""A job as a Kubernetes JobSet: the manifest, and the program that its pods run."""

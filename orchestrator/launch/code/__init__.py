@@ -1,1 +1,1 @@
-"""Which code a run has: its version, a copy of it, and what another machine has sent."""
+"""The code of a run: its version, a copy of it, and code sent by another machine."""

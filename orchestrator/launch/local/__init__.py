@@ -1,1 +1,1 @@
-"""Starting a run on this machine, seeing it through, and starting it again."""
+"""Starting a run on this machine, supervising it, and restarting it."""

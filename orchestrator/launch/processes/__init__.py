@@ -1,1 +1,1 @@
-"""The processes of a launch: finding, stopping, and ending them with their parent."""
+"""The processes of a launch: finding and stopping them, and ending them with their parent."""

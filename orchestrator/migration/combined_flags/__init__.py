@@ -1,4 +1,4 @@
-"""What several flags of Megatron-LM say together, each in both directions: read into a job, written from one."""
+"""Flags of Megatron-LM that are translated together, in both directions: read into a job, written from one."""
 
 from orchestrator.migration.combined_flags.base import FlagGroup
 from orchestrator.migration.combined_flags.data import DATA

@@ -1,1 +1,1 @@
-"""Megatron-LM's flags and programs: their table, and those that the table does not translate."""
+"""Megatron-LM's flags and programs: their table, and the flags that the table does not translate."""

@@ -1,1 +1,1 @@
-"""What a script says around a training: launchers, exported variables, PBS lines, and a program's options."""
+"""The parts of a script around the training: launchers, exported variables, PBS lines, and a program's options."""

@@ -1,4 +1,4 @@
-"""A shell script read for what it would start, with its variables expanded and nothing run.
+"""Reads a shell script for what it would start, with its variables expanded and nothing run.
 
-A reader of our own: the library for this (bashlex) is under the GPL, and gives no expansion.
+We use our own reader, because the library for this (bashlex) is under the GPL and does no expansion.
 """

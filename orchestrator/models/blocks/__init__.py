@@ -1,1 +1,1 @@
-"""What models are made of, a folder for each block; docs/architecture.md says what its files are asked for."""
+"""The blocks of models, one folder each; docs/architecture.md describes their files."""

@@ -1,4 +1,4 @@
-"""What a job takes from each source of its blends, told from the index headers alone: samples, tokens and epochs."""
+"""What a job takes from each source of its blends, by the index headers alone: samples, tokens and epochs."""
 
 from __future__ import annotations
 

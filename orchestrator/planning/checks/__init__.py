@@ -1,1 +1,1 @@
-"""What is checked of a job before it starts, beside the rules of its spec."""
+"""Checks of a job before it starts, in addition to the rules of its spec."""

@@ -1,10 +1,9 @@
-"""Model FLOPs of a step and the peak of a device: what MFU is made of.
+"""Model FLOPs of a step and the peak of a device, from which MFU is computed.
 
-The model's own arithmetic: forward and backward (twice the forward), attention counted full and not halved for
-causality unless `throughput.flops` is causal, recomputation not counted; of experts those that a token is routed to; of
-frozen weights no gradients. For
-multi-head attention and a 4h GeLU MLP it is T · (72·L·h² + 12·L·h·s + 6·V·h) (T tokens, L layers, h hidden size,
-s sequence length, V padded vocabulary).
+Only the model's own arithmetic counts: forward and backward (twice the forward), full attention, not halved for
+causality unless `throughput.flops` is causal, no recomputation, only the experts that a token is routed to, no
+gradients of frozen weights. For multi-head attention and a 4h GeLU MLP it is T · (72·L·h² + 12·L·h·s + 6·V·h) (T
+tokens, L layers, h hidden size, s sequence length, V padded vocabulary).
 """
 
 from __future__ import annotations

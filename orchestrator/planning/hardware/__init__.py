@@ -1,7 +1,7 @@
-"""Accelerators: what their datasheets promise, what of it is reached, and which one a job is planned for.
+"""Accelerators: their datasheet figures, the fraction of them that is reached, and the one that a job is planned for.
 
-`device_named(name)` asks calibrated profiles first and raises UserError with the nearest name; `shipped(name)` is
-never calibrated, and is what MFU is against. `device_of(job, cluster)` gives a DeviceChoice that says how it was
+`device_named(name)` searches calibrated profiles first and raises UserError with the nearest name. `shipped(name)` is
+never calibrated, and MFU is relative to it. `device_of(job, cluster)` returns a DeviceChoice that says how it was
 chosen.
 """
 

@@ -1,1 +1,1 @@
-"""Ranks, their groups and pipeline stages: what lies where, and when each stage does what."""
+"""Ranks, their groups and pipeline stages: what is where, and when each stage does what."""

@@ -1,8 +1,8 @@
 """The memory of a rank, by part, before anything is started.
 
-`estimate_memory` gives for each pipeline stage the bytes by part at its fullest moment. They add up to `peak_bytes`,
-what `torch.cuda.max_memory_allocated` reports; `device_bytes` adds estimates of what torch does not count. It takes
-any job, rules kept or not, in well under 1 ms.
+For each pipeline stage, `estimate_memory` gives the bytes by part at its peak. They add up to `peak_bytes`, which
+`torch.cuda.max_memory_allocated` reports; `device_bytes` adds estimates of what torch does not count. It accepts any
+job, even one that breaks rules, and takes well under 1 ms.
 """
 
 from orchestrator.planning.memory.fit import capacity

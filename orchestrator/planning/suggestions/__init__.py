@@ -1,1 +1,1 @@
-"""What a plan suggests in place of a job: changes, what each of them would take, and which are worth naming."""
+"""Changes to a job that a plan suggests, what each would take, and which are worth naming."""

@@ -1,1 +1,1 @@
-"""Figures of runs: series of measurements, axes, marks, and the curves drawn of them."""
+"""Figures of runs: series of measurements, axes, marks, and the curves drawn from them."""

@@ -1,1 +1,1 @@
-"""What a run's processes printed: pages of it, and searching it."""
+"""The output of a run's processes: pages of it, and searching it."""

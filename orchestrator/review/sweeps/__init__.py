@@ -1,1 +1,1 @@
-"""Sweeps: their cells, which parameters matter, and figures of them."""
+"""Sweeps: their cells, which parameters matter, and their figures."""

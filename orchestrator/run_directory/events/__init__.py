@@ -1,7 +1,7 @@
-"""Events of runs and of ledgers, typed, and what follows from several of them.
+"""Typed events of runs and of ledgers, and what is derived from several of them.
 
-`RunDir.append` is the only writer: what it is given together, a reader sees together. `RunDir.events()` is the only
-reader; it returns an `EventLog`, whose methods are the one place of what follows from several events (`last_launch`,
-`since_submission`, `saved`, …). Nothing else looks into the objects of a line; a test checks that.
+`RunDir.append` is the only writer: a reader sees either all events of a call or none. `RunDir.events()` is the only
+reader; it returns an `EventLog`, whose methods are the only place for what is derived from several events
+(`last_launch`, `since_submission`, `saved`, …). No other code inspects the objects of a line; a test checks that.
 `launch.event_messages` has the one table from event to sentence.
 """

@@ -1,1 +1,1 @@
-"""Why a run ended: the causes that there are, and finding the one from exit records and logs."""
+"""Why a run ended: the possible causes, and their detection from exit records and logs."""

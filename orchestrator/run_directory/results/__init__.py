@@ -1,5 +1,5 @@
-"""Evaluations of checkpoints, without torch: what is asked and what was found.
+"""Evaluations of checkpoints, without torch: requests and results.
 
-`run_directory.results.record` reads and writes results; `run_directory.results.evaluation_request` says what is asked
-and makes the key.
+`run_directory.results.record` reads and writes results; `run_directory.results.evaluation_request` describes a request
+and makes its key.
 """

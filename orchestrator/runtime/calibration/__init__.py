@@ -1,1 +1,1 @@
-"""Short measurements of the machine at hand: `python -m orchestrator.runtime.calibration --output FILE`."""
+"""Short measurements of this machine: `python -m orchestrator.runtime.calibration --output FILE`."""

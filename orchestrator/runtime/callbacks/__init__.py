@@ -1,1 +1,1 @@
-"""What happens around the steps: one concern a module, each a Callback."""
+"""Work around the steps: one concern per module, each a Callback."""

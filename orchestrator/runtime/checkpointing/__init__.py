@@ -1,1 +1,1 @@
-"""Checkpoints: written, found, read and exported."""
+"""Writing, finding, reading and exporting checkpoints."""

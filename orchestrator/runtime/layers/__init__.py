@@ -1,1 +1,1 @@
-"""Layer implementations. Each module offers `block_spec(config, vp_stage)`, megatron-core's description of a stage."""
+"""Layer implementations. Each module has `block_spec(config, vp_stage)`, megatron-core's description of a stage."""

@@ -1,1 +1,1 @@
-"""The network of one rank: built, filled, and adapted."""
+"""The network of one rank: building it, loading its weights, and adapters."""

@@ -1,1 +1,1 @@
-"""Our optimizers, and what of their state a replica keeps."""
+"""Our optimizers, and the part of their state that a replica keeps."""

@@ -1,1 +1,1 @@
-"""What a run notes down beside its training."""
+"""The records of a run other than its checkpoints."""

@@ -1,1 +1,1 @@
-"""What Triton compiles for GPUs: modules that are only imported where there is one."""
+"""Triton kernels: modules that are imported only if there is a GPU."""

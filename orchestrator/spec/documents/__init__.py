@@ -1,1 +1,1 @@
-"""From files, overrides and presets to one tree of values, with the place of each."""
+"""Files, overrides and presets as one tree of values, with the position of each."""

@@ -1,1 +1,1 @@
-"""How a step's work is spread over processes: parallelism, pipeline stages, batches and their ramp-up."""
+"""The distribution of a step's work over processes: parallelism, pipeline stages, batches and their ramp-up."""

@@ -1,1 +1,1 @@
-"""Mistakes in a spec, in words: what is wrong where, and what was probably meant."""
+"""Messages about mistakes in a spec: what is wrong where, and what was probably meant."""

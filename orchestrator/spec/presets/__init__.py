@@ -1,4 +1,4 @@
-"""Model presets: one YAML file for each architecture that has a name."""
+"""Model presets: one YAML file for each named architecture."""
 
 from __future__ import annotations
 

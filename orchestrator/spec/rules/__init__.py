@@ -1,4 +1,4 @@
-"""Cross-field rules: plain functions of a job that yield what is wrong with it."""
+"""Cross-field rules: plain functions that take a job and yield what is wrong with it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What follows from the declarations of all fields: legal keys, names, the JSON schema, a spec's hash, changes."""
+"""Derived from the declarations of all fields: legal keys, names, the JSON schema, a spec's hash, changes."""

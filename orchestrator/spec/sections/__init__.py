@@ -1,1 +1,1 @@
-"""The sections of a job, beside the model's."""
+"""The sections of a job, except the model's."""

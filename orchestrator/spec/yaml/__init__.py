@@ -1,1 +1,1 @@
-"""YAML text as values that know where they were written."""
+"""YAML text as values that know their position in it."""

@@ -1,1 +1,1 @@
-"""What was measured of a run, as it is stored: metrics, goodput, data sources, and the load of its nodes."""
+"""Measurements of a run, as they are stored: metrics, goodput, data sources, and the load of its nodes."""

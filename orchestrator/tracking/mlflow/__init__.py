@@ -1,1 +1,1 @@
-"""The way of a run and of its sweep into MLflow."""
+"""Sending a run and its sweep to MLflow."""

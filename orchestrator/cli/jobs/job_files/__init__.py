@@ -1,1 +1,1 @@
-"""Writing a job file: its questions, its comments, and the schema beside it."""
+"""Writing a job file: its questions, its comments, and the schema next to it."""

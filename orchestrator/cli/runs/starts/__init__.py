@@ -1,1 +1,1 @@
-"""What the commands that start a run share: which run is continued, its submission, and Ctrl-C meanwhile."""
+"""Code shared by commands that start a run: which run is continued, its submission, and Ctrl-C meanwhile."""

@@ -1,1 +1,1 @@
-"""What the commands of `sweep` share: starting cells, previews and tables."""
+"""Code shared by the commands of `sweep`: starting cells, previews and tables."""

@@ -1,1 +1,1 @@
-"""One file per family: what its weights are called on both sides, and what its configuration says."""
+"""One file per family: the names of its weights on both sides, and its configuration."""

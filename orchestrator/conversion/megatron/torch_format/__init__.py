@@ -1,1 +1,1 @@
-"""Megatron-LM's older checkpoint format, `--ckpt-format torch`: a pickle per tensor and pipeline parallel rank."""
+"""Megatron-LM's older checkpoint format, `--ckpt-format torch`: one pickle per tensor and pipeline parallel rank."""

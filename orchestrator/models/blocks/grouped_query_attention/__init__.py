@@ -1,1 +1,1 @@
-"""Grouped-query attention: multi-head where each query head has keys and values of its own, multi-query with one."""
+"""Grouped-query attention: multi-head if each query head has its own keys and values, multi-query with one."""

@@ -1,1 +1,1 @@
-"""What calibration makes of measured kernels: the efficiencies of a device."""
+"""Fits of calibration: the efficiencies of a device, from measured kernels."""

@@ -1,1 +1,1 @@
-"""Seconds of kernels: of matrix products, of attention, and of what only moves memory."""
+"""Seconds of kernels: matrix products, attention, and kernels that only move memory."""

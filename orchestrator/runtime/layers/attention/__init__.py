@@ -1,1 +1,1 @@
-"""What computes attention between the matrices of a block, and which of it a run has."""
+"""The attention cores between the matrices of a block, and which one a run uses."""

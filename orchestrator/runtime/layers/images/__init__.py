@@ -1,1 +1,1 @@
-"""What encodes a decoder's images, and puts them among its tokens."""
+"""The image encoder of a decoder, and inserting its output among the tokens."""

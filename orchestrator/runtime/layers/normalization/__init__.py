@@ -1,1 +1,1 @@
-"""Norms, before branches of the residual stream and behind them, and adding a branch to it."""
+"""Norms before and after branches of the residual stream, and adding a branch to it."""

@@ -1,3 +1,4 @@
-"""What Transformer Engine needs: whether it is there, FP8, and tensor parallelism that sends while it multiplies. Its
-layers are in `transformer_engine_layers.py` beside this folder.
+"""Transformer Engine: whether it is available, FP8, and overlapped tensor parallelism.
+
+Its layers are in `transformer_engine_layers.py` next to this folder.
 """

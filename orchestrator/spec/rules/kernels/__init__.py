@@ -1,1 +1,1 @@
-"""Rules of kernels, CUDA graphs, FP8 and recomputation."""
+"""Rules for kernels, CUDA graphs, FP8 and recomputation."""

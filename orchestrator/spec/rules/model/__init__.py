@@ -1,1 +1,1 @@
-"""Rules of model families, and of what a network is made of."""
+"""Rules for model families and for the parts of a network."""

@@ -1,1 +1,1 @@
-"""Rules of how a job's processes are laid out."""
+"""Rules for the layout of a job's processes."""

@@ -1,1 +1,1 @@
-"""Rules of batches, the schedule, the optimizer, and what is trained on."""
+"""Rules for batches, the schedule, the optimizer, and the training data."""
