@@ -15,7 +15,9 @@ from support.training import tiny_job
 
 from orchestrator.launch.runs import all_runs
 from orchestrator.launch.states.run_states import status_of
-from orchestrator.spec.loading import dump_resolved
+from orchestrator.spec.loading import dump_resolved, load_resolved
+from orchestrator.sweeps.ledger import sweep_dir
+from orchestrator.sweeps.states import cell_statuses
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +56,20 @@ def test_a_job_file_and_then_its_run_again(visitor: Visitor, acting: Dashboard, 
     expect(page.get_by_role("status").first).to_contain_text("new", timeout=120_000)
     [run] = [run for run in all_runs(own.runs_dir) if run.name == "new"]
     wait_until(lambda: status_of(run).state == "completed", "the run")
-    assert (run.job().optimizer.lr, run.job().runtime.seed) == (2e-3, 5)
+    job = load_resolved(run.resolved())
+    assert (job.optimizer.lr, job.runtime.seed) == (2e-3, 5)
 
     page.set_viewport_size({"width": 1400, "height": 1000})
     page = visitor(f"{acting.address}/runs/new/{run.run_id}")
     page.get_by_role("link", name="Start again…").click()
-    page.get_by_label("Changes").fill("schedule.train_iters=2")
+    page.get_by_label("Changes").fill("schedule.train_iters=4")
     page.get_by_role("button", name="Check").click()
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.get_by_role("status").first).to_contain_text("new", timeout=120_000)
     [again] = [each for each in all_runs(own.runs_dir) if each.name == "new" and each != run]
     wait_until(lambda: status_of(again).state == "completed", "the second run")
-    assert (again.job().optimizer.lr, again.job().schedule.train_iters) == (2e-3, 2)
+    job = load_resolved(again.resolved())
+    assert (job.optimizer.lr, job.schedule.train_iters) == (2e-3, 4)
 
 
 def test_a_sweep_file(visitor: Visitor, acting: Dashboard, own: Reviewed) -> None:
@@ -75,8 +79,8 @@ def test_a_sweep_file(visitor: Visitor, acting: Dashboard, own: Reviewed) -> Non
     expect(page.locator("pre.output")).to_contain_text("2")
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.get_by_role("status").first).to_contain_text("pair", timeout=120_000)
-    cells = [run for run in all_runs(own.runs_dir) if run.name == "pair"]
-    wait_until(lambda: [status_of(run).state for run in cells] == ["completed"] * 2, "the cells")
+    sweep = sweep_dir("pair", own.runs_dir)
+    wait_until(lambda: {cell.state for cell in cell_statuses(sweep, sweep.planned())} == {"completed"}, "the cells")
 
 
 @pytest.mark.parametrize(
