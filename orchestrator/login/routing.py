@@ -31,7 +31,7 @@ from orchestrator.sweeps.loading import load_sweep
 
 STARTS = ("submit", "sweep run")
 """On the cluster that the job is for."""
-GOES_ON = ("resume", "sweep retry")
+GOES_ON = ("resume", "sweep retry", "sweep continue")
 """Where the run is, with the code that is here."""
 CHANGES = ("cancel", "sweep cancel", "sync", "notify")
 SHOWS = (

@@ -60,6 +60,8 @@ from orchestrator.run_directory.events.types import Created, Event, Launched, Su
 
 RUNS_DIR_VARIABLE = "ORCHESTRATOR_RUNS_DIR"
 DEFAULT_RUNS_DIR = "runs"
+STOP_AT_VARIABLE = "ORCHESTRATOR_STOP_AT"
+"""The step after which a start saves and stops, in its environment; its schedule stays that of the whole training."""
 
 _GENERATION = re.compile(r"resolved(?:\.(\d{1,18}))?\.json", re.ASCII)
 _ITERATION = re.compile(r"iter_(\d{7,18})", re.ASCII)

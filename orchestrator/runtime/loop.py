@@ -34,7 +34,8 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
     for callback in callbacks:
         callback.on_start(session)
     session.begin_batches()
-    while not session.finished and not session.agreed.stopping:
+    stop = session.launch.stop
+    while not (session.finished or session.agreed.stopping or stop.is_due(session.state.iteration)):
         session.progress()
         with collected_by_hand():
             record, loss = train_step(session)
@@ -62,8 +63,10 @@ def _train(session: Session, callbacks: list[Callback]) -> Outcome:
 
 
 def _stopped(session: Session) -> Outcome:
-    iteration = session.state.iteration
-    session.event(StopRequested(by=session.launch.stop.by or "another rank", iteration=iteration))
+    iteration, stop = session.state.iteration, session.launch.stop
+    if not session.finished and stop.is_due(iteration):
+        stop.leave_word()
+    session.event(StopRequested(by=stop.by or "another rank", iteration=iteration))
     return Outcome("stopped", f"stopped at iteration {iteration} of {session.data.schedule.train_iters}")
 
 

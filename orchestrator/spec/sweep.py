@@ -51,6 +51,45 @@ class RandomSpec(Section):
     """Field → distribution."""
 
 
+def _first_rung(value: Any) -> Any:
+    """`10%` as the share 0.1."""
+    if isinstance(value, str) and value.endswith("%"):
+        try:
+            return float(value[:-1]) / 100
+        except ValueError:
+            return value
+    return value
+
+
+FirstRung = Annotated[
+    float,
+    Before(_first_rung),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"%$"}]}),
+]
+
+
+class SearchSpec(Section):
+    """Finding the best cell without training all of them to the end."""
+
+    strategy: Literal["asha", "halving", "bayesian"]
+    """`asha` and `halving` stop cells early: asynchronous and synchronous successive halving. `bayesian` draws the
+    values of `random` one after the other, each from the results of earlier ones (Optuna, TPE)."""
+    reduction: Annotated[int, Field(ge=2)] = 3
+    """Of `asha` and `halving`: one cell in so many is promoted from each rung to the next, whose budget is so many
+    times as long."""
+    first_rung: FirstRung = 0.1
+    """Of `asha` and `halving`: the budget of the first rung, in steps (`100`) or as a share of the training (`10%`)."""
+
+    @model_validator(mode="after")
+    def _check(self) -> SearchSpec:
+        if self.strategy == "bayesian" and (given := self.model_fields_set & {"reduction", "first_rung"}):
+            raise ValueError(f"bayesian trains every cell to its end: leave out {' and '.join(sorted(given))}")
+        is_share = 0 < self.first_rung <= 0.5
+        if not is_share and not (self.first_rung >= 1 and self.first_rung == int(self.first_rung)):
+            raise ValueError("first_rung is a number of steps, or at most half of the training: 100, 10%, 0.1")
+        return self
+
+
 Conditions = Annotated[
     list[Text],
     Field(min_length=1),
@@ -82,3 +121,14 @@ class SweepSpec(Section):
     """Whether smaller or larger values of the metric are better."""
     max_parallel: Positive | None = None
     """How many cells may run at once; by default as many as the cluster has room for, or one on a single machine."""
+    search: SearchSpec | None = None
+    """Finding the best cell without training all of them to the end."""
+
+    @model_validator(mode="after")
+    def _check(self) -> SweepSpec:
+        if self.search is not None and self.search.strategy == "bayesian":
+            if others := [name for name in ("grid", "zip", "list") if getattr(self, name)]:
+                raise ValueError(f"bayesian draws every value from its range: write {', '.join(others)} as random")
+            if self.random is None:
+                raise ValueError("bayesian draws from the ranges of random: write random with count and fields")
+        return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from orchestrator.spec.documents.field_names import hint, resolve
 from orchestrator.spec.documents.partial_validation import Examination, PartialSection
 from orchestrator.spec.documents.plain_data import to_plain
 from orchestrator.spec.schema.shape import JOB, sections, shape_at
-from orchestrator.spec.sweep import DistributionSpec, SweepSpec
+from orchestrator.spec.sweep import DistributionSpec, RandomSpec, SweepSpec
 from orchestrator.spec.yaml.reader import LocatedValue
 
 MAX_POINTS = 100_000
@@ -40,6 +40,8 @@ class Setting:
 
 Point = dict[str, Setting]
 """Settings by path."""
+Draws = Mapping[str, float]
+"""What was drawn for each field of `random`, as the sweep names them: a number, or the place of a choice."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def read_axes(written: dict[str, LocatedValue], spec: SweepSpec) -> Axes:
     if points := _items(written.get("list")):
         parts.append([reader.point(item) for item in points])
     if spec.random is not None:
-        parts.append(reader.draws(written["random"], spec))
+        columns = reader.columns(written["random"], spec.random, spec.random.count, _at_random(spec.random))
+        parts.append(reader.rows(columns))
     if not parts and not reader.problems:
         place = next(iter(written.values())).location if written else None
         message = "says nothing to vary"
@@ -86,6 +89,14 @@ def read_axes(written: dict[str, LocatedValue], spec: SweepSpec) -> Axes:
         message = f"makes {counts} = {axes.size:,} combinations; a sweep has at most {MAX_POINTS:,}"
         reader.problems.append(Problem(message, ("sweep",), "use random, or fewer values", code="too_many_cells"))
     return axes
+
+
+def point_of(written: dict[str, LocatedValue], random: RandomSpec, draws: Draws) -> Point:
+    """The point of a sweep whose axes are right at which a search has drawn these values."""
+    reader = _Reader([])
+    columns = reader.columns(written["random"], random, 1, lambda name, path, number: draws[name])
+    [point] = reader.rows(columns)
+    return point
 
 
 def _entries(section: LocatedValue | None) -> Iterable[tuple[str, LocatedValue]]:
@@ -150,15 +161,16 @@ class _Reader:
             return []
         return [self.rows([self.column(name, values) for name, values in columns])]
 
-    def draws(self, section: LocatedValue, spec: SweepSpec) -> list[Point]:
-        """What is drawn at random, as one part. A value depends on the seed, its field and its number only."""
-        assert spec.random is not None
+    def columns(
+        self, section: LocatedValue, random: RandomSpec, count: int, draw: Callable[[str, str, int], float]
+    ) -> list[list[Point]]:
+        """What `draw` gives for each field of `random`, by its name, its path and the number of the draw."""
         assert isinstance(section.content, dict)
         columns: list[list[Point]] = []
         for name, written in _entries(section.content["fields"]):
             choices = _items(written.content.get("choice")) if isinstance(written.content, dict) else []
             path = self.path(name, written, choices)
-            distribution = spec.random.fields.get(name)
+            distribution = random.fields.get(name)
             if distribution is None:
                 message = "expects a distribution"
                 self.problems.append(Problem(message, (name,), location=written.location, code="wrong_type"))
@@ -166,14 +178,14 @@ class _Reader:
                 continue
             legal = [point for item in choices if (point := self.value(path, item)) is not None]
             column: list[Point] = []
-            for number in range(spec.random.count if len(legal) == len(choices) else 0):
-                source = random.Random(f"{spec.random.seed}/{path}/{number}")
-                drawn = source.choice(legal) if legal else self.value(path, _number(source, distribution, written))
+            for number in range(count if len(legal) == len(choices) else 0):
+                found = draw(name, path, number)
+                drawn = legal[int(found)] if legal else self.value(path, _number(found, distribution, written))
                 if drawn is None:
                     break  # what is wrong with one is said once
                 column.append(drawn)
             columns.append(column)
-        return self.rows(columns)
+        return columns
 
     def rows(self, columns: list[list[Point]]) -> list[Point]:
         """Columns of settings as rows. A field that two of them set is a problem."""
@@ -232,17 +244,30 @@ def _inside(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
-def _number(source: random.Random, distribution: DistributionSpec, written: LocatedValue) -> LocatedValue:
-    if distribution.integers is not None:
-        whole = source.randint(*distribution.integers)
-        return LocatedValue(whole, written.location, str(whole))
-    if distribution.loguniform is not None:
-        low, high = distribution.loguniform
-        number = math.exp(source.uniform(math.log(low), math.log(high)))
-    else:
+def _at_random(spec: RandomSpec) -> Callable[[str, str, int], float]:
+    """Draws that depend on the seed, the field and their number only."""
+
+    def draw(name: str, path: str, number: int) -> float:
+        source, distribution = random.Random(f"{spec.seed}/{path}/{number}"), spec.fields[name]
+        if distribution.choice is not None:
+            return source.randrange(len(distribution.choice))
+        if distribution.integers is not None:
+            return source.randint(*distribution.integers)
+        if distribution.loguniform is not None:
+            low, high = distribution.loguniform
+            return math.exp(source.uniform(math.log(low), math.log(high)))
         assert distribution.uniform is not None
-        low, high = distribution.uniform
-        number = source.uniform(low, high)
+        return source.uniform(*distribution.uniform)
+
+    return draw
+
+
+def _number(number: float, distribution: DistributionSpec, written: LocatedValue) -> LocatedValue:
+    if distribution.integers is not None:
+        return LocatedValue(int(number), written.location, str(int(number)))
+    ends = distribution.loguniform or distribution.uniform
+    assert ends is not None
+    low, high = ends
     number = min(max(float(f"{number:.4g}"), low), high)  # four digits say enough, and can be read
     return LocatedValue(number, written.location, repr(number))
 

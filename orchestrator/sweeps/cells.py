@@ -145,6 +145,13 @@ def expand(base: Composition, points: Iterable[Point], conditions: Sequence[Plac
     return found
 
 
+def cell_at(
+    base: Composition, point: Point, conditions: Sequence[PlacedCondition], check: Check
+) -> Cell | PrunedCell | None:
+    """The cell of one point, or why it cannot run; None when it does not meet the conditions."""
+    return _Expansion(base, conditions, check).cell(point)
+
+
 class _Expansion:
     def __init__(self, base: Composition, conditions: Sequence[PlacedCondition], check: Check) -> None:
         self._base = base

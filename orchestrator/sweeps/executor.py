@@ -29,7 +29,7 @@ from orchestrator.launch.processes.launch_processes import REQUEUE_CODE_VARIABLE
 from orchestrator.process import Process
 from orchestrator.run_directory.events.ledger import CellsSubmitted
 from orchestrator.run_directory.events.types import Launched
-from orchestrator.run_directory.rundir import RunDir
+from orchestrator.run_directory.rundir import STOP_AT_VARIABLE, RunDir
 from orchestrator.safe_path import module_command
 from orchestrator.sweeps.ending import tell_of_sweep
 from orchestrator.sweeps.ledger import SweepDir
@@ -64,11 +64,11 @@ class CellTask:
             print(f"cell {self.task.name} was started again before this job began: that job trains it", flush=True)
             return
         code, noticed = self._see_through()
-        if code == REQUEUE_CODE or (noticed and self._stopped_by_notice()):
+        if code == REQUEUE_CODE or (noticed and self._has_stopped()):
             self._requeue()
-        if not _is_local():  # the driver of local cells tells
+        if not _is_local() and not self.task.of_search:  # the driver of local cells tells, and so does a search
             tell_of_sweep(SweepDir(Path(self.sweep_dir)), wait=True)
-        if code != 0:
+        if code != 0 and not (self.task.stop_at is not None and self._has_stopped()):
             raise JobError(f"cell {self.task.name} ended with exit code {code}: see {self.task.run_dir}")
 
     def checkpoint(self) -> DelayedSubmission:
@@ -115,13 +115,15 @@ class CellTask:
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, REQUEUE_CODE_VARIABLE: str(REQUEUE_CODE)}
+        if self.task.stop_at is not None:
+            environment[STOP_AT_VARIABLE] = str(self.task.stop_at)
         if _is_local():
             environment.pop("CUDA_VISIBLE_DEVICES", None)  # submitit's, which hides all
             if self.devices is not None:
                 environment["CUDA_VISIBLE_DEVICES"] = self.devices
         return environment
 
-    def _stopped_by_notice(self) -> bool:
+    def _has_stopped(self) -> bool:
         """Whether the last launch saved and stopped, on this machine, where nobody says so by an exit code."""
         last = RunDir(Path(self.task.run_dir)).events().last_launch
         return last is not None and last.exited is not None and last.exited.cause == "stopped"
@@ -173,27 +175,52 @@ def run_here(request: Request) -> None:
     jobs = {task.cell: "local" for task in waiting}
     parallel = request.max_parallel
     sweep.append(CellsSubmitted(how="local", cluster=None, max_parallel=parallel, jobs=jobs, driver=driver))
-    sweep.submitit.mkdir(parents=True, exist_ok=True)
-    free = list(request.gpus)
-    running: list[tuple[Any, list[str]]] = []
-    while waiting or running:
-        for job, devices in [pair for pair in running if pair[0].done()]:
-            running.remove((job, devices))
-            free += devices
-        while waiting and len(running) < (request.max_parallel or 1):
+    local = LocalCells(sweep, request.gpus, request.max_requeues)
+    while waiting or local.running:
+        local.settle()
+        while waiting and len(local.running) < (request.max_parallel or 1):
             task = waiting[0]
-            needed = min(task.gpus, len(request.gpus))
-            if needed > len(free):
+            if sweep.cancels(task.cell) > task.cancels or local.start(task) is not None:
+                waiting.pop(0)
+            else:
                 break
-            waiting.pop(0)
-            if sweep.cancels(task.cell) > task.cancels:
-                continue
-            devices, free = free[:needed], free[needed:]
-            executor = LocalExecutor(
-                sweep.submitit, max_num_timeout=request.max_requeues + 1, python=f"{quote(sys.executable)} -P"
-            )
-            executor.update_parameters(timeout_min=_NO_TIME_LIMIT)
-            cell = CellTask(request.sweep_dir, task, ",".join(devices) if devices else None)
-            running.append((executor.submit(cell), devices))
         time.sleep(_POLL_SECONDS)
     tell_of_sweep(sweep, wait=False)
+
+
+class LocalCells:
+    """Cells that run on this machine, each on GPUs of its own."""
+
+    def __init__(self, sweep: SweepDir, gpus: list[str], max_requeues: int) -> None:
+        """`gpus`: those that cells share."""
+        self._sweep, self._gpus, self._max_requeues = sweep, gpus, max_requeues
+        self.running: dict[str, tuple[Any, list[str]]] = {}
+        """By cell, those that this process has started: submitit's job, and its GPUs."""
+        self.others: dict[str, list[str]] = {}
+        """The GPUs of those that an earlier program has started, by cell."""
+        sweep.submitit.mkdir(parents=True, exist_ok=True)
+
+    def settle(self) -> None:
+        """Take note of those that have ended."""
+        for cell in [cell for cell, (job, _) in self.running.items() if job.done()]:
+            del self.running[cell]
+
+    def room_for(self, task: Task) -> list[str] | None:
+        """The GPUs that a cell would get; None where too few are free."""
+        taken = {gpu for gpus in (*(each for _, each in self.running.values()), *self.others.values()) for gpu in gpus}
+        free = [gpu for gpu in self._gpus if gpu not in taken]
+        needed = min(task.gpus, len(self._gpus))
+        return free[:needed] if needed <= len(free) else None
+
+    def start(self, task: Task) -> list[str] | None:
+        """Start a cell; its GPUs, None where too few are free for it."""
+        devices = self.room_for(task)
+        if devices is None:
+            return None
+        executor = LocalExecutor(
+            self._sweep.submitit, max_num_timeout=self._max_requeues + 1, python=f"{quote(sys.executable)} -P"
+        )
+        executor.update_parameters(timeout_min=_NO_TIME_LIMIT)
+        cell = CellTask(str(self._sweep.path), task, ",".join(devices) if devices else None)
+        self.running[task.cell] = executor.submit(cell), devices
+        return devices

@@ -12,7 +12,7 @@ import errno
 import fcntl
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from orchestrator.run_directory.events.ledger import (
 )
 from orchestrator.run_directory.rundir import RunDir, append_line, write_atomically
 from orchestrator.spec.messages.suggestions import closest
+from orchestrator.sweeps.search.history import History, history_of
 
 FOLDER = "sweeps"
 """In the runs folder."""
@@ -111,15 +112,22 @@ class SweepDir:
         """Add one line to the ledger."""
         append_line(self.ledger, event.record())
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[None]:
         """Keep other commands from starting cells of this sweep meanwhile. Raises UserError when one does."""
+        return self._locked(".starting", "another command is starting its cells right now")
+
+    def searching(self) -> AbstractContextManager[None]:
+        """Be the only program that searches. Raises UserError when one does."""
+        return self._locked(".searching", "its search runs already")
+
+    @contextmanager
+    def _locked(self, name: str, otherwise: str) -> Iterator[None]:
         self.path.mkdir(parents=True, exist_ok=True)
-        with open_to_append(self.path / ".starting", self.path) as file:
+        with open_to_append(self.path / name, self.path) as file:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(f"sweep {self.name}: another command is starting its cells right now") from None
+                raise UserError(f"sweep {self.name}: {otherwise}") from None
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
@@ -201,9 +209,17 @@ class SweepDir:
         """Every time that cells were handed out."""
         return self._events().all(CellsSubmitted)
 
+    def cancellations(self) -> int:
+        """How often cells were cancelled."""
+        return len(self._events().all(CellsCancelled))
+
     def cancels(self, cell: str) -> int:
         """How often a cell was cancelled."""
         return sum(cell in (event.cells or ()) for event in self._events().all(CellsCancelled))
+
+    def search(self) -> History | None:
+        """What its ledger says of its search; None where it has none."""
+        return history_of(self._events())
 
     def _events(self) -> Ledger:
         return read_ledger(self.ledger)

@@ -17,19 +17,38 @@ from orchestrator.spec.messages.document import Document
 from orchestrator.spec.sweep import SweepSpec
 from orchestrator.spec.yaml.places import Places
 from orchestrator.spec.yaml.reader import LocatedValue
-from orchestrator.sweeps.axes import Axes, read_axes
-from orchestrator.sweeps.cells import DERIVED, Cells, Check, PlacedCondition, expand, known_part
+from orchestrator.sweeps.axes import Axes, Draws, point_of, read_axes
+from orchestrator.sweeps.cells import (
+    DERIVED,
+    Cell,
+    Cells,
+    Check,
+    PlacedCondition,
+    PrunedCell,
+    cell_at,
+    expand,
+    known_part,
+)
 from orchestrator.sweeps.conditions import ConditionError, read_condition
 
 
 @dataclass(frozen=True)
 class LoadedSweep:
-    """A sweep and its cells. `text`: the files as written, one after the other."""
+    """A sweep and its cells; of a search that draws its own, cells at random points, as examples of what can be drawn.
+    `text`: the files as written, one after the other; `cell_at`: the cell of values that were drawn, why it cannot run,
+    or None where it does not meet the conditions.
+    """
 
     name: str
     spec: SweepSpec
     cells: Cells
     text: str
+    cell_at: Callable[[Draws], Cell | PrunedCell | None]
+
+    @property
+    def draws_cells(self) -> bool:
+        """Whether a search draws the cells one after the other."""
+        return self.spec.search is not None and self.spec.search.strategy == "bayesian"
 
 
 def load_sweep(
@@ -70,7 +89,12 @@ def load_sweep(
         raise SpecError(places.ordered([places.placed(problem) for problem in problems]))
     cells = expand(base, axes.points(), conditions, check)
     text = "\n".join(f"# {source}\n{text}" for source, text in composition.texts)
-    return LoadedSweep(spec.name or _job_name(base, cells), spec, cells, text)
+
+    def at(draws: Draws) -> Cell | PrunedCell | None:
+        assert spec.random is not None
+        return cell_at(base, point_of(_entries(sweep), spec.random, draws), conditions, check)
+
+    return LoadedSweep(spec.name or _job_name(base, cells), spec, cells, text, at)
 
 
 def _sweep_over(composition: Composition, arrays: Sequence[str]) -> LocatedValue | None:

@@ -118,6 +118,8 @@ def write_plan(
     """Give every cell a run directory and write down what the sweep is now; also the runs that are new. The same sweep
     again changes nothing, and neither does one that is refused.
     """
+    if loaded.draws_cells:
+        return _plan_drawn(sweep, loaded), []
     code = None
     entries, new = [], []
     matched = match_cells(sweep, loaded) if matched is None else matched
@@ -130,7 +132,7 @@ def write_plan(
             new.append(run)
         else:
             run = each.found.run
-        _join(run, sweep, cell, is_new=each.found is None)
+        join(run, sweep, cell, is_new=each.found is None)
         entries.append(Entry(each.id, cell.name, cell.values, str(run.path.relative_to(sweep.runs_dir))))
     planned = SweepPlan(
         generation=sweep.next_generation(),
@@ -148,6 +150,30 @@ def write_plan(
     return planned, new
 
 
+def _plan_drawn(sweep: SweepDir, loaded: LoadedSweep) -> SweepPlan:
+    """Write down a sweep whose cells a search draws: those that it has drawn stay. Raises UserError where their job has
+    become another one since.
+    """
+    search = sweep.search()
+    drawn = [each for each in search.draws if each.cell is not None] if search is not None else []
+    for each in drawn[:1]:
+        cell = loaded.cell_at({str(name): value for name, value in (each.draws or {}).items()})
+        if not isinstance(cell, Cell) or cell.id != (each.cell or {}).get("id"):
+            raise UserError(
+                f"the job of sweep {sweep.name} has changed since its search drew {len(drawn)} cells: give this one "
+                "its own name (sweep.name)"
+            )
+    planned = SweepPlan(
+        generation=sweep.next_generation(),
+        metric=loaded.spec.metric,
+        goal=loaded.spec.goal,
+        cells=sweep.planned().cells if drawn else [],
+    )
+    if not sweep.is_planned or not same_cells(sweep.planned(), planned):
+        sweep.plan(planned, loaded.text)
+    return planned
+
+
 def withdraw_plan(sweep: SweepDir, planned: SweepPlan, new: Sequence[RunDir]) -> None:
     """Take back a plan of which nothing was started: the sweep is what it was before, and its `new` runs are gone."""
     if sweep.is_planned and sweep.planned().generation == planned.generation:
@@ -156,7 +182,7 @@ def withdraw_plan(sweep: SweepDir, planned: SweepPlan, new: Sequence[RunDir]) ->
         remove_new_run(run)
 
 
-def _join(run: RunDir, sweep: SweepDir, cell: Cell, *, is_new: bool) -> None:
+def join(run: RunDir, sweep: SweepDir, cell: Cell, *, is_new: bool) -> None:
     """Note in a run directory which sweep it belongs to, and whether it was there before; the first one keeps it."""
     if not run.membership.exists():
         record = {"sweep": sweep.name, "sweep_dir": str(sweep.path), "cell": cell.name, "values": cell.values}

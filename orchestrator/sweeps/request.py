@@ -13,7 +13,8 @@ REQUEUE_CODE = 75
 @dataclass(frozen=True)
 class Task:
     """One cell to be trained to its end. `cancels`: how often it had been cancelled when it was asked for;
-    `submissions`: how many its sweep's ledger had then.
+    `submissions`: how many its sweep's ledger had then. `stop_at`: the step after which this start saves and stops;
+    `of_search`: whether a search starts it, which tells of the sweep's end itself.
     """
 
     cell: str
@@ -23,6 +24,8 @@ class Task:
     gpus: int = 0
     cancels: int = 0
     submissions: int = 0
+    stop_at: int | None = None
+    of_search: bool = False
 
 
 @dataclass(frozen=True)

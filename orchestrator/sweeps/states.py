@@ -13,6 +13,7 @@ from orchestrator.launch.executor import states_of
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses, unreadable
 from orchestrator.launch.states.state_words import State as RunState
 from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan
+from orchestrator.sweeps.search.history import Standing
 
 State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled"]
 
@@ -32,11 +33,15 @@ class CellStatus:
     submission: Submission | None
     left: bool = False
     """Whether the sweep had it earlier and has it no more."""
+    standing: Standing | None = None
+    """Why a search has stopped it."""
 
     @property
     def note(self) -> str:
-        """Why it failed, and whether it left the sweep, in a few words."""
+        """Why it failed or was stopped by a search, and whether it left the sweep, in a few words."""
         cause = self.status.cause if self.state == "failed" else None
+        if self.state == "stopped" and self.standing is not None:
+            cause = str(self.standing)
         return ", ".join([*([cause] if cause else []), *(["left"] if self.left else [])])
 
     def value(self, metric: str) -> float | None:
@@ -59,12 +64,17 @@ class CellStatus:
             "job_id": self.submission.job_id if self.submission else None,
             "iteration": self.status.iteration,
             "values": values,
-        }
+        } | ({} if self.standing is None else {"search": self.standing.to_json()})
 
 
 def cell_statuses(sweep: SweepDir, planned: SweepPlan) -> list[CellStatus]:
     """The status of every cell, in the order of the sweep. The scheduler is asked once for all of them."""
-    return _statuses(sweep, planned.cells, left=False)
+    return entry_statuses(sweep, planned.cells)
+
+
+def entry_statuses(sweep: SweepDir, entries: Sequence[Entry]) -> list[CellStatus]:
+    """The same of some cells."""
+    return _statuses(sweep, entries, left=False)
 
 
 def left_statuses(sweep: SweepDir) -> list[CellStatus]:
@@ -74,7 +84,8 @@ def left_statuses(sweep: SweepDir) -> list[CellStatus]:
 
 
 def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[CellStatus]:
-    submissions = sweep.submissions()
+    submissions, search = sweep.submissions(), sweep.search()
+    standings = {} if search is None else search.standings()
     runs = [sweep.run(entry) for entry in entries]
     found, troubles = readable_statuses(runs)
     by_run = {status.run: status for status in (*found, *starmap(unreadable, troubles.items()))}
@@ -82,10 +93,16 @@ def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[
     return [
         CellStatus(
             entry,
-            cell_state(status.state, status.launched, submissions.get(entry.id)),
+            cell_state(
+                status.state,
+                status.launched,
+                submissions.get(entry.id),
+                in_search=search is not None and search.waits(entry.id),
+            ),
             status,
             submissions.get(entry.id),
             left,
+            standings.get(entry.id),
         )
         for entry, status in zip(entries, statuses, strict=True)
     ]
@@ -101,13 +118,19 @@ def check_scheduler(cells: Iterable[CellStatus]) -> None:
         states_of(name, job_ids)
 
 
-def cell_state(run: RunState, launched: float | None, submission: Submission | None) -> State:
-    """The state of a cell whose run is in that state. `launched`: when the run was last started."""
+def cell_state(
+    run: RunState, launched: float | None, submission: Submission | None, *, in_search: bool = False
+) -> State:
+    """The state of a cell whose run is in that state. `launched`: when the run was last started; `in_search`: whether
+    a search is still to start it, or to decide on it.
+    """
     if run in ("running", "stopping"):
         return "running"
     if run == "completed":
         return "completed"
     if run == "queued" or _waits_here(launched, submission):
+        return "pending"
+    if in_search and run not in ("failed", "lost"):
         return "pending"
     if submission is not None and submission.cancelled and run != "failed":
         return "cancelled"

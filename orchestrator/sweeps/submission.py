@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -31,12 +31,14 @@ _GPU_DEVICE = re.compile(r"nvidia(\d+)")
 
 @dataclass(frozen=True)
 class CellStart:
-    """A cell to start: its run directory exists unless this is a dry run."""
+    """A cell to start: its run directory exists unless this is a dry run. `stop_at`, `of_search`: as of a Task."""
 
     id: str
     name: str
     job: JobSpec
     run: RunDir
+    stop_at: int | None = None
+    of_search: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def local_request(
         is_elsewhere = start.job.runtime.device == "cpu" or start.job.launch.on_hosts
         wanted = 0 if is_elsewhere else start.job.processes_per_node
         task = Task(start.id, start.name, str(start.run.path), command, wanted, sweep.cancels(start.id))
-        tasks.append(task)
+        tasks.append(replace(task, stop_at=start.stop_at, of_search=start.of_search))
     return Request(
         sweep_dir=str(sweep.path),
         arrays=[Array({}, tasks)],
@@ -116,27 +118,34 @@ def visible_gpus() -> list[str]:
 
 
 def start_driver(sweep: SweepDir, request: Request) -> None:
-    """Start the program that runs cells on this machine, in a session of its own: Ctrl-C does not reach it. Returns
-    when it has written down which cells are its own. Raises JobError when it could not.
+    """Start the program that runs cells on this machine. Returns when it has written down which cells are its own.
+    Raises JobError when it could not.
     """
     before = len(sweep.submissions_made())
     asked = sweep.path / "request.json"
     write_atomically(asked, request.to_json())
+    start_program(sweep, module_command("orchestrator.sweeps"), asked, lambda: len(sweep.submissions_made()) > before)
+
+
+def start_program(sweep: SweepDir, command: list[str], given: Path, has_begun: Callable[[], bool]) -> None:
+    """Start a program of a sweep in a session of its own: Ctrl-C does not reach it. `given`: its standard input.
+    Returns when it has begun. Raises JobError when it ends before.
+    """
     with open_to_append(sweep.driver_log, sweep.path) as output:
         start = output.seek(0, os.SEEK_END)
         pid = os.posix_spawn(
             sys.executable,
-            module_command("orchestrator.sweeps"),
+            command,
             os.environ,
             setsid=True,
             file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, str(asked), os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 0, str(given), os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, output.fileno(), 1),
                 (os.POSIX_SPAWN_DUP2, output.fileno(), 2),
             ],
         )
     deadline = time.monotonic() + _SECONDS_TO_START
-    while len(sweep.submissions_made()) == before:
+    while not has_begun():
         if os.waitpid(pid, os.WNOHANG) != (0, 0) or time.monotonic() > deadline:
             with open_stored(sweep.driver_log, sweep.path) as output:
                 output.seek(start)

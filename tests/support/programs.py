@@ -18,6 +18,7 @@ STARTED = {
     "layouts": "orchestrator.cli.jobs.tune.Trials",
     "sweeps": "orchestrator.cli.runs.sweeps.start.local_request",
     "sweeps on clusters": "orchestrator.cli.runs.sweeps.start.SweepStart",
+    "searches": "orchestrator.cli.runs.sweeps.search.start_searching",
     "job.run": "orchestrator.api.starts.local.launch_with_restarts",
     "training": "orchestrator.cli.run_start.launch_with_restarts",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,16 @@ from orchestrator.api.targets import TargetOptions, known_part_problems
 from orchestrator.cli.common import AllowWarnings, AsJson, Overrides, RunsDir, aligned, print_json
 from orchestrator.cli.runs.starts.options import AllowChanges, New
 from orchestrator.cli.runs.sweeps.preview import show_dry_run
+from orchestrator.cli.runs.sweeps.search import (
+    begin_search,
+    conclude_search,
+    continue_trial,
+    describe_search,
+    go_on_searching,
+    refuse_other_search,
+    retry_trials,
+    search_of,
+)
 from orchestrator.cli.runs.sweeps.start import (
     as_record,
     begin,
@@ -50,7 +60,7 @@ from orchestrator.profile_files import profile_file
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.messages.suggestions import closest
-from orchestrator.sweeps.cell_starts import start_of, starts_of
+from orchestrator.sweeps.cell_starts import examples_of, new_starts, start_of, starts_of
 from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import load_sweep
 from orchestrator.sweeps.plans import withdraw_plan, write_plan
@@ -157,38 +167,56 @@ def start_sweep(
     sweep = sweep_dir(loaded.name, folder)
     parallel = asked.max_parallel or loaded.spec.max_parallel
     jobs = [cell.job for cell in cells]
+    search = search_of(loaded, files, words, profile, parallel, local=local)
+    if search is not None:  # its metric is that of the sweep
+        loaded = replace(loaded, spec=loaded.spec.model_copy(update={"metric": search.metric}))
     continued = partial(
         cells_continued, sweep, loaded, new=asked.new, allow_changes=asked.allow_changes, as_json=as_json
     )
+    examples = examples_of(loaded) if loaded.draws_cells else None
     if asked.dry_run:
-        matched = continued(dry_run=True)
+        matched = examples or continued(dry_run=True)
         warn_of_data(jobs)
-        warn_of_dropped(sweep, [each.id for each in matched])
+        if examples is None:
+            warn_of_dropped(sweep, [each.id for each in matched])
         show_dry_run(loaded, sweep, matched, profile, parallel, local=local, as_json=as_json)
+        if search is not None and not as_json:
+            typer.echo(describe_search(search, jobs[0]))
         return
     check_cells(jobs, local=local)
+    refuse_other_search(sweep, search)
     with interrupts_of_a_start() as interrupts:
         with sweep.alone():
-            matched = continued()
-            warn_of_dropped(sweep, [each.id for each in matched])
+            matched = examples or continued()
+            if examples is None:
+                warn_of_dropped(sweep, [each.id for each in matched])
             planned, new = write_plan(sweep, loaded, matched)
             before = len(sweep.submissions_made())
             taken: list[Path] = []
             try:
                 found = cell_statuses(sweep, planned)
                 check_scheduler(found)
-                starts = starts_of(matched, found)
+                starts = starts_of(matched, found) if examples is None else new_starts(examples, folder)
                 check_room(starts, profile, folder, allowed=asked.allow_warnings)
-                taken = take_changes_of(matched, found, as_json=as_json)
-                if not as_json:
+                taken = [] if examples is not None else take_changes_of(matched, found, as_json=as_json)
+                if not as_json and search is not None:
+                    typer.echo(describe_search(search, jobs[0]))
+                elif not as_json:
                     typer.echo(describe_cells(loaded))
-                begin(sweep, starts, profile, parallel, interrupts, local=local, as_json=as_json)
+                if search is not None:
+                    begin_search(sweep, search, interrupts)
+                else:
+                    begin(sweep, starts, profile, parallel, interrupts, local=local, as_json=as_json)
             except UserError:  # refused for certain; of other errors, some cells may be in the queue
                 if len(sweep.submissions_made()) == before:
                     withdraw_plan(sweep, planned, new)
                     withdraw_generations(taken)
                 raise
-        conclude(sweep, starts, interrupts, wait=local and not asked.detach, as_json=as_json)
+        wait = local and not asked.detach
+        if search is not None:
+            conclude_search(sweep, interrupts, wait=wait, as_json=as_json)
+        else:
+            conclude(sweep, starts, interrupts, wait=wait, as_json=as_json)
 
 
 @app.command("retry")
@@ -209,6 +237,9 @@ def retry_(
       orchestrator sweep retry lr
     """
     sweep = find_sweep(name, runs_dir or default_runs_dir())
+    if sweep.search() is not None:
+        go_on_searching(sweep, partial(retry_trials, sweep), detach=detach, as_json=as_json)
+        return
     with interrupts_of_a_start() as interrupts:
         with sweep.alone():
             statuses = cell_statuses(sweep, sweep.planned())
@@ -229,6 +260,24 @@ def retry_(
             parallel = max_parallel or (last.max_parallel if last is not None else None)
             begin(sweep, starts, profile, parallel, interrupts, local=here, as_json=as_json)
         conclude(sweep, starts, interrupts, wait=here and not detach, as_json=as_json)
+
+
+@app.command("continue")
+def continue_(
+    name: SweepName,
+    cell: Annotated[str, typer.Option("--cell", metavar="CELL", help="The cell: its name, its id or its run.")],
+    detach: Detach = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a cell to its end that the search of its sweep has stopped early. It continues from its checkpoint.
+
+    \b
+    Example:
+      orchestrator sweep continue lr --cell lr=3e-4
+    """
+    sweep = find_sweep(name, runs_dir or default_runs_dir())
+    go_on_searching(sweep, partial(continue_trial, sweep, cell), detach=detach, as_json=as_json)
 
 
 @app.command("status")

@@ -55,7 +55,8 @@ def cluster_request(asked: SweepStart) -> Request:
         array = arrays.setdefault(json.dumps(parameters, sort_keys=True), Array(parameters, []))
         command = ["bash", str(start.run.batch_script)]
         cancels = sweep.cancels(start.id)
-        array.tasks.append(Task(start.id, start.name, str(start.run.path), command, 0, cancels, made))
+        task = Task(start.id, start.name, str(start.run.path), command, 0, cancels, made)
+        array.tasks.append(replace(task, stop_at=start.stop_at, of_search=start.of_search))
     return Request(
         sweep_dir=str(sweep.path),
         arrays=list(arrays.values()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -38,11 +39,32 @@ class CellsPlanned(LedgerEvent, name="planned"):
         """The cells, as far as they can be read."""
         return [cell for cell in self.cells or () if isinstance(cell, dict)]
 
+    def with_drawn(self, trials: Iterable[TrialDrawn]) -> CellsPlanned:
+        """The same sweep with cells that were drawn since."""
+        values = {name: getattr(self, name) for name in self.types}
+        drawn = list(trials)
+        cells = [trial.cell for trial in drawn if trial.cell is not None]
+        refused = [trial.refused for trial in drawn if trial.refused is not None]
+        return CellsPlanned(
+            **values | {"cells": [*(self.cells or ()), *cells], "pruned": [*(self.pruned or ()), *refused]}
+        )
+
 
 class PlanWithdrawn(LedgerEvent, name="withdrawn"):
     """Nothing of that plan was started, and it does not count."""
 
     generation: Count
+
+
+class TrialDrawn(LedgerEvent, name="trial_drawn"):
+    """The sweep has one more cell ({id, name, values, run}), whose values a search has drawn: {field: number, or the
+    number of its choice}. `refused`: why no run can be made of them.
+    """
+
+    number: Count
+    draws: Object
+    cell: Object = None
+    refused: Object = None
 
 
 class CellsSubmitted(LedgerEvent, name="submitted"):
@@ -78,9 +100,17 @@ class Ledger(tuple[Event, ...]):
 
     @property
     def plans(self) -> list[CellsPlanned]:
-        """Those that count, oldest first."""
+        """Those that count, oldest first, each with the cells that were drawn after it."""
         withdrawn = {event.generation for event in self.all(PlanWithdrawn)}
-        return [plan for plan in self.all(CellsPlanned) if (plan.generation or 1) not in withdrawn]
+        found: list[CellsPlanned] = []
+        drawn: list[list[TrialDrawn]] = []
+        for event in self:
+            if isinstance(event, CellsPlanned) and (event.generation or 1) not in withdrawn:
+                found.append(event)
+                drawn.append([])
+            elif isinstance(event, TrialDrawn) and drawn:
+                drawn[-1].append(event)
+        return [plan.with_drawn(each) if each else plan for plan, each in zip(found, drawn, strict=True)]
 
 
 def read_ledger(ledger: Path) -> Ledger:

@@ -21,7 +21,7 @@ from orchestrator.errors import RunIsHeld
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
 from orchestrator.run_directory.checkpoints.newest import latest_valid
 from orchestrator.run_directory.lease import Lease
-from orchestrator.run_directory.rundir import RunDir, append_line, read_lines, write_atomically
+from orchestrator.run_directory.rundir import STOP_AT_VARIABLE, RunDir, append_line, read_lines, write_atomically
 
 RANK = int(os.environ["RANK"])
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
@@ -29,6 +29,7 @@ LAUNCH_ID = os.environ["ORCHESTRATOR_LAUNCH_ID"]
 STEP_SECONDS = float(os.environ.get("FAKE_STEP_SECONDS", "0.01"))
 END, _, END_AT = os.environ.get("FAKE_END", "@-1").partition("@")
 HOLD_AT, _, HOLD_UNTIL = os.environ.get("FAKE_HOLD", "-1:").partition(":")
+STOP_AT = int(os.environ.get(STOP_AT_VARIABLE, "0"))
 MOST_SECONDS_HELD = 600  # what a test that died has left behind ends at last
 
 stop_signals: list[str] = []
@@ -83,11 +84,13 @@ def train(run: RunDir, lease: Lease) -> int:
     while iteration < total:
         if int(HOLD_AT) == iteration:
             hold(run, lease)
+        if 0 < STOP_AT <= iteration:
+            write_atomically(run.stop_file, json.dumps({"by": f"the limit of this start, step {STOP_AT}"}))
         if (by := stop_request(run)) is not None:
             _say(run, "stop_requested", by=by, iteration=iteration)
             save(run, lease, iteration, loss)
             return end(run, "stopped", "", iteration)
-        iteration, loss = iteration + 1, loss * 0.9 + job["optimizer"]["lr"]
+        iteration, loss = iteration + 1, next_loss(job, loss)
         if int(END_AT) == iteration and (code := misbehave(run, iteration)) is not None:
             return code
         time.sleep(STEP_SECONDS)
@@ -100,6 +103,11 @@ def train(run: RunDir, lease: Lease) -> int:
     save(run, lease, iteration, loss)
     _say(run, "finished", iteration=iteration)
     return end(run, "completed", "", iteration)
+
+
+def next_loss(job: dict[str, Any], loss: float) -> float:
+    """Another program may put its own here."""
+    return float(loss * 0.9 + job["optimizer"]["lr"])
 
 
 def stop_request(run: RunDir) -> str | None:

@@ -51,7 +51,8 @@ def cancel_cells(sweep: SweepDir, *, now: bool) -> tuple[list[CellStatus], list[
     statuses = cell_statuses(sweep, sweep.planned())
     running = [status for status in statuses if status.state == "running"]
     pending = [status for status in statuses if status.state == "pending"]
-    if running or pending:
+    search = sweep.search()
+    if running or pending or (search is not None and search.is_running):
         sweep.append(CellsCancelled(cells=tuple(status.entry.id for status in (*pending, *running))))
     if any(
         status.status.job is None for status in pending
@@ -298,11 +299,11 @@ def _tell(sweep: SweepDir, starts: Sequence[CellStart], statuses: Sequence[CellS
 
 
 def as_record(sweep: SweepDir, statuses: Sequence[CellStatus]) -> dict[str, object]:
-    planned = sweep.planned()
+    planned, search = sweep.planned(), sweep.search()
     return {
         "sweep": sweep.name,
         "path": str(sweep.path),
         "states": counts(status for status in statuses if not status.left),
         "cells": [status.to_json() for status in statuses],
         "pruned": planned.pruned,
-    }
+    } | ({} if search is None else {"search": search.to_json()})

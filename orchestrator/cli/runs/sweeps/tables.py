@@ -106,7 +106,9 @@ def summary(sweep: SweepDir, planned: SweepPlan, statuses: Sequence[CellStatus])
     states = ", ".join(f"{count} {state}" for state, count in counts(current).items())
     pruned = f"; {len(planned.pruned)} more cannot run" if planned.pruned else ""
     gone = f"; {len(left)} more left the sweep" if left else ""
-    return f"sweep {sweep.name}: {len(current)} cells: {states}{pruned}{gone}"
+    search = sweep.search()
+    searched = f"\n{search.summary()}" if search is not None else ""
+    return f"sweep {sweep.name}: {len(current)} cells: {states}{pruned}{gone}{searched}"
 
 
 def what_is_retried(sweep: SweepDir, statuses: Sequence[CellStatus]) -> str:
@@ -183,13 +185,19 @@ def look(sweep: SweepDir) -> tuple[SweepPlan, list[CellStatus]]:
     return planned, cell_statuses(sweep, planned)
 
 
+def is_under_way(sweep: SweepDir, statuses: Sequence[CellStatus]) -> bool:
+    """Whether a cell runs or waits, or a search may still start one."""
+    search = sweep.search()
+    return any(status.state in UNDER_WAY for status in statuses) or (search is not None and search.is_running)
+
+
 def _follow_live(sweep: SweepDir) -> None:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             planned, statuses = look(sweep)
             table = status_table(statuses, metric_of(planned, statuses))
             live.update(Text(f"{table}\n{summary(sweep, planned, statuses)}"), refresh=True)
-            if not any(status.state in UNDER_WAY for status in statuses):
+            if not is_under_way(sweep, statuses):
                 return
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
@@ -212,7 +220,7 @@ def _follow_lines(sweep: SweepDir, *, quiet: bool) -> None:
                 typer.echo(_line(status, metric))
                 told[cell] = iteration
             known[cell] = status.state
-        if not any(status.state in UNDER_WAY for status in statuses):
+        if not is_under_way(sweep, statuses):
             return
         time.sleep(SECONDS_BETWEEN_LOOKS)
 

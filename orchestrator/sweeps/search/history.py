@@ -1,0 +1,194 @@
+"""What the ledger of a sweep says of its search: how far each trial is, and whether its program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.process import Process
+from orchestrator.run_directory.events.ledger import Ledger, TrialDrawn
+from orchestrator.run_directory.events.search import (
+    RungReached,
+    SearchEnded,
+    SearchPlanned,
+    SearchStarted,
+    TrialContinued,
+    TrialPromoted,
+    TrialRetried,
+    TrialStarted,
+    TrialStopped,
+    TrialWithdrawn,
+)
+from orchestrator.sweeps.search.halving import Halving, Place, Strategy, Trial
+
+_STRATEGIES: Mapping[str, Strategy] = {"asha": "asha", "halving": "halving", "bayesian": "bayesian"}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a trial stands among those that have reached its rung. `rung` counts from 1."""
+
+    rung: int
+    rungs: int
+    iteration: int
+    value: float
+    rank: int
+    of: int
+    metric: str
+
+    def __str__(self) -> str:
+        return (
+            f"at step {self.iteration:,}: rank {self.rank} of {self.of} at rung {self.rung} by {self.metric} "
+            f"{self.value:.6g}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class History:
+    """A search so far. `trials`: by cell, in the order of the sweep; `draws`: of a search that draws its cells;
+    `started`: the number of its program's starts; `iterations`: of the rungs that were reached, by cell and rung;
+    `devices`: the GPUs that a cell was last started on here.
+    """
+
+    planned: SearchPlanned
+    rules: Halving
+    trials: dict[str, Trial]
+    draws: list[TrialDrawn]
+    started: int
+    driver: Process | None
+    ended: SearchEnded | None
+    iterations: dict[tuple[str, int], int] = field(default_factory=dict)
+    causes: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its program runs on this machine."""
+        return self.driver is not None and self.ended is None and self.driver.is_alive
+
+    @property
+    def metric(self) -> str:
+        """What trials are compared by."""
+        return self.planned.metric or "train/loss"
+
+    def waits(self, cell: str) -> bool:
+        """Whether the program that runs starts a cell yet that stands still, or has still to decide on it."""
+        trial = self.trials.get(cell)
+        if trial is None or not self.is_running or trial.withdrawn:
+            return False
+        if trial.budget is None or trial.is_open:
+            return True
+        return trial.budget < self.rules.rungs - 1 and not trial.has_failed and trial.stopped != trial.budget
+
+    def standings(self) -> dict[str, Standing]:
+        """Of each trial that was stopped at a rung, by cell."""
+        found = {}
+        for rung in range(self.rules.rungs - 1):
+            for place in self.rules.ranking(list(self.trials.values()), rung):
+                if place.trial.stopped == rung and (standing := self._standing(place)) is not None:
+                    found[place.trial.cell] = standing
+        return found
+
+    def _standing(self, place: Place) -> Standing | None:
+        value, iteration = place.trial.results[place.rung], self.iterations.get((place.trial.cell, place.rung))
+        if value is None or iteration is None:
+            return None
+        return Standing(
+            place.rung + 1, self.rules.rungs, iteration, value, place.rank, place.of, self.planned.metric or ""
+        )
+
+    def summary(self) -> str:
+        """`asha search: 9 of 27 trials begun; 3 reached rung 2, 1 was trained to the end; under way`."""
+        trials = self.trials.values()
+        begun = sum(trial.budget is not None for trial in trials)
+        number = max(self.planned.trials or 0, len(self.trials))
+        reached = [sum(rung in trial.results for trial in trials) for rung in range(self.rules.rungs)]
+        rungs = "".join(f", {count} reached rung {rung}" for rung, count in enumerate(reached[:-1], 1))
+        return (
+            f"{self.rules.strategy} search: {begun} of {number} trials begun{rungs}, {reached[-1]} trained to the end; "
+            f"{self.state}"
+        )
+
+    @property
+    def state(self) -> str:
+        """What its program does, in a few words."""
+        if self.ended is None:
+            return "under way" if self.is_running else "its program does not run on this machine"
+        if self.ended.problem:
+            return f"ended early: {self.ended.problem}"
+        return "cancelled" if self.ended.cancelled else "over"
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "strategy": self.rules.strategy,
+            "metric": self.metric,
+            "goal": self.rules.goal,
+            "reduction": self.rules.reduction,
+            "shares": self.planned.shares,
+            "trials": self.planned.trials,
+            "running": self.is_running,
+            "state": self.state,
+        }
+
+
+def history_of(events: Ledger) -> History | None:
+    """What a ledger says of its search; None where the sweep has none."""
+    plans = events.all(SearchPlanned)
+    newest = plans[-1] if plans else None
+    shares = [share for share in (newest.shares or ()) if isinstance(share, int | float)] if newest else []
+    if newest is None or not shares or newest.strategy not in _STRATEGIES:
+        return None
+    rules = Halving(_STRATEGIES[newest.strategy], newest.reduction or 2, len(shares), newest.goal or "min")
+    cells = [str(row["id"]) for plan in events.plans[-1:] for row in plan.rows if "id" in row]
+    starts = [number for number, event in enumerate(events) if isinstance(event, SearchStarted)]
+    ends = [event for event in events[starts[-1] :] if isinstance(event, SearchEnded)] if starts else []
+    last = events[starts[-1]] if starts else None
+    found = History(
+        planned=newest,
+        rules=rules,
+        trials={cell: Trial(cell) for cell in cells},
+        draws=events.all(TrialDrawn),
+        started=len(starts),
+        driver=Process.from_record(last.driver or {}) if isinstance(last, SearchStarted) else None,
+        ended=ends[-1] if ends else None,
+    )
+    for event in events:
+        _apply(event, found)
+    return found
+
+
+def _apply(event: object, to: History) -> None:
+    """What an event changes."""
+    if isinstance(event, SearchStarted):
+        for each in to.trials.values():
+            each.withdrawn = False
+    trial = to.trials.get(str(getattr(event, "cell", None)))
+    if trial is None:
+        return
+    match event:
+        case TrialStarted(rung=int(rung)):
+            trial.budget = max(rung, trial.budget or 0)
+            to.devices[trial.cell] = event.devices or ()
+        case RungReached(rung=int(rung)):
+            trial.results[rung] = event.value
+            trial.budget = max(rung, trial.budget or 0)
+            to.iterations[trial.cell, rung] = event.iteration or 0
+            if event.cause is not None:
+                to.causes[trial.cell] = event.cause
+        case TrialStopped(rung=int(rung)):
+            trial.stopped = rung
+        case TrialPromoted(rung=int(rung)):
+            trial.budget, trial.stopped = rung, None
+        case TrialContinued():
+            trial.budget, trial.stopped = to.rules.rungs - 1, None
+        case TrialRetried():
+            trial.results = {rung: value for rung, value in trial.results.items() if value is not None}
+            to.causes.pop(trial.cell, None)
+        case TrialWithdrawn():
+            trial.withdrawn = True
