@@ -1,4 +1,4 @@
-"""Starting runs and sweeps from the pages: by a job file, by another run with changes; the plan and its warnings first."""
+"""Starting runs and sweeps from the pages, by a file or by another run; the plan and its warnings come first."""
 
 from __future__ import annotations
 
