@@ -23,7 +23,15 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
@@ -43,6 +51,15 @@ _KNOWN = {
     f"{_OF_TORCH}planner": {"BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"},
 }
 """What the list of a checkpoint's tensors is made of."""
+_ATTRIBUTES: dict[type, dict[str, type]] = {
+    _StorageInfo: {"relative_path": str, "offset": int, "length": int},
+    MetadataIndex: {"fqn": str},
+    TensorStorageMetadata: {"properties": TensorProperties, "size": torch.Size, "chunks": list},
+    TensorProperties: {"dtype": torch.dtype},
+    ChunkStorageMetadata: {"offsets": torch.Size, "sizes": torch.Size},
+    BytesStorageMetadata: {},
+}
+"""Attributes that torch reads without asking; a pickle may leave any of them out."""
 _NAMED = re.compile(r"(?:Unsupported global: GLOBAL|Unsupported class|unsupported GLOBAL) ([\w.]+)")
 """In torch's refusal of a pickle."""
 _FAILED = re.compile(r"WeightsUnpickler error:\s+(.+)")
@@ -116,14 +133,33 @@ def _read_metadata(self: Any, *args: Any, **kwargs: Any) -> Metadata:
     said = vars(metadata)  # a pickle may leave any of it out
     if not isinstance(said.get("storage_data"), dict) or not isinstance(said.get("state_dict_metadata"), dict):
         raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: it has no table of them")
-    for place in metadata.storage_data.values():
-        if not isinstance(place, _StorageInfo) or not isinstance(vars(place).get("relative_path"), str):
+    for index, place in metadata.storage_data.items():
+        if not _is_whole(index, MetadataIndex) or not _is_whole(place, _StorageInfo):
             raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: it does not say in which files")
         if Path(place.relative_path).name != place.relative_path:
             raise CheckpointError(f"{path} leads out of its folder, to {place.relative_path}")
+    for name, entry in metadata.state_dict_metadata.items():
+        if not _is_whole(entry, BytesStorageMetadata) and not _is_whole_tensor(entry):
+            raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: it does not describe {name}")
     metadata.storage_meta = metadata.storage_meta or StorageMeta()
     metadata.storage_meta.load_id = self.load_id
     return metadata
+
+
+def _is_whole(value: object, kind: type) -> bool:
+    """Whether a value is of this kind, with its attributes."""
+    return isinstance(value, kind) and all(
+        isinstance(vars(value).get(name), wanted) for name, wanted in _ATTRIBUTES[kind].items()
+    )
+
+
+def _is_whole_tensor(value: object) -> bool:
+    return (
+        isinstance(value, TensorStorageMetadata)
+        and _is_whole(value, TensorStorageMetadata)
+        and _is_whole(value.properties, TensorProperties)
+        and all(_is_whole(chunk, ChunkStorageMetadata) for chunk in value.chunks)
+    )
 
 
 def _reading_files_by_name(read_data: Any) -> Any:

@@ -277,6 +277,22 @@ def test_states_of_layers_are_looked_into_before_they_are_read(recipes: Any, tmp
         require_plain_state(pickle.dumps(state)[:50], "the state")
 
 
+@pytest.mark.parametrize(
+    "attribute", ["relative_path", "offset", "length", "fqn", "properties", "size", "chunks", "offsets", "sizes"]
+)
+def test_a_list_of_tensors_that_lacks_an_attribute(saved: Path, tmp_path: Path, attribute: str) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(saved, folder)
+    path = folder / ".metadata"
+    name = bytes([len(attribute)]) + attribute.encode() + b"\x94"
+    content = path.read_bytes()
+    assert name in content
+    path.write_bytes(content.replace(name, name[:-2] + b"_\x94"))
+    _, said = read(folder)
+    assert said
+    assert all(str(path) in str(error) for error in said)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_is_said_and_nothing_else_is_raised(saved: Path, tmp_path: Path, data: st.DataObject) -> None:
