@@ -76,6 +76,8 @@ class Family:
     """Key of config.json -> the one that transformers takes it for; where both stand they must be equal."""
     implied: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Key of config.json -> its only value for each name of an activation; it may be missing."""
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """Key of config.json -> what an export writes there, in place of a default that not every network can have."""
     ignored: frozenset[str] = frozenset()
     """Keys of config.json that do nothing to a network of this family, and may to one of another."""
     generates: bool = True

@@ -78,8 +78,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint as the folder of a Hugging Face model (GPT-2, Llama, Mistral, Mixtral, Qwen 2 and 3, Gemma,
-    BERT, T5, LLaVA), or for Megatron-LM with its optimizer (GPT, BERT, T5). Low-rank adapters are merged into the
-    weights, or exported alone.
+    Phi, StarCoder 2, StableLM, BERT, T5, LLaVA), or for Megatron-LM with its optimizer (GPT, BERT, T5). Low-rank
+    adapters are merged into the weights, or exported alone.
 
     \b
     Example:

@@ -22,6 +22,8 @@ _SCALING: dict[str, tuple[str, ...]] = {
 """Kinds of scaled rotary positions that both sides have, and what is said of them."""
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")
 _POSITIONS = "max_position_embeddings"
+_PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
+"""Which part of each head rotates, in families that do not fix it."""
 _LONGEST_SAMPLE = 4096
 """Training samples of an imported model are no longer than this unless its owner says so."""
 
@@ -50,6 +52,7 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         "vocab_size": vocab_size,
         "tie_word_embeddings": not model.untie_embeddings_and_output_weights,
         **family.constants,
+        **family.written,
     }
     resolved = {
         "num_layers": model.encoder_layers,
@@ -65,6 +68,8 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         config[family.positions] = model.positions
     if family.rotary:
         config["rope_theta"] = float(model.rotary_base)
+        if _PARTIAL_FIELD not in family.fixed:
+            config[_PARTIAL] = model.rotary_percent
         scaling = model.rope_scaling
         if scaling is not None:
             said = {name: getattr(scaling, name) for name in _SCALING[scaling.type]}
@@ -111,7 +116,7 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
         **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
     }
     if family.rotary:
-        fields |= _rotary(config, family.defaults.get("rope_theta", 10000))
+        fields |= _rotary(config, family)
         _refuse_mixed_layers(config, "sliding_window" in fields, place)
     known = ModelSpec.model_fields
     return {
@@ -146,6 +151,7 @@ def keys_read(family: Family) -> set[str]:
         *("vocab_size", "tie_word_embeddings", family.activation_key),
         *((family.positions,) if family.positions is not None else ()),
         *(_ROTARY_KEYS if family.rotary else ()),
+        *((_PARTIAL,) if family.rotary and _PARTIAL_FIELD not in family.fixed else ()),
     }
 
 
@@ -246,7 +252,7 @@ def _our_activation(value: Any, key: str, family: Family, place: str) -> str:
     raise UserError(f"config.json: {key}{place} is {value!r}; {family.name} is imported with {known}")
 
 
-def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
+def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """`rope_parameters` of newer versions of transformers, or `rope_theta` and `rope_scaling` of older ones."""
     old, new = section(config, "rope_scaling"), section(config, "rope_parameters")
     if old and new and old != new:
@@ -254,14 +260,17 @@ def _rotary(config: Mapping[str, Any], default_base: int) -> dict[str, Any]:
             "config.json: rope_scaling and rope_parameters are the same, but have different values: remove one"
         )
     parameters = {**old, **new}
-    base = parameters.pop("rope_theta", None) or config.get("rope_theta") or default_base
+    base = parameters.pop("rope_theta", None) or config.get("rope_theta") or family.defaults.get("rope_theta", 10000)
     if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
         raise UserError(f"config.json: rope_theta is {base!r}, and the base is a whole number here")
     fields: dict[str, Any] = {"rotary_base": int(base)}
     former, kind = parameters.pop("type", None), parameters.pop("rope_type", None)
     kind = kind or former or "default"
-    if (parameters.pop("partial_rotary_factor", None) or 1.0) != 1.0:
-        raise UserError("config.json: only a part of each head is rotated (partial_rotary_factor)")
+    part = parameters.pop(_PARTIAL, None)
+    if _PARTIAL_FIELD not in family.fixed:
+        fields[_PARTIAL_FIELD] = part or config.get(_PARTIAL) or family.defaults.get(_PARTIAL, 1.0)
+    elif (part or 1.0) != 1.0:
+        raise UserError(f"config.json: only a part of each head is rotated ({_PARTIAL})")
     if not isinstance(kind, str) or kind not in _SCALING:
         raise UserError(f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}")
     given = {name: value for name, value in parameters.items() if value is not None}

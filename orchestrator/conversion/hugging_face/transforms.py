@@ -36,6 +36,12 @@ def _join_qkv(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> tor
     return torch.cat(grouped, dim=1).flatten(0, 1)
 
 
+def _parts_of_qkv(tensor: torch.Tensor, model: ModelSpec) -> tuple[torch.Tensor, ...]:
+    """All queries, all keys and all values of a matrix that has them one after the other."""
+    rows = model.query_groups * model.head_dim
+    return tensor.tensor_split((len(tensor) - 2 * rows, len(tensor) - rows))
+
+
 def _split_kv(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
     """Rows head by head, [k, v], as all keys and all values."""
     grouped = tensor.view(model.query_groups, 2 * model.head_dim, *tensor.shape[1:])
@@ -77,8 +83,12 @@ TRANSFORMS = {
     "interleaved_qkv": Transform(_split_qkv, _join_qkv),
     "interleaved_vision_qkv": Transform(_split_vision_qkv, _join_vision_qkv),
     "interleaved_kv": Transform(_split_kv, _join_qkv),
+    "joined_qkv": Transform(
+        lambda ours, model, rows: [torch.cat(_split_qkv(ours, model, rows))],
+        lambda theirs, model, rows: _join_qkv(_parts_of_qkv(theirs[0], model), model, rows),
+    ),
     "transposed_qkv": Transform(
         lambda ours, model, rows: [torch.cat(_split_qkv(ours, model, rows)).t()],
-        lambda theirs, model, rows: _join_qkv(theirs[0].t().chunk(3), model, rows),
+        lambda theirs, model, rows: _join_qkv(_parts_of_qkv(theirs[0].t(), model), model, rows),
     ),
 }

@@ -56,7 +56,8 @@ def defaults() -> dict[str, dict[str, Any]]:
 
 def attributes(config: Any) -> set[str]:
     fields = {field.name for field in dataclasses.fields(config)}
-    return {*config.to_dict(), *vars(config), *fields, *type(config).attribute_map}
+    written = vars(config).keys() - {"ignore_keys_at_rope_validation"}  # is set while it checks, and left out of files
+    return {*config.to_dict(), *written, *fields, *type(config).attribute_map}
 
 
 @BY_NAME

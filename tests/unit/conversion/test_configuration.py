@@ -32,6 +32,9 @@ PRESETS = {
     **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
     **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
     **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert"},
+    # Phi-3 and Phi-4 are those networks, with two pairs of matrices joined in their files.
+    **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-7b": "starcoder2", "stablelm-3b": "stablelm"},
+    **{"stablelm2-1.6b": "stablelm"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
 
@@ -88,7 +91,11 @@ def test_adapters_make_no_other_family(preset: str) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"model_type": "phi3"}, "model_type 'phi3' is none of those"),
+        ({"model_type": "phimoe"}, "model_type 'phimoe' is none of those"),
+        ({"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "of type 'longrope'"),
+        ({"model_type": "starcoder2", "use_bias": False}, "use_bias is false"),
+        ({"model_type": "stablelm", "use_parallel_residual": True}, "use_parallel_residual is true"),
+        ({"model_type": "stablelm", "qk_layernorm": True}, "qk_layernorm is true"),
         ({"attention_bias": True}, "attention_bias is true"),
         ({"quantization_config": {}}, "quantized weights"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rotary positions of type 'dynamic'"),

@@ -14,6 +14,12 @@ QKV = Rule(
     f"{ATTENTION}linear_qkv.weight", tuple(f"{THEIR_ATTENTION}{part}_proj.weight" for part in "qkv"), "interleaved_qkv"
 )
 
+
+def with_bias(ours: str, theirs: str) -> tuple[Rule, ...]:
+    """The weight and the bias of a layer; the names of both begin so."""
+    return tuple(Rule(f"{ours}{kind}", (f"{theirs}{kind}",)) for kind in ("weight", "bias"))
+
+
 FIRST = (
     Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), "padded_rows"),
     Rule(f"{ATTENTION}linear_qkv.layer_norm_weight", ("model.layers.{n}.input_layernorm.weight",)),

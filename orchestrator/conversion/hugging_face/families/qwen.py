@@ -18,14 +18,16 @@ from orchestrator.conversion.hugging_face.families.llama import (
 from orchestrator.conversion.hugging_face.families.mixtral import fixed_with_experts, with_experts
 from orchestrator.models.blocks.weights import Rule
 
-_BIASES = tuple(f"{THEIR_ATTENTION}{part}_proj.bias" for part in "qkv")
+QKV_BIAS = Rule(
+    f"{ATTENTION}linear_qkv.bias", tuple(f"{THEIR_ATTENTION}{part}_proj.bias" for part in "qkv"), "interleaved_qkv"
+)
 
 QWEN2 = replace(
     LLAMA,
     name="Qwen 2",
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
-    rules=(*FIRST, QKV, Rule(f"{ATTENTION}linear_qkv.bias", _BIASES, "interleaved_qkv"), *REST),
+    rules=(*FIRST, QKV, QKV_BIAS, *REST),
     sizes=SIZES,
     fixed={**FIXED, "add_qkv_bias": True},
     constants={"use_sliding_window": False},
