@@ -35,6 +35,7 @@ FAMILIES = {
         "phi3": "Phi3ForCausalLM",
         "starcoder2": "Starcoder2ForCausalLM",
         "stablelm": "StableLmForCausalLM",
+        "nemotron": "NemotronForCausalLM",
         "stablelm-no-biases": "StableLmForCausalLM",
     },
     **{"megatron-bert": "MegatronBertForPreTraining", "bert": "BertForPreTraining"},

@@ -68,6 +68,7 @@ def configurations() -> dict[str, Any]:
         "phi3": transformers.Phi3Config(**SIZES, sliding_window=5, partial_rotary_factor=0.5, pad_token_id=0),
         "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5),
         "stablelm": transformers.StableLmConfig(**SIZES, use_qkv_bias=True),
+        "nemotron": transformers.NemotronConfig(**SIZES, head_dim=16),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),
         "bert": transformers.BertConfig(**BERT),

@@ -34,7 +34,7 @@ PRESETS = {
     **{"mixtral-8x7b": "mixtral", "bert-345m": "megatron-bert", "bert-base": "bert"},
     # Phi-3 and Phi-4 are those networks, with two pairs of matrices joined in their files.
     **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-7b": "starcoder2", "stablelm-3b": "stablelm"},
-    **{"stablelm2-1.6b": "stablelm"},
+    **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
 

@@ -45,6 +45,8 @@ PUBLISHED = {
     "starcoder2-15b": 15_957_889_024,
     "stablelm-3b": 2_795_443_200,
     "stablelm2-1.6b": 1_644_515_328,
+    "nemotron4-15b": 15_628_775_424,
+    "nemotron4-340b": 341_029_195_776,
     "bert-base": 110_106_428,
     "bert-large": 336_226_108,
     "t5-base": 222_903_552,
