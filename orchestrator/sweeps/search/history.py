@@ -52,7 +52,8 @@ class Standing:
 class History:
     """A search so far. `trials`: by cell, in the order of the sweep; `draws`: of a search that draws its cells;
     `started`: the number of its program's starts; `iterations`: of the rungs that were reached, by cell and rung;
-    `devices`: the GPUs that a cell was last started on here.
+    `causes`: why trials count as the worst; `devices`: the GPUs that a cell was last started on here; `retried`: when a
+    person last had one tried again.
     """
 
     planned: SearchPlanned
@@ -65,6 +66,7 @@ class History:
     iterations: dict[tuple[str, int], int] = field(default_factory=dict)
     causes: dict[str, str] = field(default_factory=dict)
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    retried: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_running(self) -> bool:
@@ -190,5 +192,6 @@ def _apply(event: object, to: History) -> None:
         case TrialRetried():
             trial.results = {rung: value for rung, value in trial.results.items() if value is not None}
             to.causes.pop(trial.cell, None)
+            to.retried[trial.cell] = event.time or 0.0
         case TrialWithdrawn():
             trial.withdrawn = True
