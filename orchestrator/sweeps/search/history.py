@@ -144,9 +144,10 @@ def history_of(events: Ledger) -> History | None:
     plans = events.all(SearchPlanned)
     newest = plans[-1] if plans else None
     shares = [share for share in (newest.shares or ()) if isinstance(share, int | float)] if newest else []
-    if newest is None or not shares or newest.strategy not in _STRATEGIES:
+    strategy = _STRATEGIES.get(newest.strategy or "") if newest is not None else None
+    if newest is None or not shares or strategy is None:
         return None
-    rules = Halving(_STRATEGIES[newest.strategy], newest.reduction or 2, len(shares), newest.goal or "min")
+    rules = Halving(strategy, newest.reduction or 2, len(shares), newest.goal or "min")
     cells = [str(row["id"]) for plan in events.plans[-1:] for row in plan.rows if "id" in row]
     starts = [number for number, event in enumerate(events) if isinstance(event, SearchStarted)]
     ends = [event for event in events[starts[-1] :] if isinstance(event, SearchEnded)] if starts else []

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from orchestrator.cli.runs.sweeps.search import refuse_other_search, search_of
+from orchestrator.dashboard.app import create_app
+from orchestrator.dashboard.settings import Settings
 from orchestrator.errors import UserError
 from orchestrator.process import Process
 from orchestrator.run_directory.checkpoints.commit_markers import committed, write_commit
@@ -32,6 +35,7 @@ from orchestrator.sweeps.search.history import History
 from orchestrator.sweeps.search.program import search
 from orchestrator.sweeps.states import cell_statuses
 from orchestrator.sweeps.submission import CellStart
+from tests.unit.sweeps.conftest import wait_until
 
 RATES = "[1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 9e-2]"
 ASHA = f"grid: {{lr: {RATES}}}\nsearch: {{strategy: asha, first_rung: 2}}\n"
@@ -308,6 +312,14 @@ def test_a_stopped_trial_is_continued_to_its_end_and_says_until_then_why_it_was_
     }
     assert cells["lr=3e-4"].note == "at step 6: rank 3 of 3 at rung 2 by train/loss 1.31931"
     assert (cells["lr=1e-3"].state, cells["lr=1e-3"].note) == ("completed", "")
+
+    with TestClient(create_app(Settings(sweep.runs_dir))) as client:
+        wait_until(lambda: "are being read" not in client.get("/sweeps/tiny").text)
+        page = client.get("/sweeps/tiny").text
+    assert worst.note in page
+    assert (
+        "halving search: 9 of 9 trials begun, 9 reached rung 1, 3 reached rung 2, 1 trained to the end; over." in page
+    )
 
     steps = lab.machine.steps
     sweep.append(TrialContinued(cell=worst.entry.id))

@@ -116,7 +116,7 @@ def test_what_a_search_cannot_do_is_said_before_anything_starts(
 def test_a_dry_run_of_a_bayesian_search_shows_examples(orchestrator: Run, write: Callable[[str], Path]) -> None:
     code, out, err = orchestrator("sweep", "run", write(BAYESIAN), "--dry-run", "--local")
     assert (code, err) == (0, "")
-    assert "bayesian search: 8 cells, drawn by train/loss (the smaller the better); those above are examples" in out
+    assert "bayesian search: 8 cells, drawn by train/loss (the smaller the better); the cells above are examples" in out
 
 
 def test_commands_do_without_optuna_and_so_do_searches_that_draw_nothing() -> None:
