@@ -76,6 +76,24 @@ def test_a_search_whose_program_was_killed_goes_on_with_the_same_command(
     assert (code, err) == (2, "error: cell lr=1e-3 was not stopped by the search: it is completed\n")
 
 
+@pytest.mark.slow(reason="each trial is a launch of torchrun")
+def test_a_bayesian_search_draws_on_where_it_has_ended_when_it_is_made_longer(
+    orchestrator: Run, write: Callable[[str], Path], folder: Path
+) -> None:
+    code, out, err = orchestrator("sweep", "run", write(BAYESIAN.replace("8", "1")), "--local")
+    assert (code, err) == (0, "")
+    assert "bayesian search: 1 of 1 trials begun, 1 trained to the end; over" in out
+    first = status(orchestrator)["cells"]
+    code, out, err = orchestrator("sweep", "run", write(BAYESIAN.replace("8", "2")), "--local")
+    assert (code, err) == (0, "")
+    cells = status(orchestrator)["cells"]
+    assert cells[:1] == first
+    assert [cell["state"] for cell in cells] == ["completed", "completed"]
+    code, out, err = orchestrator("sweep", "run", write(BAYESIAN), "--local", "--set", "batch.global_batch_size=8")
+    assert code == 2
+    assert "the job of sweep tiny has changed since its search drew 2 cells" in err
+
+
 def test_what_a_search_cannot_do_is_said_before_anything_starts(
     orchestrator: Run, write: Callable[[str], Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
