@@ -160,10 +160,11 @@ class Lab:
 
     machine: Machine = field(default_factory=Machine)
     programs: int = 0
+    loaded: LoadedSweep | None = None
 
     def plan(self, text: str, folder: str = "runs", parallel: int = 1) -> SweepDir:
         planned = self.planned(text, parallel)
-        loaded = load_sweep([Path("sweep.yaml")])
+        loaded = self.loaded = load_sweep([Path("sweep.yaml")])
         sweep = sweep_dir(loaded.name, Path(folder))
         write_plan(sweep, _with_metric(loaded, planned.metric))
         sweep.append(planned)
@@ -183,9 +184,8 @@ class Lab:
         process = replace(Process.current(), pid=(1 << 30) + self.programs, started=None)  # one that lives no more
         killing = KillingDir(sweep.path, kill)
         history = searched(sweep)
-        drawing = None
-        if history.rules.strategy == "bayesian":
-            drawing = Drawing(killing, load_sweep([Path("sweep.yaml")]))
+        assert self.loaded is not None
+        drawing = Drawing(killing, self.loaded) if history.rules.strategy == "bayesian" else None
         search(killing, MachineTrainer(self.machine, process, kill), drawing)
 
 
@@ -233,7 +233,7 @@ def test_the_planted_optimum_is_found_with_half_of_the_grids_steps_whatever_kill
     sweep = lab.plan(text, "killed")
     while True:
         try:
-            lab.search(sweep, lambda: source.random() < 0.06)
+            lab.search(sweep, lambda: source.random() < 0.05)
             break
         except Killed:
             kills += 1
@@ -260,6 +260,9 @@ def test_a_trial_that_fails_or_measures_nan_is_the_worst_and_is_tried_again_only
     history = searched(sweep)
     ids = {entry.name: entry.id for entry in sweep.planned().cells}
     assert history.causes == {ids["lr=1e-3"]: "bug", ids["lr=3e-3"]: "train/loss is nan"}
+    notes = {cell.entry.name: (cell.state, cell.note) for cell in cell_statuses(sweep, sweep.planned())}
+    assert notes["lr=1e-3"] == ("failed", "bug")
+    assert notes["lr=3e-3"] == ("stopped", "at step 2: rank 9 of 9 at rung 1 because train/loss is nan")
 
     lab.machine.bad = ()
     sweep.append(TrialRetried(cell=ids["lr=1e-3"]))
@@ -309,6 +312,7 @@ def test_a_stopped_trial_is_continued_to_its_end_and_says_until_then_why_it_was_
         "rank": 9,
         "of": 9,
         "metric": "train/loss",
+        "cause": None,
     }
     assert cells["lr=3e-4"].note == "at step 6: rank 3 of 3 at rung 2 by train/loss 1.31931"
     assert (cells["lr=1e-3"].state, cells["lr=1e-3"].note) == ("completed", "")
