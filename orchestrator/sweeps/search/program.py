@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import SchedulerError, UserError
+from orchestrator.errors import SchedulerError, SweepIsHeld, UserError
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.ledger import LedgerEvent
 from orchestrator.run_directory.events.search import (
@@ -46,12 +47,11 @@ def search(sweep: SweepDir, trainer: Trainer, drawing: Drawing | None = None) ->
     with sweep.searching():
         sweep.append(SearchStarted(driver=trainer.process.to_record()))
         try:
-            cancelled = _Search(sweep, trainer, drawing, time.time(), sweep.cancellations()).run()
+            _Search(sweep, trainer, drawing, time.time(), sweep.cancellations()).run()
         except UserError as error:
             sweep.append(SearchEnded(problem=str(error).splitlines()[0]))
             raise
-        sweep.append(SearchEnded(cancelled=cancelled or None))
-        tell_of_sweep(sweep, wait=False)
+    tell_of_sweep(sweep, wait=False)
 
 
 def _history(sweep: SweepDir) -> History:
@@ -70,13 +70,25 @@ class _Search:
     cancels: int
     """How often cells had been cancelled when this began."""
 
-    def run(self) -> bool:
-        """Until there is nothing more to do; whether a person has cancelled the search."""
+    def run(self) -> None:
+        """Search until there is nothing more to do, or a person has cancelled the search, and write that down."""
         while True:
             cancelled = self.sweep.cancellations() > self.cancels
-            if self._look(cancelled):
-                return cancelled
+            if self._look(cancelled) and self._end_search(cancelled):
+                return
             time.sleep(self.trainer.seconds)
+
+    def _end_search(self, cancelled: bool) -> bool:
+        """Write down that the search has ended, unless a command has given it more to do meanwhile, or does so now."""
+        with suppress(SweepIsHeld), self.sweep.alone():
+            if cancelled or self._is_over(_history(self.sweep)):
+                self.sweep.append(SearchEnded(cancelled=cancelled or None))
+                return True
+        return False
+
+    def _is_over(self, history: History) -> bool:
+        has_drawn = self.drawing is None or len(history.draws) >= (history.planned.trials or 0)
+        return has_drawn and history.rules.is_over(list(history.trials.values()))
 
     def _look(self, cancelled: bool) -> bool:
         """Take note of what trials have come to, decide, and start what is to be started. Whether that was all."""
@@ -109,7 +121,7 @@ class _Search:
         history = self._draw_trials(history, free - len(starts))
         starts += history.rules.moves(list(history.trials.values()), max(free - len(starts), 0))
         self._start(history, starts[:free])
-        return not active and not starts and history.rules.is_over(list(history.trials.values()))
+        return not active and not starts and self._is_over(history)
 
     def _stop_trials(self) -> History:
         """Write down which trials are not promoted; the search with that."""

@@ -371,3 +371,22 @@ def test_a_search_of_another_kind_needs_another_name(lab: Lab) -> None:
     with pytest.raises(UserError, match="has begun a search with another strategy: give this one its own name"):
         refuse_other_search(sweep, lab.planned(HALVING))
     refuse_other_search(sweep, lab.planned(ASHA))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_three_at_once_are_trained_once_each_whatever_kills_the_program(lab: Lab, seed: int) -> None:
+    source = random.Random(seed)
+    sweep = lab.plan(ASHA, parallel=3)
+    while True:
+        try:
+            lab.search(sweep, lambda: source.random() < 0.05)
+            break
+        except Killed:
+            assert len(lab.machine.under_way) <= 3
+    history = searched(sweep)
+    assert all(0 in trial.results for trial in history.trials.values())
+    ended = [trial for trial in history.trials.values() if 2 in trial.results]
+    assert len(ended) + len(history.standings()) == 9
+    assert {"lr=1e-3"} <= {entry.name for entry in sweep.planned().cells if entry.id in {each.cell for each in ended}}
+    assert lab.machine.steps <= 9 * STEPS // 2
+    assert len(lab.machine.starts) == sum(len(trial.results) for trial in history.trials.values()), "no start too many"
