@@ -5,6 +5,7 @@ OrchestratorError            anything a person should read as one message, witho
 │   ├── SpecError            a job spec is wrong; carries every problem found
 │   ├── RunNotFound          no run matches what was asked for
 │   ├── RunIsHeld            another process is writing this run
+│   ├── SweepIsHeld          another process is starting the cells of this sweep
 │   ├── SpecChanged          a job differs from the run that it would continue
 │   ├── DataIsHeld           another process is writing this data set
 │   ├── DataError            a data set is torn, or does not hold what the job needs
@@ -47,6 +48,10 @@ class RunNotFound(UserError):
 
 class RunIsHeld(UserError):
     """Another live process is writing this run."""
+
+
+class SweepIsHeld(UserError):
+    """Another process is starting the cells of this sweep."""
 
 
 class SpecChanged(UserError):

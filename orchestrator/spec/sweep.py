@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema, model_validator
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.values import Before, Name, Positive, Seed, Text
+from orchestrator.fields.values import After, Before, Name, Positive, Seed, Text
 
 Values = Annotated[list[Any], Field(min_length=1)]
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
@@ -61,9 +61,16 @@ def _first_rung(value: Any) -> Any:
     return value
 
 
+def _is_budget(value: float) -> float:
+    if not (0 < value <= 0.5 or (value >= 1 and value == int(value))):
+        raise ValueError("is a number of steps, or at most half of the training: 100, 10%, 0.1")
+    return value
+
+
 FirstRung = Annotated[
     float,
     Before(_first_rung),
+    After(_is_budget),
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"%$"}]}),
 ]
 
@@ -79,15 +86,6 @@ class SearchSpec(Section):
     times as long."""
     first_rung: FirstRung = 0.1
     """Of `asha` and `halving`: the budget of the first rung, in steps (`100`) or as a share of the training (`10%`)."""
-
-    @model_validator(mode="after")
-    def _check(self) -> SearchSpec:
-        if self.strategy == "bayesian" and (given := self.model_fields_set & {"reduction", "first_rung"}):
-            raise ValueError(f"bayesian trains every cell to its end: leave out {' and '.join(sorted(given))}")
-        is_share = 0 < self.first_rung <= 0.5
-        if not is_share and not (self.first_rung >= 1 and self.first_rung == int(self.first_rung)):
-            raise ValueError("first_rung is a number of steps, or at most half of the training: 100, 10%, 0.1")
-        return self
 
 
 Conditions = Annotated[
@@ -123,12 +121,3 @@ class SweepSpec(Section):
     """How many cells may run at once; by default as many as the cluster has room for, or one on a single machine."""
     search: SearchSpec | None = None
     """Finding the best cell without training all of them to the end."""
-
-    @model_validator(mode="after")
-    def _check(self) -> SweepSpec:
-        if self.search is not None and self.search.strategy == "bayesian":
-            if others := [name for name in ("grid", "zip", "list") if getattr(self, name)]:
-                raise ValueError(f"bayesian draws every value from its range: write {', '.join(others)} as random")
-            if self.random is None:
-                raise ValueError("bayesian draws from the ranges of random: write random with count and fields")
-        return self

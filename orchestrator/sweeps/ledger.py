@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import RunNotFound, UserError
+from orchestrator.errors import RunNotFound, SweepIsHeld, UserError
 from orchestrator.files.stored_files import is_name, open_to_append, read_stored
 from orchestrator.process import Process
 from orchestrator.run_directory.events.ledger import (
@@ -115,11 +115,11 @@ class SweepDir:
         append_line(self.ledger, event.record())
 
     def alone(self) -> AbstractContextManager[None]:
-        """Keep other commands from starting cells of this sweep meanwhile. Raises UserError when one does."""
+        """Keep other commands from starting cells of this sweep meanwhile. Raises SweepIsHeld when one does."""
         return self._locked(".starting", "another command is starting its cells right now")
 
     def searching(self) -> AbstractContextManager[None]:
-        """Be the only program that searches. Raises UserError when one does."""
+        """Be the only program that searches. Raises SweepIsHeld when one does."""
         return self._locked(".searching", "its search runs already")
 
     @contextmanager
@@ -129,7 +129,7 @@ class SweepDir:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(f"sweep {self.name}: {otherwise}") from None
+                raise SweepIsHeld(f"sweep {self.name}: {otherwise}") from None
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise

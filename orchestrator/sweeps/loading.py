@@ -30,6 +30,7 @@ from orchestrator.sweeps.cells import (
     known_part,
 )
 from orchestrator.sweeps.conditions import ConditionError, read_condition
+from orchestrator.sweeps.search.rules import search_problems
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def load_sweep(
     if spec is not None:
         axes = read_axes(_entries(sweep), spec)
         conditions, wrong = _conditions(sweep, spec)
-        problems += [*axes.problems, *wrong, *_problems_of_the_base(base, axes)]
+        problems += [*axes.problems, *wrong, *search_problems(spec, sweep), *_problems_of_the_base(base, axes)]
         if problems:
             problems += also(known_part(base, _varied(axes))[0])
     if problems or spec is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import signal
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from support.programs import run_instead
 from orchestrator.cli.main import main
 from orchestrator.launch.runs import all_runs
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.sweeps.ledger import find_sweep
 
 pytestmark = pytest.mark.slow(reason="whole sweeps on a real cluster")
 
@@ -271,3 +274,31 @@ def test_a_scheduler_that_refuses_or_is_away_loses_nothing_and_cells_may_have_se
     sweeps.wait(lambda states: set(states.values()) == {"completed"}, "all cells have completed")
     nodes = {name: len(events(run, "launched")[0]["nodes"]) for name, run in sweeps.runs().items()}
     assert nodes == {"lr=1e-3,nodes=1": 1, "lr=1e-3,nodes=2": 2, "lr=2e-3,nodes=1": 1, "lr=2e-3,nodes=2": 2}
+
+
+@pytest.mark.timeout(600)
+def test_a_search_submits_each_rung_as_an_array_and_goes_on_after_its_program_was_killed(
+    cluster_without_accounting: Cluster, sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_instead(monkeypatch, "sweep_runtime", "searches")
+    (sweeps.folder / "sweep.yaml").write_text(
+        "base: job.yaml\ngrid: {lr: [1e-3, 2e-3, 3e-3]}\nsearch: {strategy: halving, first_rung: 7}\n"
+    )
+    known = arrays_of(cluster_without_accounting)
+    code, out, err = sweeps("run", "sweep.yaml")
+    assert (code, err) == (0, "")
+    assert "halving search: cells are compared by train/loss (the smaller the better) after 7, 20 steps" in out
+    sweeps.wait_until_training(1)  # no cell goes beyond step 6 yet
+    search = find_sweep("tiny", sweeps.folder / "runs").search()
+    assert search is not None
+    assert search.driver is not None
+    os.kill(search.driver.pid, signal.SIGKILL)
+    sweeps.go_on()
+    assert sweeps("run", "sweep.yaml")[0] == 0
+    sweeps.wait(lambda states: sorted(states.values()) == ["completed", "stopped", "stopped"], "the search is over")
+    assert len(arrays_of(cluster_without_accounting) - known) == 2, "an array of three cells, and a job"
+    best = sweeps.runs()["lr=1e-3"]
+    assert [event["cause"] for event in events(best, "exited")] == ["stopped", "completed"]
+    assert [event["iteration"] for event in events(best, "resumed")] == [7]
+    assert "stopped (at step 7: rank 3 of 3 at rung 1 by train/loss " in sweeps("status", "tiny")[1]
+    wait_until(lambda: "; over" in sweeps("status", "tiny")[1], "the program has ended")

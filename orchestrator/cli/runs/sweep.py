@@ -192,7 +192,8 @@ def start_sweep(
             warn_of_dropped(sweep, [each.id for each in matched])
         show_dry_run(loaded, sweep, matched, profile, parallel, local=local, as_json=as_json)
         if search is not None and not as_json:
-            typer.echo(describe_search(search, jobs[0]))
+            above = "; the cells above are examples" if examples is not None else ""
+            typer.echo(f"{describe_search(search, jobs[0])}{above}")
         return
     check_cells(jobs, local=local)
     refuse_other_search(sweep, search)
@@ -212,10 +213,10 @@ def start_sweep(
                 starts = starts_of(matched, found) if examples is None else new_starts(examples, folder)
                 check_room(starts, profile, folder, allowed=asked.allow_warnings)
                 taken = [] if examples is not None else take_changes_of(matched, found, as_json=as_json)
+                if not as_json and examples is None:
+                    typer.echo(describe_cells(loaded))
                 if not as_json and search is not None:
                     typer.echo(describe_search(search, jobs[0]))
-                elif not as_json:
-                    typer.echo(describe_cells(loaded))
                 if search is not None:
                     begin_search(sweep, search, interrupts)
                 else:

@@ -154,7 +154,7 @@ def _options(every: Iterable[str], chosen: str) -> list[str]:
 
 def _texts_of(paths: Sequence[str], cell: Cell) -> str:
     """What is long in a row of the cells."""
-    run = 3 * cell.entry.run
+    run = 3 * cell.entry.run + (str(cell.standing) if cell.standing is not None else "")
     return run + "".join(shorten(cell.entry.values.get(path, ""), _LONGEST_VALUE) for path in paths)
 
 

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,13 +19,14 @@ from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweeps.analysis import Importance, Point, axes_of, importance
 from orchestrator.sweeps.ledger import FOLDER, Entry, Submission, SweepDir, SweepPlan
+from orchestrator.sweeps.search.history import History, Standing
 from orchestrator.sweeps.states import UNDER_WAY, State, cell_state
 
 
 @dataclass(frozen=True)
 class Cell:
     """A cell and its run; None for a run that is not there. `value`: of the metric that cells are compared by. `left`:
-    whether the sweep has it no more.
+    whether the sweep has it no more. `standing`: why a search has stopped it early.
     """
 
     entry: Entry
@@ -33,6 +34,7 @@ class Cell:
     run: RunSummary | None
     value: float | None
     left: bool = False
+    standing: Standing | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -70,6 +72,8 @@ class SweepView:
     metrics: tuple[str, ...]
     states: Mapping[str, int]
     eta: float | None
+    search: History | None = None
+    """What its ledger says of its search, where it has one."""
 
     @property
     def current(self) -> tuple[Cell, ...]:
@@ -83,8 +87,11 @@ class SweepView:
 
     @property
     def best(self) -> Cell | None:
-        """The best cell; None where none has a value."""
-        return next(iter(self.measured), None)
+        """The best cell; None where none has a value. Of a search one that was trained to its end, where there is one:
+        the others were measured earlier.
+        """
+        ended = (cell for cell in self.measured if self.search is not None and cell.state == "completed")
+        return next(ended, next(iter(self.measured), None))
 
     @property
     def failed(self) -> tuple[Cell, ...]:
@@ -93,8 +100,10 @@ class SweepView:
 
     @property
     def is_active(self) -> bool:
-        """Whether cells run or wait to run."""
-        return any(cell.state in UNDER_WAY for cell in self.cells)
+        """Whether cells run or wait to run, or a search may still start some."""
+        return any(cell.state in UNDER_WAY for cell in self.cells) or (
+            self.search is not None and self.search.is_running
+        )
 
 
 def sweep_folders(runs_dir: Path) -> list[SweepDir]:
@@ -112,14 +121,19 @@ def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None 
     """
     try:
         planned, left, submissions = sweep.planned(), sweep.left(), sweep.submissions()
-        pruned, deleted = _reasons(planned), sweep.deleted(planned.cells)
+        search, deleted = sweep.search(), sweep.deleted(planned.cells)
+        pruned = _reasons(planned)
     except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{sweep.ledger} cannot be read: {type(error).__name__}: {error}") from error
     gone = [entry for entry in left if entry.run in runs]
     known = [run for entry in (*planned.cells, *gone) if (run := runs.get(entry.run)) is not None]
     metrics = tuple(sorted({key for run in known for key in run.values}))
     by = metric or planned.metric or usual_metric(metrics)
-    cells = [_cell(entry, runs, submissions, by, left=False) for entry in planned.cells if entry.id not in deleted]
+    there = [entry for entry in planned.cells if entry.id not in deleted]
+    cells = [_cell(entry, runs, submissions, by, left=False, search=search) for entry in there]
+    if search is not None:
+        standings = search.standings()
+        cells = [replace(cell, standing=standings.get(cell.entry.id)) for cell in cells]
     cells += [Cell(entry, "deleted", None, None, False) for entry in planned.cells if entry.id in deleted]
     cells += [cell for entry in gone if (cell := _cell(entry, runs, submissions, by, left=True)).state != "missing"]
     sign = -1.0 if planned.goal == "max" else 1.0
@@ -139,6 +153,7 @@ def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None 
         metrics=metrics,
         states=dict(Counter(cell.state for cell in current).most_common()),
         eta=_eta(current),
+        search=search,
     )
 
 
@@ -198,12 +213,19 @@ def importance_of(view: SweepView) -> tuple[Importance, Cell | None]:
 
 
 def _cell(
-    entry: Entry, runs: Mapping[str, RunSummary], submissions: Mapping[str, Submission], metric: str, *, left: bool
+    entry: Entry,
+    runs: Mapping[str, RunSummary],
+    submissions: Mapping[str, Submission],
+    metric: str,
+    *,
+    left: bool,
+    search: History | None = None,
 ) -> Cell:
     run = runs.get(entry.run)
     if run is None:
         return Cell(entry, "missing", None, None, left)
-    state = cell_state(run.state, run.launched, submissions.get(entry.id))
+    waits = search is not None and search.waits(entry.id)
+    state = cell_state(run.state, run.launched, submissions.get(entry.id), in_search=waits)
     return Cell(entry, state, run, run.values.get(metric), left)
 
 

@@ -63,10 +63,11 @@ def _distribution(spec: DistributionSpec) -> BaseDistribution:
     if spec.choice is not None:
         return CategoricalDistribution(range(len(spec.choice)))
     if spec.integers is not None:
-        return IntDistribution(*spec.integers)
+        low, high = spec.integers
+        return IntDistribution(low, high)
     ends = spec.loguniform or spec.uniform
     assert ends is not None
-    return FloatDistribution(*ends, log=spec.loguniform is not None)
+    return FloatDistribution(ends[0], ends[1], log=spec.loguniform is not None)
 
 
 def _stored(value: float, spec: DistributionSpec) -> float:

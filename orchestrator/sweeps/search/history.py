@@ -27,21 +27,22 @@ _STRATEGIES: Mapping[str, Strategy] = {"asha": "asha", "halving": "halving", "ba
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a trial stands among those that have reached its rung. `rung` counts from 1."""
+    """Where a trial stands among those that have reached its rung. `rung` counts from 1; `cause`: why it counts as the
+    worst, where it has no value.
+    """
 
     rung: int
     rungs: int
     iteration: int
-    value: float
+    value: float | None
     rank: int
     of: int
     metric: str
+    cause: str | None = None
 
     def __str__(self) -> str:
-        return (
-            f"at step {self.iteration:,}: rank {self.rank} of {self.of} at rung {self.rung} by {self.metric} "
-            f"{self.value:.6g}"
-        )
+        by = f"by {self.metric} {self.value:.6g}" if self.value is not None else f"because {self.cause}"
+        return f"at step {self.iteration:,}: rank {self.rank} of {self.of} at rung {self.rung} {by}"
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
@@ -52,7 +53,8 @@ class Standing:
 class History:
     """A search so far. `trials`: by cell, in the order of the sweep; `draws`: of a search that draws its cells;
     `started`: the number of its program's starts; `iterations`: of the rungs that were reached, by cell and rung;
-    `devices`: the GPUs that a cell was last started on here.
+    `causes`: why trials count as the worst; `devices`: the GPUs that a cell was last started on here; `retried`: when a
+    person last had one tried again.
     """
 
     planned: SearchPlanned
@@ -65,6 +67,7 @@ class History:
     iterations: dict[tuple[str, int], int] = field(default_factory=dict)
     causes: dict[str, str] = field(default_factory=dict)
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    retried: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_running(self) -> bool:
@@ -86,20 +89,26 @@ class History:
         return trial.budget < self.rules.rungs - 1 and not trial.has_failed and trial.stopped != trial.budget
 
     def standings(self) -> dict[str, Standing]:
-        """Of each trial that was stopped at a rung, by cell."""
+        """Of each trial that was stopped at a rung, or counts as the worst there, by cell."""
         found = {}
         for rung in range(self.rules.rungs - 1):
             for place in self.rules.ranking(list(self.trials.values()), rung):
-                if place.trial.stopped == rung and (standing := self._standing(place)) is not None:
-                    found[place.trial.cell] = standing
+                trial = place.trial
+                if trial.budget == rung and (trial.stopped == rung or trial.has_failed):
+                    found[trial.cell] = self._standing(place)
         return found
 
-    def _standing(self, place: Place) -> Standing | None:
-        value, iteration = place.trial.results[place.rung], self.iterations.get((place.trial.cell, place.rung))
-        if value is None or iteration is None:
-            return None
+    def _standing(self, place: Place) -> Standing:
+        cell = place.trial.cell
         return Standing(
-            place.rung + 1, self.rules.rungs, iteration, value, place.rank, place.of, self.planned.metric or ""
+            rung=place.rung + 1,
+            rungs=self.rules.rungs,
+            iteration=self.iterations[cell, place.rung],
+            value=place.trial.results[place.rung],
+            rank=place.rank,
+            of=place.of,
+            metric=self.metric,
+            cause=self.causes.get(cell),
         )
 
     def summary(self) -> str:
@@ -142,9 +151,10 @@ def history_of(events: Ledger) -> History | None:
     plans = events.all(SearchPlanned)
     newest = plans[-1] if plans else None
     shares = [share for share in (newest.shares or ()) if isinstance(share, int | float)] if newest else []
-    if newest is None or not shares or newest.strategy not in _STRATEGIES:
+    strategy = _STRATEGIES.get(newest.strategy or "") if newest is not None else None
+    if newest is None or not shares or strategy is None:
         return None
-    rules = Halving(_STRATEGIES[newest.strategy], newest.reduction or 2, len(shares), newest.goal or "min")
+    rules = Halving(strategy, max(newest.reduction or 0, 2), len(shares), newest.goal or "min")
     cells = [str(row["id"]) for plan in events.plans[-1:] for row in plan.rows if "id" in row]
     starts = [number for number, event in enumerate(events) if isinstance(event, SearchStarted)]
     ends = [event for event in events[starts[-1] :] if isinstance(event, SearchEnded)] if starts else []
@@ -190,5 +200,6 @@ def _apply(event: object, to: History) -> None:
         case TrialRetried():
             trial.results = {rung: value for rung, value in trial.results.items() if value is not None}
             to.causes.pop(trial.cell, None)
+            to.retried[trial.cell] = event.time or 0.0
         case TrialWithdrawn():
             trial.withdrawn = True

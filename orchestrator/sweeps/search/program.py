@@ -6,22 +6,15 @@ when it is started again.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cluster_profiles import load_profile
-from orchestrator.errors import Problem, SchedulerError, UserError
-from orchestrator.planning.checks.limits import what_is_refused
-from orchestrator.planning.forecast import forecast
-from orchestrator.planning.plan import Plan
-from orchestrator.planning.verdict import too_large
-from orchestrator.process import Process
+from orchestrator.errors import SchedulerError, SweepIsHeld, UserError
 from orchestrator.run_directory.checkpoints.commit_markers import committed
-from orchestrator.run_directory.events.ledger import CellsSubmitted, LedgerEvent
+from orchestrator.run_directory.events.ledger import LedgerEvent
 from orchestrator.run_directory.events.search import (
     SearchEnded,
     SearchStarted,
@@ -30,44 +23,35 @@ from orchestrator.run_directory.events.search import (
     TrialStopped,
     TrialWithdrawn,
 )
-from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.sweeps.ending import tell_of_sweep
-from orchestrator.sweeps.executor import LocalCells
 from orchestrator.sweeps.ledger import Entry, SweepDir
-from orchestrator.sweeps.loading import load_sweep
 from orchestrator.sweeps.search.budgets import iteration_at
 from orchestrator.sweeps.search.halving import Move, Trial
 from orchestrator.sweeps.search.history import History
 from orchestrator.sweeps.search.measurement import failed, has_reached, reached
+from orchestrator.sweeps.search.training import Trainer
 from orchestrator.sweeps.states import UNDER_WAY, CellStatus, State, cell_state, check_scheduler, entry_statuses
-from orchestrator.sweeps.submission import CellStart, SweepStart, local_request, submit_cells, visible_gpus
+from orchestrator.sweeps.submission import CellStart
 
 if TYPE_CHECKING:
     from orchestrator.sweeps.search.drawing import Drawing
 
-_SECONDS_BETWEEN_LOOKS = 0.2
-_SECONDS_BETWEEN_QUESTIONS = 5.0
-"""To a scheduler."""
 
-
-def search(sweep: SweepDir, module: str) -> None:
-    """Search until the search is over, cancelled or in trouble. `module`: the training program.
+def search(sweep: SweepDir, trainer: Trainer, drawing: Drawing | None = None) -> None:
+    """Search until the search is over, cancelled or in trouble. `drawing`: of a search that draws its cells.
 
     Raises UserError when another program does, and for what keeps the search from going on.
     """
     with sweep.searching():
-        sweep.append(SearchStarted(driver=Process.current().to_record()))
+        sweep.append(SearchStarted(driver=trainer.process.to_record()))
         try:
-            history = _history(sweep)
-            os.chdir(history.planned.folder or ".")
-            cancelled = _Search.of(sweep, history, module).run()
+            _Search(sweep, trainer, drawing, time.time(), sweep.cancellations()).run()
         except UserError as error:
             sweep.append(SearchEnded(problem=str(error).splitlines()[0]))
             raise
-        sweep.append(SearchEnded(cancelled=cancelled or None))
-        tell_of_sweep(sweep, wait=False)
+    tell_of_sweep(sweep, wait=False)
 
 
 def _history(sweep: SweepDir) -> History:
@@ -77,56 +61,42 @@ def _history(sweep: SweepDir) -> History:
     return history
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Search:
     sweep: SweepDir
-    module: str
-    local: LocalCells | None
-    """None where an executor has the trials."""
-    cluster: ClusterSpec | None
+    trainer: Trainer
     drawing: Drawing | None
-    """None where the cells are those of the sweep's file."""
     began: float
     cancels: int
     """How often cells had been cancelled when this began."""
 
-    @classmethod
-    def of(cls, sweep: SweepDir, history: History, module: str) -> _Search:
-        planned = history.planned
-        cluster = load_profile(planned.cluster) if planned.cluster is not None else None
-        here = LocalCells(sweep, visible_gpus(), 0) if planned.local else None
-        drawing = None
-        if history.rules.strategy == "bayesian":
-            from orchestrator.sweeps.search.drawing import Drawing  # imports Optuna, which other searches do without
-
-            files = [Path(file) for file in planned.files or ()]
-            drawing = Drawing(sweep, load_sweep(files, planned.overrides or (), _refusals(cluster)))
-        return cls(
-            sweep=sweep,
-            module=module,
-            local=here,
-            cluster=cluster,
-            drawing=drawing,
-            began=time.time(),
-            cancels=sweep.cancellations(),
-        )
-
-    def run(self) -> bool:
-        """Until there is nothing more to do; whether a person has cancelled the search."""
+    def run(self) -> None:
+        """Search until there is nothing more to do, or a person has cancelled the search, and write that down."""
         while True:
             cancelled = self.sweep.cancellations() > self.cancels
-            if self._look(cancelled):
-                return cancelled
-            time.sleep(_SECONDS_BETWEEN_LOOKS if self.local is not None else _SECONDS_BETWEEN_QUESTIONS)
+            if self._look(cancelled) and self._end_search(cancelled):
+                return
+            time.sleep(self.trainer.seconds)
+
+    def _end_search(self, cancelled: bool) -> bool:
+        """Write down that the search has ended, unless a command has given it more to do meanwhile, or does so now."""
+        with suppress(SweepIsHeld), self.sweep.alone():
+            if cancelled or self._is_over(_history(self.sweep)):
+                self.sweep.append(SearchEnded(cancelled=cancelled or None))
+                return True
+        return False
+
+    def _is_over(self, history: History) -> bool:
+        has_drawn = self.drawing is None or len(history.draws) >= (history.planned.trials or 0)
+        return has_drawn and history.rules.is_over(list(history.trials.values()))
 
     def _look(self, cancelled: bool) -> bool:
         """Take note of what trials have come to, decide, and start what is to be started. Whether that was all."""
         history = _history(self.sweep)
         trials = [trial for trial in history.trials.values() if trial.is_open]
         entries = {entry.id: entry for entry in self.sweep.planned().cells}
+        running = self.trainer.running()  # first: what ends while the runs are read counts at the next look
         statuses = entry_statuses(self.sweep, [entries[trial.cell] for trial in trials])
-        if self.local is not None:
-            self.local.settle()
         try:
             check_scheduler(statuses)
         except SchedulerError as error:
@@ -134,15 +104,14 @@ class _Search:
             return False
         active, idle = [], []
         for trial, status in zip(trials, statuses, strict=True):
-            if self._is_active(status):
+            if trial.cell in running or (_state(status) in UNDER_WAY and not self._never_began(status)):
                 active.append(trial)
             elif (event := self._end(history, trial, status)) is not None:
                 self.sweep.append(event)
             else:
                 idle.append(trial)
-        if self.local is not None:
-            adopted = [trial.cell for trial in active if trial.cell not in self.local.running]
-            self.local.others = {cell: list(history.devices.get(cell, ())) for cell in adopted}
+        adopted = [trial.cell for trial in active if trial.cell not in running]
+        self.trainer.adopt({cell: history.devices.get(cell, ()) for cell in adopted})
         history = self._stop_trials()
         if cancelled:
             return not active
@@ -152,7 +121,7 @@ class _Search:
         history = self._draw_trials(history, free - len(starts))
         starts += history.rules.moves(list(history.trials.values()), max(free - len(starts), 0))
         self._start(history, starts[:free])
-        return not active and not starts and history.rules.is_over(list(history.trials.values()))
+        return not active and not starts and self._is_over(history)
 
     def _stop_trials(self) -> History:
         """Write down which trials are not promoted; the search with that."""
@@ -181,14 +150,9 @@ class _Search:
             history = _history(self.sweep)
         return history
 
-    def _is_active(self, status: CellStatus) -> bool:
-        if self.local is not None and status.entry.id in self.local.running:
-            return True
-        return _state(status) in UNDER_WAY and not self._never_began(status)
-
     def _never_began(self, status: CellStatus) -> bool:
         """Whether the program that was to start a run here has ended without that."""
-        return self.local is not None and _state(status) == "pending" and status.status.state != "queued"
+        return self.trainer.is_here and _state(status) == "pending" and status.status.state != "queued"
 
     def _end(self, history: History, trial: Trial, status: CellStatus) -> LedgerEvent | None:
         """What has become of an open trial that is not under way; None for one that is to be started."""
@@ -198,14 +162,14 @@ class _Search:
         iteration = self._iteration(history, job, trial.budget)
         if state == "completed" or has_reached(status.status, iteration):
             return reached(run, trial, iteration, history.metric)
-        if state == "failed":
+        started = status.submission.time if status.submission is not None else 0.0
+        if state == "failed" and max(status.status.launched or 0.0, started) > history.retried.get(trial.cell, -1.0):
             return failed(trial, iteration, status.status.cause or "lost")
         if self._never_began(status):
             submission = status.submission
-            is_ours = submission is not None and submission.driver == Process.current()
+            is_ours = submission is not None and submission.driver == self.trainer.process
             return failed(trial, iteration, f"it did not start: see {run.launcher_log}") if is_ours else None
-        newest = max(status.status.ended or 0.0, status.submission.time if status.submission is not None else 0.0)
-        if state in ("stopped", "cancelled") and newest > self.began:
+        if state in ("stopped", "cancelled") and max(status.status.ended or 0.0, started) > self.began:
             return TrialWithdrawn(cell=trial.cell)
         return None
 
@@ -216,39 +180,19 @@ class _Search:
     def _start(self, history: History, moves: Sequence[Move]) -> None:
         """Start trials, those of an executor together."""
         entries = {entry.id: entry for entry in self.sweep.planned().cells}
-        starts = []
         for move in moves:
             start = self._cell_start(history, move, entries[move.trial.cell])
-            task = None
-            devices: list[str] | None = None
-            if self.local is not None:
-                [task] = local_request(self.sweep, [start], max_parallel=None, module=self.module).arrays[0].tasks
-                devices = self.local.room_for(task)
-                if devices is None:
-                    break
+            devices = self.trainer.room_for(start)
+            if devices is None:
+                break
             if (place := move.place) is not None:
-                promoted = TrialPromoted(cell=start.id, rung=move.rung, rank=place.rank, of=place.of)
-                self.sweep.append(promoted)
+                self.sweep.append(TrialPromoted(cell=start.id, rung=move.rung, rank=place.rank, of=place.of))
             iteration = self._iteration(history, start.job, move.rung)
-            given = tuple(devices) if devices else None
+            given = tuple(devices) or None
             self.sweep.append(TrialStarted(cell=start.id, rung=move.rung, iteration=iteration, devices=given))
-            if any(commit.iteration >= iteration for commit in committed(start.run)):
-                continue  # it has a run that had come so far before this search
-            if self.local is not None and task is not None:
-                driver = Process.current().to_record()
-                jobs = {start.id: "local"}
-                event = CellsSubmitted(
-                    how="local", cluster=None, max_parallel=history.planned.parallel, jobs=jobs, driver=driver
-                )
-                self.sweep.append(event)
-                self.local.start(task)
-            else:
-                starts.append(start)
-        if starts:
-            try:
-                submit_cells(SweepStart(self.sweep, starts, self.cluster, None, module=self.module))
-            except SchedulerError as error:
-                print(f"trials are submitted again: {error}", flush=True)
+            if not any(commit.iteration >= iteration for commit in committed(start.run)):
+                self.trainer.start(start)  # else it has a run that had come so far before this search
+        self.trainer.flush()
 
     def _cell_start(self, history: History, move: Move, entry: Entry) -> CellStart:
         run = self.sweep.run(entry)
@@ -263,10 +207,3 @@ class _Search:
 def _state(status: CellStatus) -> State:
     """The state of a cell without what is known of its search, which this program itself is."""
     return cell_state(status.status.state, status.status.launched, status.submission)
-
-
-def _refusals(cluster: ClusterSpec | None) -> Callable[[Plan], Sequence[Problem]]:
-    """Says why a trial that was drawn cannot run on a cluster."""
-    if cluster is None:
-        return lambda plan: ()
-    return lambda plan: [*what_is_refused(plan.job, cluster), *too_large(forecast(plan, cluster))]

@@ -316,3 +316,33 @@ def _texts(value: Any) -> list[str]:
         return [value]
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
     return [text for part in parts for text in _texts(part)]
+
+
+def test_a_search_says_why_cells_were_stopped_and_its_best_was_trained_to_the_end(tmp_path: Path) -> None:
+    sweep = planned(tmp_path)
+    plan = {"strategy": "halving", "reduction": 3, "shares": [0.1, 1.0], "metric": METRIC, "goal": "min", "trials": 6}
+    append_to_ledger(sweep, "search_planned", **plan)
+    values = [3.0, 3.1, 2.0, 2.1, 9.0, 9.1]
+    for number, value in enumerate(values):
+        cell = {"cell": f"{number:064x}", "rung": 0, "iteration": 10}
+        append_to_ledger(sweep, "rung_reached", **cell, value=value)
+        if number not in (2, 3):
+            append_to_ledger(sweep, "trial_stopped", **cell, value=value, rank=6, of=6)
+    ends = {
+        number: {"state": "completed"} if number in (2, 3) else {"state": "stopped", "iteration": 10}
+        for number in range(6)
+    }
+    losses = [1.0, 3.1, 2.0, 2.1, 9.0, 9.1]
+    runs = [summary(tmp_path, number, values={METRIC: losses[number]}, **ends[number]) for number in range(6)]
+    view = view_of(sweep, by_key(*runs))
+    said = {cell.entry.name: str(cell.standing) for cell in view.cells if cell.standing is not None}
+    assert said["lr=1e-4,layers=4"] == f"at step 10: rank 4 of 6 at rung 1 by {METRIC} 3.1"
+    assert len(said) == 4
+    assert view.best is not None
+    assert view.best.entry.name == "lr=3e-4,layers=2", "the stopped one was measured at another step"
+    assert view.search is not None
+    assert view.search.summary() == (
+        "halving search: 6 of 6 trials begun, 6 reached rung 1, 0 trained to the end; its program does not run on this "
+        "machine"
+    )
+    assert not view.is_active

@@ -5,20 +5,24 @@ Trials train in no time and in this process; everything else is real: run direct
 
 from __future__ import annotations
 
+import itertools
 import math
-import os
-import pkgutil
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
-from orchestrator.cli.runs.sweeps.search import search_of
+from orchestrator.cli.runs.sweeps.search import refuse_other_search, search_of
+from orchestrator.dashboard.app import create_app
+from orchestrator.dashboard.settings import Settings
+from orchestrator.errors import UserError
 from orchestrator.process import Process
 from orchestrator.run_directory.checkpoints.commit_markers import committed, write_commit
+from orchestrator.run_directory.events.ledger import CellsCancelled, LedgerEvent
+from orchestrator.run_directory.events.search import SearchPlanned, TrialContinued, TrialRetried
 from orchestrator.run_directory.events.types import Exited, Launched
 from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.spec.loading import load_resolved
@@ -26,8 +30,12 @@ from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 from orchestrator.sweeps.loading import LoadedSweep, load_sweep
 from orchestrator.sweeps.plans import write_plan
 from orchestrator.sweeps.request import Task
-from orchestrator.sweeps.search import program
+from orchestrator.sweeps.search.drawing import Drawing
 from orchestrator.sweeps.search.history import History
+from orchestrator.sweeps.search.program import search
+from orchestrator.sweeps.states import cell_statuses
+from orchestrator.sweeps.submission import CellStart
+from tests.unit.sweeps.conftest import wait_until
 
 RATES = "[1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 9e-2]"
 ASHA = f"grid: {{lr: {RATES}}}\nsearch: {{strategy: asha, first_rung: 2}}\n"
@@ -100,81 +108,85 @@ def loss_at(lr: float, weight_decay: float, iteration: int) -> float:
 
 
 @dataclass
-class Cells:
-    """In place of LocalCells: what one program knows of the machine."""
+class MachineTrainer:
+    """What one program knows of the machine. `kill`: whether it is killed now."""
 
     machine: Machine
-    running: dict[str, Any] = field(default_factory=dict)
-    others: dict[str, list[str]] = field(default_factory=dict)
+    process: Process
+    kill: Callable[[], bool]
+    cells: set[str] = field(default_factory=set)
+    seconds = 0.0
+    is_here = True
 
-    def settle(self) -> None:
+    def running(self) -> Collection[str]:
         self.machine.end_one()
-        alive = {task.cell for task, _ in self.machine.under_way}
-        self.running = {cell: job for cell, job in self.running.items() if cell in alive}
+        return self.cells & {task.cell for task, _ in self.machine.under_way}
 
-    def room_for(self, task: Task) -> list[str]:
-        return []
+    def adopt(self, devices: Mapping[str, Collection[str]]) -> None:
+        assert not self.cells & devices.keys(), "they are another program's"
 
-    def start(self, task: Task) -> list[str]:
-        self.running[task.cell] = None
-        self.machine.begin(task)
-        return []
+    def room_for(self, start: CellStart) -> Collection[str]:
+        return ()
+
+    def start(self, start: CellStart) -> None:
+        if self.kill():
+            raise Killed
+        self.cells.add(start.id)
+        self.machine.begin(Task(start.id, start.name, str(start.run.path), [], stop_at=start.stop_at))
+        if self.kill():
+            raise Killed
+
+    def flush(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class KillingDir(SweepDir):
+    """A sweep whose program is killed before or after it writes to the ledger."""
+
+    kill: Callable[[], bool] = lambda: False
+
+    def append(self, event: LedgerEvent) -> None:
+        if self.kill():
+            raise Killed
+        super().append(event)
+        if self.kill():
+            raise Killed
 
 
 @dataclass
 class Lab:
     """A sweep in a folder, its search as `sweep run` plans it, and programs that are killed."""
 
-    monkeypatch: pytest.MonkeyPatch
     machine: Machine = field(default_factory=Machine)
     programs: int = 0
+    loaded: LoadedSweep | None = None
 
     def plan(self, text: str, folder: str = "runs", parallel: int = 1) -> SweepDir:
-        Path("sweep.yaml").write_text(f"base: job.yaml\n{text}")
-        loaded = load_sweep([Path("sweep.yaml")])
-        planned = search_of(loaded, [Path("sweep.yaml")], (), None, parallel, local=True)
-        assert planned is not None
+        planned = self.planned(text, parallel)
+        loaded = self.loaded = load_sweep([Path("sweep.yaml")])
         sweep = sweep_dir(loaded.name, Path(folder))
         write_plan(sweep, _with_metric(loaded, planned.metric))
         sweep.append(planned)
         return sweep
 
+    @staticmethod
+    def planned(text: str, parallel: int = 1) -> SearchPlanned:
+        Path("sweep.yaml").write_text(f"base: job.yaml\n{text}")
+        files = [Path("sweep.yaml")]
+        planned = search_of(load_sweep(files), files, (), None, parallel, local=True)
+        assert planned is not None
+        return planned
+
     def search(self, sweep: SweepDir, kill: Callable[[], bool] = lambda: False) -> None:
-        """A program, to its end or until it is killed: before or after it has written to the ledger or made a run."""
+        """A program, to its end or until it is killed."""
         self.programs += 1
-        cells, number = Cells(self.machine), self.programs
-        with self.monkeypatch.context() as patch:
-            here = Process.current()
-            patch.setattr(program, "Process", _Named(replace(here, pid=(1 << 30) + number, started=None)))
-            patch.setattr(program, "LocalCells", lambda *arguments: cells)
-            patch.setattr(program, "tell_of_sweep", lambda sweep, wait: None)
-            patch.setattr(program, "_SECONDS_BETWEEN_LOOKS", 0.0)
-            for place in ("orchestrator.sweeps.ledger.append_line", "orchestrator.launch.runs.os.rename"):
-                patch.setattr(place, _killed(pkgutil.resolve_name(place), kill))
-            patch.setattr(Cells, "start", _killed(Cells.start, kill))
-            program.search(sweep, "unused")
-
-
-class _Named:
-    """In place of the class Process: another process for each program, which no longer lives."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    def current(self) -> Process:
-        return self._process
-
-
-def _killed(call: Callable[..., Any], kill: Callable[[], bool]) -> Callable[..., Any]:
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        if kill():
-            raise Killed
-        found = call(*arguments, **named)
-        if kill():
-            raise Killed
-        return found
-
-    return wrapped
+        process = replace(Process.current(), pid=(1 << 30) + self.programs, started=None)  # one that lives no more
+        killing = KillingDir(sweep.path, kill)
+        history = searched(sweep)
+        assert self.loaded is not None
+        drawing = Drawing(killing, self.loaded) if history.rules.strategy == "bayesian" else None
+        search(killing, MachineTrainer(self.machine, process, kill), drawing)
 
 
 def _with_metric(loaded: LoadedSweep, metric: str | None) -> LoadedSweep:
@@ -182,11 +194,10 @@ def _with_metric(loaded: LoadedSweep, metric: str | None) -> LoadedSweep:
 
 
 @pytest.fixture
-def lab(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def lab(folder: Path) -> Lab:
     job = (folder / "job.yaml").read_text().replace("train_iters: 20", f"train_iters: {STEPS}")
     (folder / "job.yaml").write_text(job)
-    yield Lab(monkeypatch)
-    os.chdir(folder)
+    return Lab()
 
 
 def found(sweep: SweepDir) -> tuple[dict[str, dict[int, float | None]], dict[str, int | None]]:
@@ -222,7 +233,7 @@ def test_the_planted_optimum_is_found_with_half_of_the_grids_steps_whatever_kill
     sweep = lab.plan(text, "killed")
     while True:
         try:
-            lab.search(sweep, lambda: source.random() < 0.06)
+            lab.search(sweep, lambda: source.random() < 0.05)
             break
         except Killed:
             kills += 1
@@ -232,3 +243,150 @@ def test_the_planted_optimum_is_found_with_half_of_the_grids_steps_whatever_kill
     assert len(list(Path("killed/tiny").iterdir())) == len(results), "no trial has a second run"
     assert searched(sweep).state == "over"
     assert 5 <= searched(sweep).started <= kills + 1
+
+
+def test_a_trial_that_fails_or_measures_nan_is_the_worst_and_is_tried_again_only_when_a_person_says_so(
+    lab: Lab,
+) -> None:
+    lab.machine = Machine(bad=(1e-3,), nan=(3e-3,))
+    sweep = lab.plan(HALVING)
+    lab.search(sweep)
+    results, stopped = found(sweep)
+    assert results["lr=1e-3"] == {0: None}
+    assert results["lr=3e-3"] == {0: None}
+    assert stopped["lr=1e-3"] is None, "it failed, which is said instead"
+    assert len(lab.machine.starts) == 9 + 3 + 1, "what failed was started once"
+    assert 2 in results["lr=3e-4"], "the best of the others"
+    history = searched(sweep)
+    ids = {entry.name: entry.id for entry in sweep.planned().cells}
+    assert history.causes == {ids["lr=1e-3"]: "bug", ids["lr=3e-3"]: "train/loss is nan"}
+    notes = {cell.entry.name: (cell.state, cell.note) for cell in cell_statuses(sweep, sweep.planned())}
+    assert notes["lr=1e-3"] == ("failed", "bug")
+    assert notes["lr=3e-3"] == ("stopped", "at step 2: rank 9 of 9 at rung 1 because train/loss is nan")
+
+    lab.machine.bad = ()
+    sweep.append(TrialRetried(cell=ids["lr=1e-3"]))
+    lab.search(sweep)
+    results, _ = found(sweep)
+    assert 2 in results["lr=1e-3"], "it is promoted as any other"
+    assert lab.machine.starts.count(ids["lr=1e-3"]) == 1 + 3
+    assert lab.machine.starts.count(ids["lr=3e-3"]) == 1
+
+
+def test_a_metric_that_is_never_written_ends_the_search_with_one_message(lab: Lab) -> None:
+    lab.machine = Machine(metric="train/los")
+    sweep = lab.plan(ASHA)
+    with pytest.raises(UserError, match=r"^train/loss, by which the search compares cells, was not measured by run"):
+        lab.search(sweep)
+    history = searched(sweep)
+    assert history.state.startswith("ended early: train/loss, by which the search compares cells, was not measured")
+    assert history.state.endswith("up to step 2: set sweep.metric to one of train/los")
+    assert len(lab.machine.starts) == 1
+
+
+def test_a_trial_that_a_person_has_stopped_is_left_alone_until_the_search_is_started_again(lab: Lab) -> None:
+    lab.machine = Machine(stopped_by_hand=(1e-3,))
+    sweep = lab.plan(HALVING)
+    lab.search(sweep)
+    results, _ = found(sweep)
+    assert results["lr=1e-3"] == {}
+    assert sum(2 in rungs for rungs in results.values()) == 1
+    lab.machine.stopped_by_hand = ()
+    lab.search(sweep)
+    results, _ = found(sweep)
+    assert 2 in results["lr=1e-3"]
+
+
+def test_a_stopped_trial_is_continued_to_its_end_and_says_until_then_why_it_was_stopped(lab: Lab) -> None:
+    sweep = lab.plan(HALVING)
+    lab.search(sweep)
+    cells = {cell.entry.name: cell for cell in cell_statuses(sweep, sweep.planned())}
+    worst = cells["lr=1e-5"]
+    assert (worst.state, worst.status.iteration) == ("stopped", 2)
+    assert worst.note == "at step 2: rank 9 of 9 at rung 1 by train/loss 3.93"
+    assert worst.to_json()["search"] == {
+        "rung": 1,
+        "rungs": 3,
+        "iteration": 2,
+        "value": pytest.approx(3.93),
+        "rank": 9,
+        "of": 9,
+        "metric": "train/loss",
+        "cause": None,
+    }
+    assert cells["lr=3e-4"].note == "at step 6: rank 3 of 3 at rung 2 by train/loss 1.31931"
+    assert (cells["lr=1e-3"].state, cells["lr=1e-3"].note) == ("completed", "")
+
+    with TestClient(create_app(Settings(sweep.runs_dir))) as client:
+        wait_until(lambda: "are being read" not in client.get("/sweeps/tiny").text)
+        page = client.get("/sweeps/tiny").text
+    assert worst.note in page
+    assert (
+        "halving search: 9 of 9 trials begun, 9 reached rung 1, 3 reached rung 2, 1 trained to the end; over." in page
+    )
+
+    steps = lab.machine.steps
+    sweep.append(TrialContinued(cell=worst.entry.id))
+    lab.search(sweep)
+    assert lab.machine.steps == steps + STEPS - 2, "from its checkpoint, and nothing else"
+    [again] = [cell for cell in cell_statuses(sweep, sweep.planned()) if cell.entry == worst.entry]
+    assert (again.state, again.note, again.status.iteration) == ("completed", "", STEPS)
+
+
+def test_a_cancelled_search_starts_nothing_more_and_goes_on_later(lab: Lab) -> None:
+    sweep = lab.plan(HALVING)
+    looks = itertools.count()
+
+    def cancel_at_the_third() -> bool:
+        if next(looks) == 20:
+            sweep.append(CellsCancelled(cells=()))
+        return False
+
+    lab.search(sweep, cancel_at_the_third)
+    assert searched(sweep).state == "cancelled"
+    begun = len(lab.machine.starts)
+    assert 0 < begun < 9
+    lab.search(sweep)
+    assert searched(sweep).state == "over"
+    assert len(lab.machine.starts) == 9 + 3 + 1
+
+
+def test_what_cannot_be_drawn_is_a_trial_too(lab: Lab) -> None:
+    sweep = lab.plan(
+        "random: {count: 6, fields: {tp: {choice: [1, 3]}, runtime.seed: {integers: [1, 2]}}}\n"
+        "when: lr < 1\nsearch: {strategy: bayesian}\n"
+    )
+    lab.search(sweep)
+    history, planned = searched(sweep), sweep.planned()
+    assert len(history.draws) == 6
+    assert len(planned.cells) + len(planned.pruned) == 6
+    reasons = {row["reason"].partition(":")[0] for row in planned.pruned}
+    assert "parallelism.tensor_model_parallel_size" in reasons or "model.num_attention_heads" in str(reasons)
+    assert history.state == "over"
+
+
+def test_a_search_of_another_kind_needs_another_name(lab: Lab) -> None:
+    sweep = lab.plan(ASHA)
+    lab.search(sweep)
+    with pytest.raises(UserError, match="has begun a search with another strategy: give this one its own name"):
+        refuse_other_search(sweep, lab.planned(HALVING))
+    refuse_other_search(sweep, lab.planned(ASHA))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_three_at_once_are_trained_once_each_whatever_kills_the_program(lab: Lab, seed: int) -> None:
+    source = random.Random(seed)
+    sweep = lab.plan(ASHA, parallel=3)
+    while True:
+        try:
+            lab.search(sweep, lambda: source.random() < 0.05)
+            break
+        except Killed:
+            assert len(lab.machine.under_way) <= 3
+    history = searched(sweep)
+    assert all(0 in trial.results for trial in history.trials.values())
+    ended = [trial for trial in history.trials.values() if 2 in trial.results]
+    assert len(ended) + len(history.standings()) == 9
+    assert {"lr=1e-3"} <= {entry.name for entry in sweep.planned().cells if entry.id in {each.cell for each in ended}}
+    assert lab.machine.steps <= 9 * STEPS // 2
+    assert len(lab.machine.starts) == sum(len(trial.results) for trial in history.trials.values()), "no start too many"

@@ -88,7 +88,7 @@ def describe_search(planned: SearchPlanned, job: JobSpec) -> str:
     number, metric = planned.trials or 0, planned.metric or ""
     goal = "the larger the better" if planned.goal == "max" else "the smaller the better"
     if planned.strategy == "bayesian":
-        return f"bayesian search: {number} cells, drawn by {metric} ({goal}); those above are examples"
+        return f"bayesian search: {number} cells, drawn by {metric} ({goal})"
     steps = [iteration_at(job, share, metric) for share in planned.shares or ()]
     reduction = planned.reduction or 2
     said = ", ".join(f"{step:,}" for step in steps)
