@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,10 @@ def run_instead(monkeypatch: pytest.MonkeyPatch, module: str, *programs: str) ->
         place = NAMED.get(program) or STARTED[program]
         found = module if program in NAMED else functools.partial(pkgutil.resolve_name(place), module=module)
         monkeypatch.setattr(place, found)
+
+
+def start_no_sender(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Have nothing sent in the background. The folders that would be sent are put into the list."""
+    asked: list[Path] = []
+    monkeypatch.setattr("orchestrator.tracking.follower.send_in_background", asked.extend)
+    return asked
