@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import pkgutil
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ NAMED = {
     "bench": "orchestrator.bench.measurement.MODULE",
     "calibration": "orchestrator.cli.jobs.calibration.PROGRAM",
     "evaluation": "orchestrator.cli.models.evaluate.EVALUATION_MODULE",
+    "sending in the background": "orchestrator.tracking.follower.SENDER",
 }
 """Where the name of a program stands."""
 STARTED = {
@@ -31,10 +31,3 @@ def run_instead(monkeypatch: pytest.MonkeyPatch, module: str, *programs: str) ->
         place = NAMED.get(program) or STARTED[program]
         found = module if program in NAMED else functools.partial(pkgutil.resolve_name(place), module=module)
         monkeypatch.setattr(place, found)
-
-
-def start_no_sender(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Have nothing sent in the background. The folders that would be sent are put into the list."""
-    asked: list[Path] = []
-    monkeypatch.setattr("orchestrator.tracking.follower.send_in_background", asked.extend)
-    return asked
