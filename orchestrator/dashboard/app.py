@@ -27,6 +27,7 @@ from orchestrator.dashboard.pages import (
     run_spec_and_plan,
     runs,
     sweeps,
+    views,
 )
 from orchestrator.dashboard.rendering import environment
 from orchestrator.dashboard.security import Next, guarded
@@ -40,7 +41,7 @@ _SECONDS_BEFORE_ZIPPING = 2.0
 """The first page goes before."""
 _LONGEST_PROBLEM = 1000
 _A_YEAR = 365 * 86400
-_PAGES = (runs, actions, run, run_logs, run_history, run_spec_and_plan, data, machines, cluster, compare, sweeps)
+_PAGES = (runs, actions, run, run_logs, run_history, run_spec_and_plan, data, machines, cluster, compare, sweeps, views)
 
 logger = logging.getLogger(__name__)
 

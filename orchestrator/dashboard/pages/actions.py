@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse
 
 from orchestrator.dashboard.actions import ACTIONS, Action, Outcome, act_on_run, actions_of, retry_cells
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages.run_common import asked_run, asked_sweep_dir
+from orchestrator.dashboard.pages.run_common import address_of, asked_run, asked_sweep_dir
 from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.security import checked_form, sealed
 from orchestrator.dashboard.settings import Its, Settings
@@ -58,7 +58,7 @@ def ask(
 ) -> Response:
     """Whether that is really meant."""
     values = {"asks": action.asks, "subject": run.key, "now": run.description, "explains": action.explains}
-    return page(request, "confirm.html", {**values, "label": action.label, "back": _run_address(run)})
+    return page(request, "confirm.html", {**values, "label": action.label, "back": address_of(run.run)})
 
 
 @router.post("/runs/{name}/{run_id}/actions/{action}")
@@ -69,7 +69,7 @@ async def act(
 ) -> Response:
     """Do it, and show the run with what it came to."""
     outcome = await run_in_threadpool(act_on_run, action, run.run)
-    return _told(settings, _run_address(run), outcome)
+    return _told(settings, address_of(run.run), outcome)
 
 
 @router.get("/sweeps/{name}/actions/retry", dependencies=[Depends(may_act)])
@@ -97,10 +97,6 @@ async def retry(
 
 def _retried(sweep: SweepDir) -> int:
     return sum(cell.state in STARTED_BY_RETRY for cell in cell_statuses(sweep, sweep.planned()))
-
-
-def _run_address(run: RunSummary) -> str:
-    return f"/runs/{segment(run.run.name)}/{segment(run.run.run_id)}"
 
 
 def _sweep_address(sweep: SweepDir) -> str:

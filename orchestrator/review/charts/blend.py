@@ -19,7 +19,7 @@ from orchestrator.planning.blend.report import BlendReport, Conversations, PartP
 from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
 from orchestrator.planning.training_schedule.spec_history import Period, periods_of, starts_of
 from orchestrator.review.charts.axes import plain
-from orchestrator.review.charts.curves import Figure
+from orchestrator.review.charts.curves import Figure, mode_of
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -182,11 +182,19 @@ def consumption_figure(run: RunDir) -> Figure:
             values.append(so_far[path].tokens)
     names = path_names(list(shown)) if shown else []
     data = [
-        {"type": "scatter", "mode": "lines", "name": plain(name), "stackgroup": "sources", "x": steps, "y": values}
+        {
+            "type": "scatter",
+            "mode": mode_of(values),
+            "name": plain(name),
+            "stackgroup": "sources",
+            "x": steps,
+            "y": values,
+        }
         for name, values in zip(names, shown.values(), strict=True)
     ]
     layout = {
         "title": {"text": "Tokens from each source"},
+        "showlegend": True,
         "xaxis": {"title": {"text": "step"}},
         "yaxis": {"title": {"text": "tokens"}, "rangemode": "tozero"},
     }

@@ -31,7 +31,7 @@ from orchestrator.dashboard.settings import Settings
 from orchestrator.http.listening import listen
 from orchestrator.http.server import Server
 from orchestrator.launch.runs import create_run
-from orchestrator.review.charts.curves import CHARTS
+from orchestrator.review.charts.catalogue import CHARTS
 from orchestrator.review.charts.machines import MEASURES
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.review.charts.axes import XAxis
-from orchestrator.review.charts.curves import CHARTS, Reference, View, chart_of, charts_with, figure_of, keys_of
+from orchestrator.review.charts.catalogue import CHARTS, chart_of, charts_with
+from orchestrator.review.charts.curves import Reference, View, figure_of, keys_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import Mark
 from orchestrator.tracking.measurements.metrics import Metric
@@ -55,6 +56,7 @@ def test_a_chart_tells_the_speed_of_what_a_run_trains_on(device: str | None, uni
 @pytest.mark.parametrize("x", get_args(XAxis))
 def test_a_part_of_the_axis_is_drawn_to_its_edges(x: XAxis) -> None:
     series = series_of(*range(1, 101))
+    series.flops_per_token = 6e9
     whole = drawn(figure_of(CHARTS["loss"], {"run": series}, View(x)))[0]["x"]
     part = drawn(figure_of(CHARTS["loss"], {"run": series}, View(x, within=(whole[40], whole[50]))))[0]
     assert part["x"] == whole[39:52]
