@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -18,7 +18,7 @@ MOST_CHARTS = 60
 """On a page: of more metrics a person chooses."""
 _MOST_NAMED = 60
 """Charts that an address names, of each kind."""
-_ROOM, _OF_A_CHART, _NAMES_IN_A_CHART = 36 << 10, 600, 10
+_ROOM, _OF_A_CHART, _NAMES_IN_A_CHART, _TITLES_IN_A_CHART = 36 << 10, 560, 10, 5
 """Bytes of the charts with the list that chooses among them, and of each beside its names."""
 _LONGEST = 200
 
@@ -36,7 +36,7 @@ class ChartChoice:
     hidden: tuple[str, ...] = ()
     find: str = ""
     only_pinned: bool = False
-    view: View = View()
+    view: View = field(default_factory=View)
 
     def parameters(self) -> list[tuple[str, str]]:
         """The address of this choice; what is as it is without one is left out."""
@@ -89,8 +89,8 @@ AskedChoice = Annotated[tuple[ChartChoice, str | None], Depends(asked_choice)]
 
 @dataclass(frozen=True)
 class ChosenCharts:
-    """The charts of a page: the pinned ones, and the others in groups. `listed`: all that match in groups, also those that
-    are hidden, as far as there is room. `count`: of all charts; `shown`: on the page; `more`: match and do not fit.
+    """The charts of a page: the pinned ones, and the others in groups. `listed`: all that match in groups, also those
+    that are hidden, as far as there is room. `count`: of all charts; `shown`: on the page; `more`: match, do not fit.
     """
 
     pinned: Sequence[Chart]
@@ -132,4 +132,4 @@ def _words(chart: Chart) -> str:
 
 
 def _text(chart: Chart) -> str:
-    return _NAMES_IN_A_CHART * chart.name + chart.title
+    return _NAMES_IN_A_CHART * chart.name + _TITLES_IN_A_CHART * chart.title

@@ -46,8 +46,8 @@ class SeriesCache:
 
     @contextmanager
     def reading(self, run: RunDir, x: XAxis = "steps") -> Iterator[Series]:
-        """The measurements of a run up to now, with what this axis needs; one block at a time is in hand. Raises OSError
-        where they cannot be read.
+        """The measurements of a run up to now, with what this axis needs; one block at a time is in hand. Raises
+        OSError where they cannot be read.
         """
         with self._index.reading(run) as series:
             if x == "flops" and series.flops_per_token is None:

@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse
 from orchestrator.dashboard.actions import ACTIONS, Action, Outcome, act_on_run, actions_of, retry_cells
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.run_common import address_of, asked_run, asked_sweep_dir
-from orchestrator.dashboard.rendering import segment
+from orchestrator.dashboard.rendering import counted, segment
 from orchestrator.dashboard.security import checked_form, sealed
 from orchestrator.dashboard.settings import Its, Settings
 from orchestrator.review.summary import RunSummary
@@ -78,7 +78,11 @@ def ask_to_retry(request: Request, sweep: Annotated[SweepDir, Depends(asked_swee
     count = _retried(sweep)
     if count == 0:
         raise HTTPException(409, f"no cell of sweep {sweep.name} has failed or is missing")
-    values = {"asks": "Retry the cells of this sweep?", "subject": sweep.name, "now": f"{count} cells would start"}
+    values = {
+        "asks": "Retry the cells of this sweep?",
+        "subject": sweep.name,
+        "now": f"{counted(count, 'cell', 'cells')} would start",
+    }
     return page(
         request,
         "confirm.html",

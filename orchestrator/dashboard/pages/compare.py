@@ -17,7 +17,7 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.parts import AskedView
 from orchestrator.dashboard.pages.run_common import Text, tag_of, unchanged
 from orchestrator.dashboard.settings import Its, Shared
-from orchestrator.review.charts.catalogue import CHARTS, Chart, chart_named, charts_with
+from orchestrator.review.charts.catalogue import CHARTS, Chart, chart_named, chart_of, charts_with
 from orchestrator.review.charts.curves import Curve, View, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels
 from orchestrator.review.damage import readable
@@ -89,7 +89,7 @@ def beside_each_other(
         "unshown": len(found.differences) - len(listed),
         "most": MOST_RUNS,
         "choice": choice,
-        "chosen": chosen(charts_with(_latest(its, asked), known=_CHARTS), choice),
+        "chosen": chosen(charts_with(_latest(its, asked), _device(asked), _CHARTS), choice),
         "source": partial(_source, query),
         "known": len(_latest(its, asked)),
         "saved": saved_views(its.settings.runs_dir, "compare"),
@@ -110,7 +110,7 @@ def figure(
     """The curves of all runs in one chart that we know, each by its short name."""
     if chart not in _CHARTS:
         raise HTTPException(404, f"there is no chart {chart}")
-    return _figure(request, _CHARTS[chart], asked, its, view)
+    return _figure(request, chart_of(chart, _device(asked), _CHARTS), asked, its, view)
 
 
 @router.get("/metric")
@@ -159,6 +159,11 @@ def _now(its: Shared, asked: ComparedRuns) -> dict[str, object]:
 def _latest(its: Shared, asked: ComparedRuns) -> dict[str, float]:
     """The last value that any of the runs has of each metric."""
     return {key: value for run in asked.runs for key, value in its.beside.latest(run).items()}
+
+
+def _device(asked: ComparedRuns) -> str | None:
+    """What all runs train on, where that is a CPU: its speeds are those of a process."""
+    return "cpu" if all(run.spec.get("runtime.device") == "cpu" for run in asked.runs) else None
 
 
 def _source(query: str, chart: Chart) -> str:

@@ -148,8 +148,8 @@ def changes(
     keys: Count = 0,
     chart: Annotated[Names, Query(max_length=_MOST_FOLLOWED)] = (),
 ) -> Response:
-    """What was measured since a page drew these charts: 204 where nothing was written, which the sizes of two files say.
-    `figures` is null where they have to be drawn anew.
+    """What was measured since a page drew these charts: 204 where nothing was written, which the sizes of two files
+    say. `figures` is null where they have to be drawn anew.
     """
     at = Position(offset, step, events, keys)
     if is_current(run, at):

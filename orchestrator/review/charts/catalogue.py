@@ -82,14 +82,14 @@ Known = Mapping[str, Chart]
 
 
 def chart_of(name: str, device: object = None, known: Known = CHARTS) -> Chart:
-    """A chart that we know, in the words of a run that trains on this device (its name, as the event `started` has it)."""
+    """A chart that we know, in the words of a run that trains on this device (its name in the event `started`)."""
     chart = known[name]
     return replace(chart, title=chart.title.replace("per GPU", f"per {computing_unit(device)}"))
 
 
 def metric_chart(key: str) -> Chart:
-    """The chart of one metric. It is called as the metric is, or by a digest where that is no part of an address: a name
-    that is long, or that one of the charts that we know could have.
+    """The chart of one metric. It is called as the metric is, or by a digest where that is no part of an address: a
+    name that is long, or that one of the charts that we know could have.
     """
     is_name = "/" in key and not key.startswith("/") and len(key) <= _LONGEST_NAME and key.isprintable()
     name = key if is_name else f"/{hashlib.sha256(key.encode(errors='replace')).hexdigest()[:16]}"
