@@ -12,14 +12,16 @@ from fastapi import Depends, Query
 from orchestrator.dashboard.pages.parts import AskedView
 from orchestrator.review.charts.catalogue import Chart, groups_of
 from orchestrator.review.charts.curves import View
-from orchestrator.review.logs.page_size import PageBudget
+from orchestrator.review.logs.page_size import fitting, html_bytes
 
 MOST_CHARTS = 60
 """On a page: of more metrics a person chooses."""
 _MOST_NAMED = 60
 """Charts that an address names, of each kind."""
-_ROOM, _OF_A_CHART, _NAMES_IN_A_CHART, _TITLES_IN_A_CHART = 36 << 10, 560, 10, 5
+_ROOM, _OF_A_CHART, _NAMES_IN_A_CHART, _TITLES_IN_A_CHART = 28 << 10, 350, 6, 2
 """Bytes of the charts with the list that chooses among them, and of each beside its names."""
+_ROOM_OF_NAMES, _OF_A_NAME = 4 << 10, 46
+"""Bytes of the names of pinned charts in the form of a page, as of hidden ones, and of each beside its name."""
 _LONGEST = 200
 
 Word = Annotated[str, Query(max_length=_LONGEST)]
@@ -76,8 +78,8 @@ def asked_choice(
     view: AskedView, pin: Names = (), hide: Names = (), find: Word = "", only: Word = "", do: Names = ()
 ) -> tuple[ChartChoice, str | None]:
     """The choice that an address names, and where it is to be found if buttons were pressed in the form of the page."""
-    pinned = tuple(dict.fromkeys(pin))
-    hidden = tuple(name for name in dict.fromkeys(hide) if name not in pinned)
+    pinned = tuple(fitting(dict.fromkeys(pin), str, _ROOM_OF_NAMES, _OF_A_NAME))
+    hidden = tuple(fitting(dict.fromkeys(name for name in hide if name not in pin), str, _ROOM_OF_NAMES, _OF_A_NAME))
     choice = ChartChoice(pinned, hidden, find, only == "pinned", view)
     for action in do:
         choice = choice.after(action)
@@ -104,17 +106,11 @@ class ChosenCharts:
 def chosen(charts: Sequence[Chart], choice: ChartChoice) -> ChosenCharts:
     """The charts of a page out of all that there are, which stand in groups."""
     named = {chart.name: chart for chart in charts}
-    pinned = [named[name] for name in choice.pinned if name in named]
     words = choice.find.casefold().split()
     matching = [chart for chart in charts if all(word in _words(chart) for word in words)]
-    budget = PageBudget(_ROOM, len(pinned))
-    for chart in pinned:
-        budget.takes(_text(chart), _OF_A_CHART)
-    listed: list[Chart] = []
-    for chart in matching:
-        if len(listed) == MOST_CHARTS or not budget.takes(_text(chart), _OF_A_CHART):
-            break
-        listed.append(chart)
+    pinned = fitting((named[name] for name in choice.pinned if name in named), _text, _ROOM, _OF_A_CHART, at_least=1)
+    left = _ROOM - sum(html_bytes(_text(chart)) + _OF_A_CHART for chart in pinned)
+    listed = fitting(matching[:MOST_CHARTS], _text, left, _OF_A_CHART)
     left_out = {*choice.pinned, *choice.hidden}
     others = [] if choice.only_pinned else [chart for chart in listed if chart.name not in left_out]
     return ChosenCharts(

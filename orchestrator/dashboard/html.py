@@ -28,7 +28,6 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
             form_mark=form_mark(settings) if settings.allows_actions else "",
             runs_dir=str(settings.runs_dir),
             said=unsealed(settings, request),
-            asked_query=request.url.query,
         )
     )
     return HTMLResponse(text.encode(errors="replace"), status_code=status)

@@ -38,7 +38,7 @@ _CHARTS = {
 _MOST_IN_A_LEGEND = 6
 _MOST_FOUND = 12
 _LONGEST_SEARCH = 200
-_BYTES_OF_THE_DIFFERENCES, _BYTES_OF_A_VALUE = 20 << 10, 40
+_BYTES_OF_THE_DIFFERENCES, _BYTES_OF_A_VALUE = 14 << 10, 40
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def beside_each_other(
         "most": MOST_RUNS,
         "choice": choice,
         "chosen": chosen(charts_with(_latest(its, asked), _device(asked), _CHARTS), choice),
-        "source": partial(_source, query),
+        "source": _source,
         "known": len(_latest(its, asked)),
         "saved": saved_views(its.settings.runs_dir, "compare"),
         "whole": whole,
@@ -166,11 +166,10 @@ def _device(asked: ComparedRuns) -> str | None:
     return "cpu" if all(run.spec.get("runtime.device") == "cpu" for run in asked.runs) else None
 
 
-def _source(query: str, chart: Chart) -> str:
-    """Where the figure of a chart lies."""
-    if chart.name in _CHARTS:
-        return f"/compare/figure/{chart.name}?{query}"
-    return f"/compare/metric?{urlencode({'key': chart.name})}&{query}"
+def _source(chart: Chart) -> str:
+    """Where the figure of a chart lies, without the names of the runs."""
+    known = chart.name in _CHARTS
+    return f"/compare/figure/{chart.name}" if known else f"/compare/metric?{urlencode({'key': chart.name})}"
 
 
 def _words_of(difference: Difference) -> str:

@@ -97,6 +97,8 @@
 
   function address(figure) {
     const url = withSettings(new URL(figure.dataset.figure, location.href));
+    const all = figure.closest("[data-query]"); // what the addresses of several figures have in common
+    for (const [name, value] of new URLSearchParams(all ? all.dataset.query : "")) url.searchParams.append(name, value);
     if (figure.range && figure.range.every(Number.isFinite)) {
       url.searchParams.set("from", figure.range[0]);
       url.searchParams.set("to", figure.range[1]);
@@ -213,6 +215,29 @@
     figure.append(place);
   }
 
+  // Buttons of the form around the charts: where they stand among the others, and whether they are shown.
+  function addTools(figure) {
+    const { chart, pinned } = figure.dataset;
+    const title = figure.getAttribute("aria-label");
+    const pins = [...document.querySelectorAll("[data-pinned]")];
+    const tools = document.createElement("p");
+    tools.className = "tools";
+    const add = (verb, sign, words, id = verb, disabled = false) => {
+      const button = document.createElement("button");
+      Object.assign(button, { name: "do", value: `${verb}:${chart}`, id: `${id}-${chart}`, textContent: sign, title: words, disabled });
+      button.setAttribute("aria-label", words.replace(/^\w+/, (word) => `${word} ${title}`));
+      tools.append(button);
+    };
+    if (pinned !== undefined && pins.length > 1) {
+      add("earlier", "←", "Move earlier", "earlier", figure === pins[0]);
+      add("later", "→", "Move later", "later", figure === pins[pins.length - 1]);
+    }
+    if (pinned === undefined) add("pin", "☆", "Pin: show first");
+    else add("unpin", "★", "Unpin", "pin");
+    add("hide", "✕", "Hide");
+    figure.append(tools);
+  }
+
   const all = (selector = "") => [...document.querySelectorAll(`[data-figure]${selector}`)];
 
   // The page's address says how the curves are drawn, so that it can be sent; what is as it was at first is left out.
@@ -245,16 +270,21 @@
     const look = () => all().filter((figure) => !known.has(figure)).forEach((figure) => {
       known.add(figure);
       placeForProblems(figure);
+      if (figure.dataset.chart) addTools(figure);
       seen.observe(figure);
     });
     look();
+    let focused = "";
     document.addEventListener("htmx:beforeSwap", (event) => {
+      focused = document.activeElement.id;
       if (event.detail.target.id === "charts") all().filter((figure) => drawn.has(figure)).forEach((figure) => Plotly.purge(figure.querySelector("div")));
     });
     document.addEventListener("htmx:afterSettle", (event) => {
       look();
       // Where what had the focus is gone, a keyboard goes on from the charts.
-      if (event.target.id === "charts" && document.activeElement === document.body) event.target.focus({ preventScroll: true });
+      if (event.target.id !== "charts" || document.activeElement !== document.body) return;
+      const before = document.getElementById(focused);
+      (before && !before.disabled ? before : event.target).focus({ preventScroll: true });
     });
     let waiting;
     for (const form of forms()) {
