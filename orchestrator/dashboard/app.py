@@ -28,6 +28,7 @@ from orchestrator.dashboard.pages import (
     runs,
     start,
     sweeps,
+    views,
 )
 from orchestrator.dashboard.rendering import environment
 from orchestrator.dashboard.security import Next, guarded
@@ -41,7 +42,10 @@ _SECONDS_BEFORE_ZIPPING = 2.0
 """The first page goes before."""
 _LONGEST_PROBLEM = 1000
 _A_YEAR = 365 * 86400
-_PAGES = (runs, actions, run, run_logs, run_history, run_spec_and_plan, data, machines, cluster, compare, sweeps, start)
+_PAGES = (
+    *(runs, actions, run, run_logs, run_history, run_spec_and_plan, data, machines, cluster, compare, sweeps),
+    *(start, views),
+)
 
 logger = logging.getLogger(__name__)
 

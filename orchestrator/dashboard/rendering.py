@@ -37,6 +37,7 @@ def environment() -> Environment:
         "ago": ago,
         "clock": clock,
         "count": count,
+        "counted": counted,
         "exact": exact,
         "duration": duration,
         "size": size,
@@ -95,6 +96,11 @@ def count(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     return short_count(value, digits=3)
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """1 run, 1,234 runs."""
+    return f"{number:,} {one if number == 1 else several}"
 
 
 def exact(value: float | None) -> str:

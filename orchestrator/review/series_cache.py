@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
+from orchestrator.files.stored_files import number
 from orchestrator.review.cache import Cache
-from orchestrator.review.charts.curves import Chart, Curve, View, curves_of
+from orchestrator.review.charts.axes import XAxis
+from orchestrator.review.charts.catalogue import Chart
+from orchestrator.review.charts.curves import Curve, View, curves_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import Facts, facts_of
+from orchestrator.review.damage import readable
 from orchestrator.review.index import RunIndex, signature
 from orchestrator.review.summary import RunSummary
+from orchestrator.run_directory.events.types import Started
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.goodput import Goodput, goodput_of
 
@@ -21,6 +27,9 @@ _MOST_POINTS = 400_000
 _MOST_BYTES = 32 << 20
 _FACTS_BYTES = 4 << 10
 _MOST_TIMES = 256
+_MOST_KEY_BYTES = 4 << 20
+_KEY_BYTES = 80
+"""Beside the characters of a name, of which several runs have the same."""
 _SECONDS_OF_TIME_SPENT = 30
 
 
@@ -32,7 +41,26 @@ class SeriesCache:
         self._curves: Cache[Mapping[str, tuple[Curve, ...]]] = Cache(_MOST_POINTS)
         self._facts: Cache[Facts] = Cache(_MOST_BYTES)
         self._spent: Cache[Goodput] = Cache(_MOST_TIMES)
+        self._keys: Cache[Mapping[str, float]] = Cache(_MOST_KEY_BYTES)
         self._finding = threading.Lock()
+
+    @contextmanager
+    def reading(self, run: RunDir, x: XAxis = "steps") -> Iterator[Series]:
+        """The measurements of a run up to now, with what this axis needs; one block at a time is in hand. Raises
+        OSError where they cannot be read.
+        """
+        with self._index.reading(run) as series:
+            if x == "flops" and series.flops_per_token is None:
+                series.flops_per_token = _flops_per_token(run)
+            latest = {key: column.values[-1] for key, column in series.columns.items() if column.values}
+            self._keys.put(run.path, latest, sum(_KEY_BYTES + len(key) for key in latest))
+            yield series
+
+    def latest(self, run: RunSummary) -> Mapping[str, float]:
+        """The last value of each metric of a run, as far as that is known without reading all that it has measured: a
+        summary knows the end of it.
+        """
+        return {**(self._keys.get(run.run.path) or {}), **run.values}
 
     def curves(self, run: RunDir, chart: Chart, view: View, among: Iterable[Chart] = ()) -> tuple[Curve, ...]:
         """The curves of a run in a chart. Those in `among`, the charts that will be asked for with it, are made while
@@ -43,7 +71,7 @@ class SeriesCache:
         kept = self._curves.get(key) or {}
         if chart.name in kept:
             return kept[chart.name]
-        with self._index.reading(run) as series:
+        with self.reading(run, view.x) as series:
             self._note(run, version, series)  # the page that shows curves of several runs asks for their facts, too
             kept = self._curves.get(key) or {}  # whoever waited finds what another one made
             if chart.name not in kept:
@@ -84,6 +112,13 @@ class SeriesCache:
             found = facts_of(series)
             self._facts.put(key, found, _FACTS_BYTES + found.bytes)
         return found
+
+
+def _flops_per_token(run: RunDir) -> float | None:
+    """Of the model, forward and backward, as its latest start counted them."""
+    events, _ = readable(run.events)
+    started = events.last(Started) if events else None
+    return number((started.mfu or {}).get("flops_per_token"), least=0.0) if started else None
 
 
 def _version(run: RunDir) -> tuple[int, int]:

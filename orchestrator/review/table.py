@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.fields.formatting import shorten
 from orchestrator.launch.states.state_words import State
+from orchestrator.review.redaction import Redaction
 from orchestrator.review.summary import RunSummary
+from orchestrator.spec.documents.field_names import resolve, short_name
 
 STATES: tuple[State, ...] = (
     *("running", "stopping", "queued", "created", "imported"),
@@ -17,17 +20,28 @@ STATES: tuple[State, ...] = (
 )
 """In the order in which they are counted on a page."""
 Kind = Literal["text", "figure"]
+_KEPT_BACK = ("launch.env.", "notifications.")
+"""Fields that may hold secrets are no columns."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """`value` is what runs are ordered by. `falls`: whether a first click puts the greatest first."""
+    """`value` is what runs are ordered by. `falls`: whether a first click puts the greatest first. `is_minor`: a phone
+    has no room for it, unless it was chosen. `path`: of a field of the spec.
+    """
 
     name: str
     label: str
     value: Callable[[RunSummary], str | float | None]
     kind: Kind = "text"
     falls: bool = False
+    is_minor: bool = True
+    path: str = ""
+
+    def text(self, run: RunSummary, discretion: Redaction) -> str | float | None:
+        """The value as a page shows it, without what is secret."""
+        found = self.value(run)
+        return discretion.field(self.path, found) if self.path and isinstance(found, str) else found
 
 
 def _metric(key: str) -> Callable[[RunSummary], float | None]:
@@ -37,11 +51,12 @@ def _metric(key: str) -> Callable[[RunSummary], float | None]:
 COLUMNS: Mapping[str, Column] = {
     column.name: column
     for column in (
-        Column("run", "Run", lambda run: run.key),
-        Column("state", "State", lambda run: f"{STATES.index(run.state)} {run.cause or ''}"),
+        Column("run", "Run", lambda run: run.key, is_minor=False),
+        Column("state", "State", lambda run: f"{STATES.index(run.state)} {run.cause or ''}", is_minor=False),
         Column("progress", "Progress", lambda run: run.progress, falls=True),
-        Column("eta", "ETA", lambda run: run.eta, "figure"),
-        Column("loss", "Loss", _metric("train/loss"), "figure"),
+        Column("eta", "ETA", lambda run: run.eta, "figure", is_minor=False),
+        Column("curve", "Loss curve", lambda run: run.spark[-1] if run.spark else None),
+        Column("loss", "Loss", _metric("train/loss"), "figure", is_minor=False),
         Column("validation", "Validation", _metric("validation/loss"), "figure"),
         Column("speed", "Tokens/s", _metric("throughput/tokens_per_second"), "figure", falls=True),
         Column("mfu", "MFU", _metric("throughput/mfu"), "figure", falls=True),
@@ -78,6 +93,50 @@ class Cells:
         return min((run.created for run in self.runs if run.created is not None), default=None)
 
 
+def column_of(name: str, runs: Iterable[RunSummary]) -> Column | None:
+    """The column of that name: one of the page's own, a metric, or a field of the spec by its path or its short name;
+    None where no run has such a thing.
+    """
+    if name in COLUMNS:
+        return COLUMNS[name]
+    path = resolve(name) or name
+    for run in runs:
+        if path in run.spec and not path.startswith(_KEPT_BACK):
+            kind: Kind = "text" if isinstance(_number_or_text(run.spec[path]), str) else "figure"
+            return Column(name, short_name(path), lambda run: _number_or_text(run.spec.get(path)), kind, path=path)
+        if name in run.values:
+            return Column(name, shorten(name), _metric(name), "figure")
+    return None
+
+
+def offered_columns(runs: Sequence[RunSummary], words: Sequence[str]) -> list[str]:
+    """Columns to choose from that have all of these words in their names: the page's own, metrics, fields of the spec
+    in which the runs differ, then those in which they do not.
+    """
+    metrics = sorted({key for run in runs for key in run.values})
+    values: dict[str, set[str]] = {}
+    for path, value in ((path, value) for run in runs for path, value in run.spec.items()):
+        if not path.startswith(_KEPT_BACK):
+            values.setdefault(path, set()).add(value)
+    fields = sorted(values, key=lambda path: len(values[path]) < 2)
+    labels = {name: f"{name} {column.label}".casefold() for name, column in COLUMNS.items()}
+    return [
+        name
+        for name in dict.fromkeys([*COLUMNS, *metrics, *fields])
+        if all(word in labels.get(name, name.casefold()) for word in words)
+    ]
+
+
+def _number_or_text(text: str | None) -> str | float | None:
+    """A value of a spec: numbers are ordered as such."""
+    if text is None or text == "null":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def ordered(runs: Iterable[RunSummary], column: Column, *, falling: bool) -> list[RunSummary]:
     """In the order of a column; those that have no value there, or none that can be compared, are the last."""
 
@@ -91,7 +150,7 @@ def ordered(runs: Iterable[RunSummary], column: Column, *, falling: bool) -> lis
 
 
 def _place(value: str | float | None) -> tuple[str, float]:
-    """By what a value is ordered among those of its column, which are all texts or all numbers."""
+    """By what a value is ordered among those of its column: numbers come before texts."""
     return (value, 0.0) if isinstance(value, str) else ("", value or 0.0)
 
 

@@ -21,7 +21,7 @@ from support.event_log import append_event
 
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
-from orchestrator.review.charts.curves import CHARTS
+from orchestrator.review.charts.catalogue import CHARTS
 from orchestrator.run_directory.rundir import RunDir
 
 HOSTILE = "<script>alert('owned')</script><img src=x onerror=alert(1)>‮\N{PILE OF POO}"

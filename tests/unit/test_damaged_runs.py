@@ -29,7 +29,7 @@ from orchestrator.dashboard.report.markdown import to_markdown
 from orchestrator.dashboard.settings import Settings
 from orchestrator.errors import OrchestratorError
 from orchestrator.launch.runs import all_runs, find_run
-from orchestrator.review.charts.curves import CHARTS
+from orchestrator.review.charts.catalogue import CHARTS
 from orchestrator.review.logs.pages import log_list
 from orchestrator.run_directory.lease import read_holder
 from orchestrator.run_directory.rundir import RunDir

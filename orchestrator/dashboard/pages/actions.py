@@ -21,8 +21,8 @@ from orchestrator.dashboard.actions import (
     retry_cells,
 )
 from orchestrator.dashboard.html import page
-from orchestrator.dashboard.pages.run_common import asked_run, asked_sweep_dir
-from orchestrator.dashboard.rendering import segment
+from orchestrator.dashboard.pages.run_common import address_of, asked_run, asked_sweep_dir
+from orchestrator.dashboard.rendering import counted, segment
 from orchestrator.dashboard.security import checked_form, sealed
 from orchestrator.dashboard.settings import Its, Settings
 from orchestrator.review.summary import RunSummary
@@ -77,7 +77,7 @@ def ask(
     """Whether that is really meant."""
     values = {"asks": action.asks, "subject": run.key, "now": run.description, "explains": action.explains}
     values |= {"field": action.field, "typed": present_value(action, run.run), "is_long": action.name == "note"}
-    return page(request, "confirm.html", {**values, "label": action.label, "back": _run_address(run)})
+    return page(request, "confirm.html", {**values, "label": action.label, "back": address_of(run.run)})
 
 
 @router.post("/runs/{name}/{run_id}/actions/{action}")
@@ -89,7 +89,7 @@ async def act(
 ) -> Response:
     """Do it, and show the run with what it came to."""
     outcome = await run_in_threadpool(act_on_run, action, run.run, typed)
-    return told(its.settings, _run_address(run) if run.run.path.exists() else "/", outcome)
+    return told(its.settings, address_of(run.run) if run.run.path.exists() else "/", outcome)
 
 
 @router.get("/sweeps/{name}/actions/retry", dependencies=[Depends(may_act)])
@@ -98,7 +98,11 @@ def ask_to_retry(request: Request, sweep: Annotated[SweepDir, Depends(asked_swee
     count = _retried(sweep)
     if count == 0:
         raise HTTPException(409, f"no cell of sweep {sweep.name} has failed or is missing")
-    values = {"asks": "Retry the cells of this sweep?", "subject": sweep.name, "now": f"{count} cells would start"}
+    values = {
+        "asks": "Retry the cells of this sweep?",
+        "subject": sweep.name,
+        "now": f"{counted(count, 'cell', 'cells')} would start",
+    }
     return page(
         request,
         "confirm.html",
@@ -145,10 +149,6 @@ async def act_on_it(
 
 def _retried(sweep: SweepDir) -> int:
     return sum(cell.state in STARTED_BY_RETRY for cell in cell_statuses(sweep, sweep.planned()))
-
-
-def _run_address(run: RunSummary) -> str:
-    return f"/runs/{segment(run.run.name)}/{segment(run.run.run_id)}"
 
 
 def _sweep_address(sweep: SweepDir) -> str:

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 
+from orchestrator.dashboard.chart_choice import AskedChoice, chosen
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.parts import AskedView
 from orchestrator.dashboard.pages.run_common import Text, tag_of, unchanged
 from orchestrator.dashboard.settings import Its, Shared
-from orchestrator.review.charts.curves import CHARTS, Chart, Curve, figure_of_curves
+from orchestrator.review.charts.catalogue import CHARTS, Chart, chart_named, chart_of, charts_with
+from orchestrator.review.charts.curves import Curve, View, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.logs.page_size import fitting
+from orchestrator.review.saved_views import saved_views
 from orchestrator.review.summary import RunSummary
 from orchestrator.run_directory.rundir import RunDir
 
 router = APIRouter(prefix="/compare")
 
 _CHARTS = {
-    "loss": Chart("loss", "Loss", ("train/loss",)),
+    "loss": Chart("loss", "Loss", ("train/loss",), is_core=True),
     "validation": Chart("validation", "Validation loss", ("validation/loss",)),
-    **{name: CHARTS[name] for name in ("grad_norm", "lr", "speed", "mfu", "memory")},
+    **{name: replace(chart, also=()) for name, chart in CHARTS.items() if chart.keys and name != "loss"},
 }
-"""One curve of each run, so that a run has one colour."""
+"""One curve of each run, so that a run has one colour; so has any other metric."""
 _MOST_IN_A_LEGEND = 6
 _MOST_FOUND = 12
 _LONGEST_SEARCH = 200
-_BYTES_OF_THE_DIFFERENCES, _BYTES_OF_A_VALUE = 20 << 10, 40
+_BYTES_OF_THE_DIFFERENCES, _BYTES_OF_A_VALUE = 14 << 10, 40
 
 
 @dataclass(frozen=True)
@@ -63,15 +66,19 @@ def beside_each_other(
     request: Request,
     asked: Annotated[ComparedRuns, Depends(asked_runs)],
     its: Its,
-    view: AskedView,
+    chosen_charts: AskedChoice,
     q: Annotated[str, Query(max_length=_LONGEST_SEARCH)] = "",
     whole: bool = False,
 ) -> Response:
     """Differences between runs, their curves, and what they have come to. Their measurements are read when `whole`
     is asked for, which the page does once it is shown.
     """
-    found = compare_facts(asked.runs, [_facts(its, run) if whole else None for run in asked.runs])
+    choice, moved = chosen_charts
     keys = [run.key for run in asked.runs]
+    query = urlencode([("run", key) for key in keys])
+    if moved is not None:
+        return RedirectResponse(f"/compare?{query}&{moved}", status_code=303)
+    found = compare_facts(asked.runs, [_facts(its, run) if whole else None for run in asked.runs])
     more = offered(its.index.runs, q, keys) if len(keys) < MOST_RUNS else []
     beside = _BYTES_OF_A_VALUE * (1 + len(asked.runs))
     listed = fitting(found.differences, _words_of, _BYTES_OF_THE_DIFFERENCES, beside)
@@ -81,16 +88,17 @@ def beside_each_other(
         "sections": [(name, list(each)) for name, each in groupby(listed, key=lambda each: each.section)],
         "unshown": len(found.differences) - len(listed),
         "most": MOST_RUNS,
-        "shown_charts": [
-            each for each in _CHARTS.values() if each.is_core or each.name == "loss" or _is_in(each, asked)
-        ],
+        "choice": choice,
+        "chosen": chosen(charts_with(_latest(its, asked), _device(asked), _CHARTS), choice),
+        "source": _source,
+        "known": len(_latest(its, asked)),
+        "saved": saved_views(its.settings.runs_dir, "compare"),
         "whole": whole,
         "is_live": any(run.is_active for run in asked.runs),
-        "query": urlencode([("run", key) for key in keys]),
+        "query": query,
         "without": {key: address([other for other in keys if other != key]) for key in keys},
         "offered": [(run, address([*keys, run.key])) for run in more],
         "q": q,
-        "drawn": view,
     }
     return page(request, "compare.html", values)
 
@@ -99,25 +107,69 @@ def beside_each_other(
 def figure(
     request: Request, chart: str, asked: Annotated[ComparedRuns, Depends(asked_runs)], its: Its, view: AskedView
 ) -> Response:
-    """The curves of all runs in one chart, each by its short name."""
+    """The curves of all runs in one chart that we know, each by its short name."""
     if chart not in _CHARTS:
         raise HTTPException(404, f"there is no chart {chart}")
+    return _figure(request, chart_of(chart, _device(asked), _CHARTS), asked, its, view)
+
+
+@router.get("/metric")
+def metric(
+    request: Request, asked: Annotated[ComparedRuns, Depends(asked_runs)], its: Its, view: AskedView, key: Text = ""
+) -> Response:
+    """The same of any other metric."""
+    chart = chart_named(key, _latest(its, asked), known=_CHARTS)
+    if chart is None:
+        raise HTTPException(404, f"none of these runs has measured {key}")
+    return _figure(request, chart, asked, its, view)
+
+
+@router.get("/changes")
+def changes(asked: Annotated[ComparedRuns, Depends(asked_runs)], its: Its, seen: Text = "") -> Response:
+    """Whether anything was measured since a page drew its charts: 204 where nothing was."""
+    now = _now(its, asked)
+    return Response(status_code=204) if now["seen"] == seen else JSONResponse({"now": now, "figures": None})
+
+
+def _figure(request: Request, chart: Chart, asked: ComparedRuns, its: Shared, view: View) -> Response:
     names = short_names(asked.runs)
-    tag = tag_of([signature(run.run)[:2] for run in asked.runs], names, chart, view)
+    now = _now(its, asked)
+    tag = tag_of(now["seen"], names, chart, view)
     if (same := unchanged(request, tag)) is not None:
         return same
-    among = (
-        tuple(_CHARTS.values()) if view.within == (None, None) else ()
-    )  # the page asks for all of them; a part of one for itself
+    # The page asks for all of those that we know; for a part of one by itself.
+    among = tuple(_CHARTS.values()) if chart.name in _CHARTS and view.within == (None, None) else ()
 
     def curves(run: RunDir) -> tuple[Curve, ...]:
-        return its.beside.curves(run, _CHARTS[chart], view, among)
+        return its.beside.curves(run, chart, view, among)
 
     drawn = {names[run.key]: readable(partial(curves, run.run))[0] or () for run in asked.runs}
-    made = figure_of_curves(_CHARTS[chart], drawn, view)
+    made = figure_of_curves(chart, drawn, view)
     if len(drawn) > _MOST_IN_A_LEGEND:  # the table of the runs is one, too
         made["layout"]["showlegend"] = False
-    return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})
+    return JSONResponse({**made, "now": now}, headers={"ETag": tag, "Cache-Control": "no-cache"})
+
+
+def _now(its: Shared, asked: ComparedRuns) -> dict[str, object]:
+    """What these runs have written, by the sizes of their files, and how many metrics they have."""
+    seen = tag_of([signature(run.run)[:2] for run in asked.runs]).strip('"')
+    return {"seen": seen, "keys": len(_latest(its, asked))}
+
+
+def _latest(its: Shared, asked: ComparedRuns) -> dict[str, float]:
+    """The last value that any of the runs has of each metric."""
+    return {key: value for run in asked.runs for key, value in its.beside.latest(run).items()}
+
+
+def _device(asked: ComparedRuns) -> str | None:
+    """What all runs train on, where that is a CPU: its speeds are those of a process."""
+    return "cpu" if all(run.spec.get("runtime.device") == "cpu" for run in asked.runs) else None
+
+
+def _source(chart: Chart) -> str:
+    """Where the figure of a chart lies, without the names of the runs."""
+    known = chart.name in _CHARTS
+    return f"/compare/figure/{chart.name}" if known else f"/compare/metric?{urlencode({'key': chart.name})}"
 
 
 def _words_of(difference: Difference) -> str:
@@ -133,11 +185,6 @@ def short_names(runs: Sequence[RunSummary]) -> Mapping[str, str]:
     """The short name of each run, by its key."""
     keys = [run.key for run in runs]
     return dict(zip(keys, labels(keys, differences([run.spec for run in runs])), strict=True))
-
-
-def _is_in(chart: Chart, asked: ComparedRuns) -> bool:
-    """Whether any of the runs has measured it."""
-    return any(key in run.values for run in asked.runs for key in chart.keys)
 
 
 def address(keys: Sequence[str]) -> str:

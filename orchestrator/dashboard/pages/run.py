@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, HTTPException, Request, Response
-from fastapi.responses import JSONResponse
+from typing import Annotated
+from urllib.parse import urlencode
 
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.responses import JSONResponse, RedirectResponse
+
+from orchestrator.dashboard.chart_choice import AskedChoice, Names, chosen
 from orchestrator.dashboard.pages.parts import AskedView
 from orchestrator.dashboard.pages.run_common import (
     PREFIX,
@@ -12,33 +16,64 @@ from orchestrator.dashboard.pages.run_common import (
     Asked,
     AskedFolder,
     Text,
+    address_of,
     part,
     section,
     tag_of,
     unchanged,
 )
 from orchestrator.dashboard.settings import Its
-from orchestrator.review.charts.curves import CHARTS, Figure, chart_of, charts_with, figure_of
-from orchestrator.review.charts.marks import MEANT, SIGNS
+from orchestrator.review.charts.catalogue import CHARTS, Chart, chart_named, charts_with
+from orchestrator.review.charts.changes import Position, first_new_step, is_current, new_points, position_of
+from orchestrator.review.charts.curves import Figure, figure_of
+from orchestrator.review.charts.marks import legend_of
 from orchestrator.review.charts.plan_vs_actual import references_of
 from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.damage import readable
 from orchestrator.review.index import signature
 from orchestrator.review.overview import overview_of, parts_of_time
+from orchestrator.review.saved_views import saved_views
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Started
 
 router = APIRouter(prefix=PREFIX)
 
+_MOST_FOLLOWED = 30
+"""Charts that a page asks for together: those in sight."""
+
 
 @router.get("")
-def overview(request: Request, run: Asked, its: Its, view: AskedView) -> Response:
-    """One run: how it does, and its curves. The parameters are those of the curves, for the controls to show."""
+def overview(request: Request, run: Asked, its: Its, asked: AskedChoice) -> Response:
+    """One run: how it does, and its curves, as the address says."""
+    choice, moved = asked
+    address = address_of(run.run)
+    if moved is not None:
+        return RedirectResponse(f"{address}?{moved}", status_code=303)
     found, problem = readable(lambda: overview_of(run, its.index.runs))
-    device = found.device if found is not None else None
-    charts = {"charts": charts_with(run.values, device), "drawn": view, "signs": SIGNS, "meant": MEANT}
-    values = {"overview": found, "problem": problem, **charts}
-    return section(request, run, "", "run.html", values)
+    events = readable(run.run.events)[0] or EventLog()
+    values = its.beside.latest(run)
+    charts = charts_with(values, found.device if found is not None else None)
+
+    def source(chart: Chart) -> str:
+        known = chart.name in CHARTS
+        return f"{address}/figure/{chart.name}" if known else f"{address}/metric?{urlencode({'key': chart.name})}"
+
+    return section(
+        request,
+        run,
+        "",
+        "run.html",
+        {
+            "overview": found,
+            "problem": problem,
+            "choice": choice,
+            "chosen": chosen(charts, choice),
+            "source": source,
+            "known": len(values),
+            "legend": legend_of(readable(lambda: marks_of(events))[0] or ()),
+            "saved": saved_views(its.settings.runs_dir, "run"),
+        },
+    )
 
 
 @router.get("/head")
@@ -62,28 +97,73 @@ def spent(request: Request, run: Asked, its: Its) -> Response:
 
 @router.get("/figure/{chart}")
 def figure(request: Request, chart: str, run: AskedFolder, its: Its, view: AskedView) -> Response:
-    """A curve for plotly."""
+    """A chart that we know, for plotly."""
     if chart not in CHARTS:
         raise HTTPException(404, f"there is no chart {chart}")
-    tag = tag_of(signature(run)[:2], chart, view)
+    return _figure(request, chart, run, its, view)
+
+
+@router.get("/metric")
+def metric(request: Request, run: AskedFolder, its: Its, view: AskedView, key: Text = "") -> Response:
+    """The chart of any other metric that the run has measured, for plotly."""
+    return _figure(request, key, run, its, view)
+
+
+def _figure(request: Request, name: str, run: AskedFolder, its: Its, view: AskedView) -> Response:
+    tag = tag_of(signature(run)[:2], name, view)
     if (same := unchanged(request, tag)) is not None:
         return same
     events = readable(run.events)[0] or EventLog()
     marks, _ = readable(lambda: marks_of(events))
     started = events.last(Started)
-    references, _ = readable(lambda: references_of(chart, run))
+    references, _ = readable(lambda: references_of(name, run))
 
-    def draw() -> Figure:
-        with its.index.reading(run) as series:
-            return figure_of(
-                chart_of(chart, started.device if started else None),
-                {run.run_id: series},
-                view,
-                marks=marks or (),
-                references=references or (),
-            )
+    def draw() -> Figure | None:
+        with its.beside.reading(run, view.x) as series:
+            chart = chart_named(name, series.columns, started.device if started else None)
+            if chart is None:
+                return None
+            drawn = figure_of(chart, {run.run_id: series}, view, marks=marks or (), references=references or ())
+            return {**drawn, "now": position_of(run, series).to_record()}
 
     made, problem = readable(draw)
+    if problem is not None:
+        raise HTTPException(503, f"the measurements cannot be read: {problem}")
+    if made is None:
+        raise HTTPException(404, f"the run has not measured {name}")
+    return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})
+
+
+Count = Annotated[int, Query(ge=0, le=1 << 53)]
+
+
+@router.get("/changes")
+def changes(
+    run: AskedFolder,
+    its: Its,
+    view: AskedView,
+    offset: Count,
+    step: Count = 0,
+    events: Count = 0,
+    keys: Count = 0,
+    chart: Annotated[Names, Query(max_length=_MOST_FOLLOWED)] = (),
+) -> Response:
+    """What was measured since a page drew these charts: 204 where nothing was written, which the sizes of two files
+    say. `figures` is null where they have to be drawn anew.
+    """
+    at = Position(offset, step, events, keys)
+    if is_current(run, at):
+        return Response(status_code=204)
+
+    def read() -> dict[str, object]:
+        with its.beside.reading(run, view.x) as series:
+            now = position_of(run, series)
+            since = first_new_step(run, at) if now.events == at.events else None
+            found = [each for name in chart if (each := chart_named(name, series.columns)) is not None]
+            figures = None if since is None else new_points(found, series, view, since)
+            return {"now": now.to_record(), "figures": figures}
+
+    made, problem = readable(read)
     if made is None:
         raise HTTPException(503, f"the measurements cannot be read: {problem}")
-    return JSONResponse(made, headers={"ETag": tag, "Cache-Control": "no-cache"})
+    return JSONResponse(made)

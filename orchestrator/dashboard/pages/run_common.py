@@ -76,8 +76,12 @@ def section(request: Request, run: RunSummary, tab: str, template: str, values: 
 
 def part(request: Request, run: RunSummary, template: str, values: Mapping[str, Any]) -> Response:
     """A part of a run's page that is loaded by itself."""
-    address = f"/runs/{segment(run.run.name)}/{segment(run.run.run_id)}"
-    return page(request, template, {"run": run, "address": address, **values})
+    return page(request, template, {"run": run, "address": address_of(run.run), **values})
+
+
+def address_of(run: RunDir) -> str:
+    """Where the page of a run lies."""
+    return f"/runs/{segment(run.name)}/{segment(run.run_id)}"
 
 
 def tag_of(*facts: object) -> str:

@@ -18,15 +18,22 @@ from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.fields.formatting import shorten
 from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.query import QueryError, quoted, select
+from orchestrator.review.redaction import Redaction
+from orchestrator.review.saved_views import saved_views
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweeps.cells import best_of, comparison_of
-from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, counts, ordered
+from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, column_of, counts, offered_columns, ordered
 from orchestrator.sweeps.ledger import sweep_dir
 
 router = APIRouter()
 
 RUNS_A_PAGE = 50
-_BYTES_OF_ROWS, _BYTES_OF_A_ROW = 54 << 10, 1000
+_USUAL = tuple(COLUMNS)
+"""The columns of a page whose address names none."""
+_MOST_COLUMNS = 40
+_MOST_OFFERED = 40
+_BYTES_OF_COLUMNS, _BYTES_OF_A_COLUMN = 6 << 10, 130
+_BYTES_OF_ROWS, _BYTES_OF_A_ROW = 42 << 10, 1000
 """Of a page's rows, and of each beside its texts."""
 _NAMES_IN_A_ROW = 7
 _LONGEST = 200
@@ -44,6 +51,7 @@ class View:
     sort: str = ""
     falling: bool = False
     cells: bool = False
+    columns: tuple[str, ...] = ()
     number: int = 1
 
     def address(self, **changes: Any) -> str:
@@ -55,10 +63,11 @@ class View:
             "sort": other.sort,
             "order": "falling" if other.falling else "",
             "cells": "all" if other.cells else "",
+            "column": other.columns,
             "page": str(other.number) if other.number > 1 else "",
         }
         given = {name: value for name, value in parameters.items() if value}
-        return f"/?{urlencode(given)}" if given else "/"
+        return f"/?{urlencode(given, doseq=True, errors='replace')}" if given else "/"
 
     def sorted_by(self, column: Column) -> str:
         """The page in the order of a column; in the other direction where it is that already."""
@@ -80,10 +89,12 @@ def asked_view(
     sort: Text = "",
     order: Text = "",
     cells: Text = "",
+    column: Annotated[tuple[Text, ...], Query(max_length=_MOST_COLUMNS)] = (),
     number: Annotated[int, Query(alias="page", ge=1, le=1_000_000)] = 1,
 ) -> View:
     """The view that an address names."""
-    return View(q, state, sort if sort in COLUMNS else "", order == "falling", cells == "all", number)
+    columns = tuple(dict.fromkeys(column))
+    return View(q, state, sort, order == "falling", cells == "all", columns if columns != _USUAL else (), number)
 
 
 @router.get("/")
@@ -93,17 +104,28 @@ def runs(
     its: Its,
     run: Annotated[tuple[Text, ...], Query(max_length=1000)] = (),
     seen: Text = "",
+    more: Text = "",
 ) -> Response:
     """The runs of the folder, the newest first. `run`: those that are selected; `seen`: what the page shows already,
-    to which the answer is 204 where nothing has changed.
+    to which the answer is 204 where nothing has changed; `more`: what columns to choose from have in their names.
     """
     its.index.wait_for_the_first(_SECONDS_FOR_THE_FIRST)
-    values = shown(its, view) | {"selected": frozenset(run)}
+    values = shown(its, view) | {
+        "selected": frozenset(run),
+        "offered": _offered(its, view, more),
+        "more": more,
+        "saved": saved_views(its.settings.runs_dir, "runs"),
+    }
     answer = page(request, "runs.html", {**values, "tag": ""})
     tag = hashlib.sha256(bytes(answer.body)).hexdigest()[:16]
     if seen == tag:
         return Response(status_code=204)
-    return page(request, "runs.html", {**values, "tag": tag})
+    made = page(request, "runs.html", {**values, "tag": tag})
+    if "hx-request" in request.headers:
+        selected = urlencode([("run", key) for key in run], errors="replace")
+        address = view.address(number=values["view"].number)
+        made.headers["HX-Replace-Url"] = f"{address}{'&' if '?' in address else '?'}{selected}" if run else address
+    return made
 
 
 def shown(its: Shared, view: View) -> dict[str, Any]:
@@ -115,17 +137,24 @@ def shown(its: Shared, view: View) -> dict[str, Any]:
     except QueryError as error:
         problem, found = str(error), list(everything)
     of_state = [each for each in found if each.state == view.state] if view.state else found
-    if view.sort:
-        of_state = ordered(of_state, COLUMNS[view.sort], falling=view.falling)
+    if view.sort and (sorting := column_of(view.sort, everything)) is not None:
+        of_state = ordered(of_state, sorting, falling=view.falling)
+    columns = [
+        column for name in view.columns or _USUAL if (column := column_of(name, everything)) is not None
+    ] or list(COLUMNS.values())
     rows: list[RunSummary | Cells] = [*of_state] if view.cells else collapsed(of_state)
-    pages = _pages(rows, view)
+    pages = _pages(rows, view, [column for column in columns if column.name not in COLUMNS])
     number = min(view.number, len(pages))
     part = rows[pages[number - 1]]
+    singles = [row for row in part if not isinstance(row, Cells)]
+    bests = {row.sweep: _best(its, row) for row in part if isinstance(row, Cells)}
     return {
         "view": replace(view, number=number),
-        "columns": COLUMNS,
+        "columns": columns,
+        "usual": COLUMNS,
+        "discretion": Redaction([run.spec for run in (*singles, *bests.values()) if run is not None]),
         "rows": part,
-        "bests": {row.sweep: _best(its, row) for row in part if isinstance(row, Cells)},
+        "bests": bests,
         "first": pages[number - 1].start + 1,
         "row_count": len(rows),
         "pages": len(pages),
@@ -141,14 +170,24 @@ def shown(its: Shared, view: View) -> dict[str, Any]:
     }
 
 
-def _pages(rows: Sequence[RunSummary | Cells], view: View) -> list[slice]:
-    """The rows of each page, at least one page: at most so many, and as many as one has room for."""
+def _offered(its: Shared, view: View, more: str) -> list[str]:
+    """Columns to choose from, as far as there is room: those that are shown, and those that are looked for."""
+    shown = list(view.columns or _USUAL)
+    found = [name for name in offered_columns(its.index.runs, more.casefold().split()) if name not in shown]
+    return fitting([*shown, *found[:_MOST_OFFERED]], lambda name: 3 * name, _BYTES_OF_COLUMNS, _BYTES_OF_A_COLUMN)
+
+
+def _pages(rows: Sequence[RunSummary | Cells], view: View, chosen: Sequence[Column]) -> list[slice]:
+    """The rows of each page, at least one page: at most so many, and as many as one has room for. `chosen`: columns
+    that are no usual ones.
+    """
 
     def text(row: RunSummary | Cells) -> str:
         if isinstance(row, Cells):
             return 6 * row.sweep + quote(view.q)
         said = 2 * shorten(row.cell or "", _LONGEST) + 2 * (row.sweep or "") + shorten(row.description, _LONGEST)
-        return _NAMES_IN_A_ROW * quote(row.run.name) + said
+        own = (str(column.value(row) or "")[:_LONGEST] for column in chosen)
+        return _NAMES_IN_A_ROW * quote(row.run.name) + said + "".join(own)
 
     pages: list[slice] = []
     begin = 0

@@ -19,7 +19,8 @@ from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.review.charts.axes import XAxis, plain
-from orchestrator.review.charts.curves import Chart, View, figure_of_curves
+from orchestrator.review.charts.catalogue import Chart
+from orchestrator.review.charts.curves import View, figure_of_curves
 from orchestrator.review.compare import told_apart
 from orchestrator.review.damage import readable
 from orchestrator.review.logs.page_size import fitting, html_bytes

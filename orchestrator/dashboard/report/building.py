@@ -21,7 +21,8 @@ from orchestrator.dashboard.report.document import (
     table,
 )
 from orchestrator.dashboard.report.runs import run_sections, steps
-from orchestrator.review.charts.curves import CHARTS, figure_of
+from orchestrator.review.charts.catalogue import CHARTS
+from orchestrator.review.charts.curves import figure_of
 from orchestrator.review.charts.series import GrowingSeries, Series
 from orchestrator.review.compare import MOST_RUNS, Comparison, Kind, Row, compare
 from orchestrator.review.damage import readable

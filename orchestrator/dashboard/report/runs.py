@@ -15,7 +15,8 @@ from orchestrator.dashboard.rendering import NOTHING, clock, count, disk, durati
 from orchestrator.dashboard.report.document import Block, Curves, Facts, Lines, Paragraph, Section, section, table
 from orchestrator.launch.event_messages import thinned
 from orchestrator.review.charts.blend import blend_use, consumption_figure
-from orchestrator.review.charts.curves import charts_with, figure_of
+from orchestrator.review.charts.catalogue import charts_with
+from orchestrator.review.charts.curves import figure_of
 from orchestrator.review.charts.plan_vs_actual import Unit, planned_of, references_of, rows_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import marks_of

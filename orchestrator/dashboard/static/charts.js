@@ -1,12 +1,17 @@
 // Draws each figure of the page with plotly: `data-figure` is where its data lie, or the id of an element that holds them
-// as JSON. A form with `data-chart-controls` is sent along and kept in the page's address; figures with `data-live` are
-// asked for again and again; zooming into one of a server asks for the points between.
+// as JSON. The curves' settings in a form with `data-chart-controls` are sent along and kept in the page's address; figures
+// with `data-live` are asked for again and again; for the others within `data-changes` that address is asked what is new,
+// for all that are in sight at once. Zooming into a figure of a server asks for the points between.
 "use strict";
 (() => {
   const SECONDS_BETWEEN_LOOKS = 4;
+  const SETTINGS = ["x", "smoothing", "log", "perplexity"];
+  const MOST_FOLLOWED = 30, MOST_POINTS = 3000, MOST_KEPT = 100;
   // Pixels that fit on A4 and letter, upright and within margins, beside another one and alone.
   const ON_PAPER = { beside: 336, alone: 690 };
   const drawn = new WeakMap();
+  const inSight = new Set();
+  const kept = new Map(); // figures by their address: those of a page whose charts are arranged anew are there at once
   let onPaper = false;
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -38,6 +43,21 @@
     };
   }
 
+  // Of one value plotly shows what lies within 1 of it, whatever its size: a learning rate would be 0.
+  function around(found, letter) {
+    const axis = found.layout[`${letter}axis`] || {};
+    const lines = (found.layout.shapes || []).some((shape) => shape[`${letter}ref`] === letter && shape.name === "plan");
+    if (lines || axis.range || axis.rangemode || !["linear", "log", undefined].includes(axis.type)) return {};
+    const own = found.data.filter((trace) => trace.type === "scatter" && !trace.yaxis && !trace.stackgroup);
+    const values = own.flatMap((trace) => trace[letter]).filter((value) => value !== null);
+    if (!values.length || !values.every(Number.isFinite)) return {};
+    const least = values.reduce((one, other) => Math.min(one, other)), most = values.reduce((one, other) => Math.max(one, other));
+    if (most - least > 1e-9 * Math.max(Math.abs(least), Math.abs(most))) return {};
+    if (axis.type === "log") return least > 0 ? { [`${letter}axis`]: { ...axis, range: [Math.log10(least) - 0.5, Math.log10(least) + 0.5] } } : {};
+    const room = Math.abs(least) / 10 || 1;
+    return { [`${letter}axis`]: { ...axis, range: [least - room, most + room] } };
+  }
+
   const paperSize = (figure) => ({
     width: figure.closest(".charts.wide") ? ON_PAPER.alone : ON_PAPER.beside, height: figure.querySelector("div").clientHeight,
   });
@@ -46,7 +66,8 @@
     drawn.set(figure, found);
     const place = figure.querySelector("div");
     figure.classList.toggle("empty", found.data.length === 0);
-    const layout = onPaper ? { ...themed(found.layout), autosize: false, ...paperSize(figure) } : themed(found.layout);
+    const themedLayout = themed({ ...found.layout, ...around(found, "x"), ...around(found, "y") });
+    const layout = onPaper ? { ...themedLayout, autosize: false, ...paperSize(figure) } : themedLayout;
     await Plotly.react(place, found.data.map(coloured), layout, { responsive: true, displaylogo: false });
     if (!figure.zooms && !document.getElementById(figure.dataset.figure)) {
       figure.zooms = true;
@@ -67,11 +88,17 @@
 
   const forms = () => document.querySelectorAll("form[data-chart-controls]");
 
-  function address(figure) {
-    const url = new URL(figure.dataset.figure, location.href);
+  function withSettings(url) {
     for (const form of forms()) {
-      for (const [name, value] of new FormData(form)) url.searchParams.append(name, value);
+      for (const [name, value] of new FormData(form)) if (SETTINGS.includes(name)) url.searchParams.append(name, value);
     }
+    return url;
+  }
+
+  function address(figure) {
+    const url = withSettings(new URL(figure.dataset.figure, location.href));
+    const all = figure.closest("[data-query]"); // what the addresses of several figures have in common
+    for (const [name, value] of new URLSearchParams(all ? all.dataset.query : "")) url.searchParams.append(name, value);
     if (figure.range && figure.range.every(Number.isFinite)) {
       url.searchParams.set("from", figure.range[0]);
       url.searchParams.set("to", figure.range[1]);
@@ -84,20 +111,84 @@
     if (embedded) return draw(figure, JSON.parse(embedded.textContent));
     const asked = address(figure);
     figure.asked = asked.href;
-    const headers = figure.tag && figure.tagged === asked.href ? { "If-None-Match": figure.tag } : {};
+    const known = kept.get(asked.href);
+    if (known && drawn.get(figure) !== known.found) draw(figure, known.found);
     try {
-      const answer = await fetch(asked, { headers });
+      const answer = await fetch(asked, { headers: known && known.tag ? { "If-None-Match": known.tag } : {} });
       if (figure.asked !== asked.href) return;
       if (answer.status !== 304) {
         if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-        figure.tag = answer.headers.get("etag");
-        figure.tagged = asked.href;
-        await draw(figure, await answer.json());
+        const found = await answer.json();
+        keep(asked.href, { found, tag: answer.headers.get("etag") });
+        await draw(figure, found);
+        listAnew(figure, found.now);
       }
       say(figure, "");
     } catch (error) {
       say(figure, `not up to date: ${error.message}`);
     }
+  }
+
+  function keep(href, made) {
+    kept.delete(href);
+    kept.set(href, made);
+    if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
+  }
+
+  // A run has measured something that the page did not know of: its charts are listed anew.
+  function listAnew(element, now) {
+    const section = element.closest("[data-known]");
+    if (!section || !now || now.keys <= Number(section.dataset.known)) return;
+    section.dataset.known = now.keys;
+    section.closest("form").requestSubmit();
+  }
+
+  // What was measured since the figures in sight were drawn, in one answer; it has no content where nothing was.
+  async function follow(section) {
+    const followed = [...inSight].filter((each) => section.contains(each) && drawn.has(each) && drawn.get(each).now)
+      .slice(0, MOST_FOLLOWED);
+    if (!followed.length || section.isAsking) return;
+    section.isAsking = true;
+    const oldest = followed.map((each) => drawn.get(each).now).sort((one, other) => one.offset - other.offset)[0];
+    const url = withSettings(new URL(section.dataset.changes, location.href));
+    for (const [name, value] of Object.entries(oldest)) url.searchParams.set(name, value);
+    for (const each of followed) url.searchParams.append("chart", each.dataset.chart);
+    try {
+      const answer = await fetch(url);
+      if (answer.status === 204) return followed.forEach((each) => say(each, ""));
+      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+      const { now, figures } = await answer.json();
+      for (const figure of followed) {
+        const added = figures && figures[figure.dataset.chart];
+        if (added && !figure.range && append(figure, added, now)) say(figure, "");
+        else load(figure);
+      }
+      listAnew(section, now);
+    } catch (error) {
+      for (const each of followed) say(each, `not up to date: ${error.message}`);
+    } finally {
+      section.isAsking = false;
+    }
+  }
+
+  // New points stand behind those that a figure has; what they repeat is replaced. False where they do not fit.
+  function append(figure, added, now) {
+    const found = drawn.get(figure);
+    const curves = found.data.filter((trace) => !trace.meta);
+    if (curves.length !== added.length || address(figure).href !== figure.asked) return false;
+    if (curves.some((trace) => trace.x.length > MOST_POINTS)) return false;
+    curves.forEach((trace, number) => {
+      const { x, y } = added[number];
+      let end = trace.x.length;
+      while (x.length && end && trace.x[end - 1] >= x[0]) end -= 1;
+      trace.x = [...trace.x.slice(0, end), ...x];
+      trace.y = [...trace.y.slice(0, end), ...y];
+      if (trace.mode === "markers" && trace.x.length > 1) trace.mode = "lines";
+    });
+    found.now = now;
+    keep(figure.asked, { found });
+    draw(figure, found);
+    return true;
   }
 
   // A browser that prints waits for no answer: what was never in sight is asked for at once.
@@ -124,6 +215,29 @@
     figure.append(place);
   }
 
+  // Buttons of the form around the charts: where they stand among the others, and whether they are shown.
+  function addTools(figure) {
+    const { chart, pinned } = figure.dataset;
+    const title = figure.getAttribute("aria-label");
+    const pins = [...document.querySelectorAll("[data-pinned]")];
+    const tools = document.createElement("p");
+    tools.className = "tools";
+    const add = (verb, sign, words, id = verb, disabled = false) => {
+      const button = document.createElement("button");
+      Object.assign(button, { name: "do", value: `${verb}:${chart}`, id: `${id}-${chart}`, textContent: sign, title: words, disabled });
+      button.setAttribute("aria-label", words.replace(/^\w+/, (word) => `${word} ${title}`));
+      tools.append(button);
+    };
+    if (pinned !== undefined && pins.length > 1) {
+      add("earlier", "←", "Move earlier", "earlier", figure === pins[0]);
+      add("later", "→", "Move later", "later", figure === pins[pins.length - 1]);
+    }
+    if (pinned === undefined) add("pin", "☆", "Pin: show first");
+    else add("unpin", "★", "Unpin", "pin");
+    add("hide", "✕", "Hide");
+    figure.append(tools);
+  }
+
   const all = (selector = "") => [...document.querySelectorAll(`[data-figure]${selector}`)];
 
   // The page's address says how the curves are drawn, so that it can be sent; what is as it was at first is left out.
@@ -131,9 +245,9 @@
     const url = new URL(location.href);
     for (const form of forms()) {
       for (const field of form.elements) {
-        if (!field.name) continue;
+        if (!SETTINGS.includes(field.name)) continue;
         const isFirst = field.type === "checkbox" ? !field.checked
-          : field.tagName === "SELECT" ? field.selectedIndex === 0 : field.value === field.dataset.first;
+          : field.tagName === "SELECT" ? field.selectedIndex === 0 : Number(field.value) === 0;
         if (isFirst) url.searchParams.delete(field.name);
         else url.searchParams.set(field.name, field.value);
       }
@@ -144,24 +258,38 @@
   document.addEventListener("DOMContentLoaded", () => {
     // Those in sight first; the others when they come into it.
     const seen = new IntersectionObserver((entries) => {
-      for (const entry of entries) {
-        if (!entry.isIntersecting) continue;
-        seen.unobserve(entry.target);
-        load(entry.target);
+      for (const { target, isIntersecting } of entries) {
+        if (!isIntersecting || !target.isConnected) inSight.delete(target);
+        else {
+          inSight.add(target);
+          if (!target.asked) load(target);
+        }
       }
     }, { rootMargin: "300px" });
     const known = new WeakSet();
     const look = () => all().filter((figure) => !known.has(figure)).forEach((figure) => {
       known.add(figure);
       placeForProblems(figure);
+      if (figure.dataset.chart) addTools(figure);
       seen.observe(figure);
     });
     look();
-    document.addEventListener("htmx:afterSettle", look);
+    let focused = "";
+    document.addEventListener("htmx:beforeSwap", (event) => {
+      focused = document.activeElement.id;
+      if (event.detail.target.id === "charts") all().filter((figure) => drawn.has(figure)).forEach((figure) => Plotly.purge(figure.querySelector("div")));
+    });
+    document.addEventListener("htmx:afterSettle", (event) => {
+      look();
+      // Where what had the focus is gone, a keyboard goes on from the charts.
+      if (event.target.id !== "charts" || document.activeElement !== document.body) return;
+      const before = document.getElementById(focused);
+      (before && !before.disabled ? before : event.target).focus({ preventScroll: true });
+    });
     let waiting;
     for (const form of forms()) {
-      form.addEventListener("submit", (event) => event.preventDefault());
       form.addEventListener("input", (event) => {
+        if (!SETTINGS.includes(event.target.name)) return;
         clearTimeout(waiting);
         waiting = setTimeout(() => {
           keepInAddress();
@@ -177,7 +305,9 @@
     }
     // The answer to what changed is 304 where nothing did: a run that has ended can be resumed.
     setInterval(() => {
-      if (!document.hidden) all("[data-live]").filter((figure) => drawn.has(figure)).forEach(load);
+      if (document.hidden) return;
+      all("[data-live]").filter((figure) => inSight.has(figure) && drawn.has(figure)).forEach(load);
+      document.querySelectorAll("[data-changes]").forEach(follow);
     }, SECONDS_BETWEEN_LOOKS * 1000);
     const drawAgain = () => all().filter((figure) => drawn.has(figure)).forEach((figure) => draw(figure, drawn.get(figure)));
     document.addEventListener("theme", drawAgain);

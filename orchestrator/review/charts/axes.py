@@ -8,19 +8,27 @@ from typing import Literal
 
 from orchestrator.review.charts.series import Series
 
-XAxis = Literal["steps", "tokens", "time", "clock"]
-X_TITLES = {"steps": "step", "tokens": "tokens", "time": "hours since the first step", "clock": "time"}
+XAxis = Literal["steps", "tokens", "time", "clock", "flops"]
+X_TITLES = {
+    "steps": "step",
+    "tokens": "tokens",
+    "time": "hours since the first step",
+    "clock": "time",
+    "flops": "FLOPs",
+}
 """What the values of an axis are."""
 
 
 def x_of(series: Series, iteration: int, x: XAxis) -> float | int:
     """Where an iteration stands on an axis. `time`: hours since the first step; `clock`: milliseconds of this machine's
-    clock, as plotly has dates.
+    clock, as plotly has dates; `flops`: of the model, forward and backward, up to that step.
     """
     if x == "steps":
         return iteration
     place = series.at(iteration)
-    return series.tokens[place] if x == "tokens" else x_of_time(series, series.times[place], x)
+    if x in ("tokens", "flops"):
+        return series.tokens[place] * (1 if x == "tokens" else series.flops_per_token or 0.0)
+    return x_of_time(series, series.times[place], x)
 
 
 def x_of_time(series: Series, moment: float, x: XAxis) -> float:

@@ -6,8 +6,8 @@ long as one spec is followed. What is not exact is said in `remarks`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from orchestrator.planning.blend.report import BlendReport, Conversations, PartP
 from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
 from orchestrator.planning.training_schedule.spec_history import Period, periods_of, starts_of
 from orchestrator.review.charts.axes import plain
-from orchestrator.review.charts.curves import Figure
+from orchestrator.review.charts.curves import Figure, mode_of
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -89,6 +89,8 @@ class BlendUse:
     tokens: int
     sources: tuple[SourceUse, ...] = ()
     validation: PartPlan | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What each source is called by its path: as in the names of metrics."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -121,6 +123,7 @@ def blend_use(run: RunDir) -> BlendUse:
         use,
         sources=_sources(job, report, periods, samples),
         validation=report.validation if report.validation.samples else None,
+        names=_names([source.path for source in report.validation.sources]),
         warnings=(*report.stops, *report.warnings),
         notes=report.notes,
         remarks=tuple(remarks),
@@ -182,11 +185,19 @@ def consumption_figure(run: RunDir) -> Figure:
             values.append(so_far[path].tokens)
     names = path_names(list(shown)) if shown else []
     data = [
-        {"type": "scatter", "mode": "lines", "name": plain(name), "stackgroup": "sources", "x": steps, "y": values}
+        {
+            "type": "scatter",
+            "mode": mode_of(values),
+            "name": plain(name),
+            "stackgroup": "sources",
+            "x": steps,
+            "y": values,
+        }
         for name, values in zip(names, shown.values(), strict=True)
     ]
     layout = {
         "title": {"text": "Tokens from each source"},
+        "showlegend": True,
         "xaxis": {"title": {"text": "step"}},
         "yaxis": {"title": {"text": "tokens"}, "rangemode": "tozero"},
     }
@@ -249,7 +260,7 @@ def _sources(
     at_end = given(periods, _samples_at_end(periods))
     planned = report.train.sources if report is not None else (None,) * len(blend)
     shares = Draws([entry.weight for entry in blend]).shares
-    names = dict(zip(counts, path_names(list(counts)), strict=True))
+    names = _names(list(counts))
     uses: dict[str, SourceUse] = {}
     for entry, share, plan in zip(blend, shares, planned, strict=True):
         earlier = uses.get(entry.path)
@@ -260,6 +271,10 @@ def _sources(
         uses[entry.path] = _use(job, names[entry.path], entry, share, plan, counts[entry.path], at_end[entry.path])
     gone = [path for path in counts if path not in uses]
     return (*uses.values(), *(_gone(names[path], path, counts[path]) for path in gone))
+
+
+def _names(paths: Sequence[str]) -> dict[str, str]:
+    return dict(zip(paths, path_names(list(paths)), strict=True)) if paths else {}
 
 
 def _samples_at_end(periods: Sequence[Period]) -> int:

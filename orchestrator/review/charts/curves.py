@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.planning.hardware.devices import computing_unit
+from orchestrator.fields.formatting import shorten
 from orchestrator.review.charts.axes import XAxis, plain, x_of, x_title, zone_of
+from orchestrator.review.charts.catalogue import Chart
 from orchestrator.review.charts.marks import TICK_AXIS, drawn_marks
 from orchestrator.review.charts.series import Column, Series, share_points, smoothed, thinned
 from orchestrator.review.charts.timeline import Mark
@@ -22,31 +23,14 @@ Points = dict[str, list[Any]]
 _MOST_POINTS = 1500
 _MOST_EXPONENT = 700.0
 _COLOURS = 8
+_LONGEST_KEY = 120
 _DASHES = ("solid", "dash", "dot", "dashdot")
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A chart of some keys of the metric log. `also`: patterns of keys that belong to it too. Values are drawn divided
-    by `scale`; `ticks` is how plotly writes them. `is_core`: shown also of a run that has not measured it yet;
-    `is_trouble`: not shown where it is 0.
-    """
-
-    name: str
-    title: str
-    keys: tuple[str, ...]
-    unit: str = ""
-    also: tuple[str, ...] = ()
-    scale: float = 1.0
-    ticks: str = ""
-    is_core: bool = False
-    is_trouble: bool = False
 
 
 @dataclass(frozen=True)
 class View:
     """How curves are looked at. `smoothing`: 0 for the values themselves; `log`: of the y axis; `perplexity`: the
-    exponential of losses; `within`: a part of the x axis.
+    exponential of losses; `within`: a part of the x axis; `since`: what was measured from this step on.
     """
 
     x: XAxis = "steps"
@@ -54,6 +38,7 @@ class View:
     log: bool = False
     perplexity: bool = False
     within: Range = (None, None)
+    since: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,51 +47,6 @@ class Reference:
 
     text: str
     value: float
-
-
-CHARTS = {
-    chart.name: chart
-    for chart in (
-        Chart(
-            "loss",
-            "Loss",
-            ("train/loss", "validation/loss"),
-            also=("train/loss/*", "validation/*/loss", "validation/loss/*", "validation/*/loss/*"),
-            is_core=True,
-        ),
-        Chart("grad_norm", "Gradient norm", ("train/grad_norm",), is_core=True),
-        Chart("lr", "Learning rate", ("train/lr",), ticks="~g", is_core=True),
-        Chart("speed", "Tokens per second", ("throughput/tokens_per_second",), "tokens/s", is_core=True),
-        Chart(
-            "tflops", "TFLOP/s per GPU", ("throughput/tflops_per_gpu",), "TFLOP/s", ("throughput/tflops_per_gpu_full",)
-        ),
-        Chart("mfu", "MFU", ("throughput/mfu",), also=("throughput/mfu_full",), ticks=".1%"),
-        Chart("step_time", "Seconds per step", ("throughput/step_seconds",), "s", is_core=True),
-        Chart("memory", "Peak memory", ("memory/peak_bytes",), "GiB", scale=2.0**30),
-        Chart("loss_scale", "Loss scale", ("train/loss_scale",)),
-        Chart("skipped", "Skipped steps", ("train/skipped_steps",), is_trouble=True),
-        Chart("experts", "Losses of the experts' router", (), also=("train/moe/*",)),
-    )
-}
-"""The charts of a run, by name, in the order of the page."""
-
-
-def chart_of(name: str, device: object) -> Chart:
-    """A chart in the words of a run that trains on this device (its name, as the event `started` has it)."""
-    chart = CHARTS[name]
-    return replace(chart, title=chart.title.replace("per GPU", f"per {computing_unit(device)}"))
-
-
-def charts_with(values: Mapping[str, float], device: object) -> list[Chart]:
-    """The charts that have something to show where these are the last values of a run on this device, and those that
-    every run has.
-    """
-    return [
-        chart_of(chart.name, device)
-        for chart in CHARTS.values()
-        if chart.is_core
-        or any(_belongs(chart, key) and (value != 0 or not chart.is_trouble) for key, value in values.items())
-    ]
 
 
 def figure_of(
@@ -155,6 +95,8 @@ class Curve:
 
 def curves_of(chart: Chart, series: Series, view: View, *, undone: bool = False) -> tuple[Curve, ...]:
     """The curves of one run in a chart, apart from the measurements that they were made of."""
+    if view.x == "flops" and series.flops_per_token is None:
+        return ()
     way = _CurveOptions(view, chart.scale, view.perplexity and chart.name == "loss")
     return tuple(way.curve(key, series, with_undone=undone) for key in keys_of(chart, series))
 
@@ -164,12 +106,13 @@ def figure_of_curves(chart: Chart, runs: Mapping[str, Sequence[Curve]], view: Vi
     data: list[dict[str, Any]] = []
     for number, (name, curves) in enumerate(runs.items()):
         for place, curve in enumerate(curves):
-            label = plain(curve.key if len(runs) == 1 else f"{name} {curve.key}" if len(curves) > 1 else name)
+            key = shorten(curve.key, _LONGEST_KEY)
+            label = plain(key if len(runs) == 1 else f"{name} {key}" if len(curves) > 1 else name)
             data += _traces(curve, label, line_of(place) if len(runs) == 1 else line_of(number, place))
     share_points(data, beside)
     layout: dict[str, Any] = {
-        "title": {"text": "Perplexity" if view.perplexity and chart.name == "loss" else chart.title},
-        "showlegend": sum("meta" not in trace and trace.get("showlegend", True) for trace in data) > 1,
+        "title": {"text": plain("Perplexity" if view.perplexity and chart.name == "loss" else chart.title)},
+        "showlegend": sum(trace.get("showlegend", True) for trace in data) > (len(runs) == 1),
         "xaxis": {"title": {"text": x_title(view.x)}, **({"type": "date"} if view.x == "clock" else {})},
         "yaxis": {
             "title": {"text": chart.unit},
@@ -184,7 +127,7 @@ def _traces(curve: Curve, label: str, line: Mapping[str, str]) -> list[dict[str,
     """As plotly has them; where a curve is smoothed, the plain one stands behind it."""
     whole: dict[str, Any] = {
         "type": "scatter",
-        "mode": "lines" if len(curve.points["x"]) > 1 else "markers",
+        "mode": mode_of(curve.points["y"]),
         "name": label,
         "line": line,
         "marker": {"color": line["color"]},
@@ -195,16 +138,25 @@ def _traces(curve: Curve, label: str, line: Mapping[str, str]) -> list[dict[str,
         behind = {**whole, "opacity": 0.25, "showlegend": False, "hoverinfo": "skip", "legendgroup": label}
         traces = [behind, {**whole, **curve.smooth, "legendgroup": label}]
     if curve.undone is not None:
-        drawn = {"type": "scatter", "mode": "lines", "name": f"{label} (undone)", "meta": "undone", "opacity": 0.45}
+        mode = mode_of(curve.undone["y"])
+        drawn = {"type": "scatter", "mode": mode, "name": f"{label} (undone)", "meta": "undone", "opacity": 0.45}
         dotted = {**line, "dash": "dot", "width": 1}
-        traces.append({**drawn, "line": dotted, "showlegend": False, **curve.undone})
+        traces.append({**drawn, "line": dotted, "marker": {"color": line["color"]}, **curve.undone})
     return traces
+
+
+def mode_of(values: Sequence[float | None]) -> str:
+    """How plotly draws a curve: with its points where one has no neighbour that a line could lead to."""
+    gaps = [True, *(value is None for value in values), True]
+    if not any(gaps[place - 1] and gaps[place + 1] and not gaps[place] for place in range(1, len(gaps) - 1)):
+        return "lines"
+    return "lines+markers" if len(values) > 1 else "markers"
 
 
 def keys_of(chart: Chart, series: Series) -> list[str]:
     """The keys of a chart that a run has measured."""
     named = [key for key in chart.keys if key in series.columns]
-    return named + sorted(key for key in series.columns if key not in named and _belongs(chart, key))
+    return named + sorted(key for key in series.columns if key not in named and chart.has(key))
 
 
 def line_of(number: int, place: int = 0) -> dict[str, str]:
@@ -212,10 +164,6 @@ def line_of(number: int, place: int = 0) -> dict[str, str]:
     dashes, and so are those after the first `place` of a number.
     """
     return {"color": f"series-{number % _COLOURS + 1}", "dash": _DASHES[(number // _COLOURS + place) % len(_DASHES)]}
-
-
-def _belongs(chart: Chart, key: str) -> bool:
-    return key in chart.keys or any(fnmatchcase(key, pattern) for pattern in chart.also)
 
 
 @dataclass(frozen=True)
@@ -237,7 +185,7 @@ class _CurveOptions:
 
     def _undone(self, series: Series, column: Column) -> Points | None:
         """Steps that a resume from an earlier checkpoint has undone, on the axes where they keep their place."""
-        if self.view.x not in ("steps", "tokens"):
+        if self.view.x not in ("steps", "tokens", "flops"):
             return None
         count = series.still_counting(column)
         iterations = [*column.undone_iterations, *column.iterations[count:]]
@@ -254,6 +202,9 @@ class _CurveOptions:
 
     def _points(self, series: Series, iterations: Sequence[int], values: Sequence[float]) -> Points:
         first, last = self._steps(series)
+        if self.view.since is not None:
+            begin = bisect_left(iterations, self.view.since)
+            iterations, values = iterations[begin:], values[begin:]
         if first is not None or last is not None:
             kept = _seen(iterations, first, last)
             iterations, values = [iterations[each] for each in kept], [values[each] for each in kept]
@@ -276,8 +227,9 @@ class _CurveOptions:
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         if self.view.x == "steps":
             inside = [iteration for iteration in series.iterations if low <= iteration <= high]
-        elif self.view.x == "tokens":
-            inside = [series.iterations[place] for place, at in enumerate(series.tokens) if low <= at <= high]
+        elif self.view.x in ("tokens", "flops"):
+            each = 1.0 if self.view.x == "tokens" else series.flops_per_token or 0.0
+            inside = [series.iterations[place] for place, at in enumerate(series.tokens) if low <= at * each <= high]
         else:
             first = series.times[0]
             offset = zone_of(series).tm_gmtoff

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.review.charts.axes import plain
-from orchestrator.review.charts.curves import Figure, line_of
+from orchestrator.review.charts.curves import Figure, line_of, mode_of
 from orchestrator.review.charts.series import thinned
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.system import Measurement, read_measurements, system_logs
@@ -173,7 +173,7 @@ def _trace(name: str, points: _Points, first: float, seconds: float, number: int
         ys.append(points[place][1])
     return {
         "type": "scatter",
-        "mode": "lines" if len(points) > 1 else "markers",
+        "mode": mode_of(ys),
         "name": plain(name),
         "line": line_of(number),
         "marker": {"color": line_of(number)["color"]},

@@ -11,9 +11,19 @@ from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import Mark
 
 SIGNS = {"resumed": "↻", "failure": "✕", "stop": "■"}
-"""Of what is marked by a line; checkpoints and skipped steps are ticks."""
-MEANT = {"resumed": "resumed", "failure": "failed", "stop": "asked to stop"}
+"""Of what is marked by a line."""
+TICKS = {"checkpoint": "|", "skipped": "▽"}
+"""Of what may happen often: ticks at the foot of a chart."""
+MEANT = {
+    "resumed": "resumed",
+    "failure": "failed",
+    "stop": "asked to stop",
+    "checkpoint": "checkpoint",
+    "skipped": "skipped step",
+}
 """The signs in words."""
+_SYMBOLS = {"checkpoint": "line-ns-open", "skipped": "triangle-down-open"}
+"""How plotly draws the ticks."""
 
 _MOST_MARKS = 100
 _MOST_AT_ONE_PLACE = 5
@@ -55,10 +65,16 @@ def drawn_marks(
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {
             "color": "dim",
-            "symbol": ["line-ns-open" if mark.kind == "checkpoint" else "x-thin-open" for mark in often],
+            "symbol": [_SYMBOLS[mark.kind] for mark in often],
         },
     }
     return [ticks], lines, notes
+
+
+def legend_of(marks: Iterable[Mark]) -> list[str]:
+    """Each sign that stands in the charts of a run with these marks, with what it says."""
+    kinds = {mark.kind for mark in marks}
+    return [f"{sign} {MEANT[kind]}" for kind, sign in (SIGNS | TICKS).items() if kind in kinds]
 
 
 def _note(place: float, marks: Sequence[Mark]) -> dict[str, Any]:

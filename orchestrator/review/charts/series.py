@@ -75,7 +75,8 @@ class Column:
 @dataclass
 class Series:
     """Everything that a run measured. `times` in seconds since the epoch, of each step in `iterations`. `position`: the
-    step that was written last; what was measured of later ones, before a resume, counts no more.
+    step that was written last; what was measured of later ones, before a resume, counts no more. `offset`: of the log,
+    after the last line that was taken in. `flops_per_token`: of its model; None where its start did not say.
     """
 
     iterations: array[int] = field(default_factory=lambda: array("q"))
@@ -84,6 +85,8 @@ class Series:
     tokens: array[float] = field(default_factory=lambda: array("d"))
     columns: dict[str, Column] = field(default_factory=dict)
     position: int = 0
+    offset: int = 0
+    flops_per_token: float | None = None
 
     def add(self, metrics: Iterable[Metric]) -> None:
         """Take in records, in the order in which they were written."""
@@ -176,18 +179,16 @@ class GrowingSeries:
 
     path: Path
     series: Series = field(default_factory=Series)
-    offset: int = 0
-    """The byte after the last whole line read."""
 
     def refresh(self) -> Series:
         """Take in what was written since; a log that was replaced or removed is read anew."""
         size = size_of(self.path)
-        if size < self.offset:
-            self.series, self.offset = Series(), 0
-        tail = MetricTail(self.path, self.offset)
+        if size < self.series.offset:
+            self.series = Series()
+        tail = MetricTail(self.path, self.series.offset)
         while found := tail.poll(_RECORDS_AT_A_TIME):
             self.series.add(found)
-        self.offset = tail.offset
+        self.series.offset = tail.offset
         return self.series
 
 

@@ -214,7 +214,9 @@ def scatter(view: SweepView, axis: str) -> Figure:
     texts = [cell.entry.values[axis] for cell in cells]
     numbers = [number for text in texts if (number := as_number(text)) is not None]
     numeric = len(numbers) == len(texts)
-    kind = "category" if not numeric else "log" if spans_decades(numbers) else "linear"
+    # On an axis of numbers a single one would stand amid others that nobody tried.
+    is_scaled = numeric and len(set(numbers)) > 1
+    kind = "category" if not is_scaled else "log" if spans_decades(numbers) else "linear"
     best = view.best
     looks = looks_of(view)
     shown = set(texts)
@@ -225,7 +227,7 @@ def scatter(view: SweepView, axis: str) -> Figure:
             "mode": "markers",
             "name": name,
             "x": [
-                as_number(value) if numeric else values[value] for value in (cell.entry.values[axis] for cell in part)
+                as_number(value) if is_scaled else values[value] for value in (cell.entry.values[axis] for cell in part)
             ],
             "y": [cell.value if cell.value is None else _rounded(cell.value) for cell in part],
             "text": [name_of(cell) for cell in part],
@@ -361,7 +363,8 @@ def _groups(cells: Sequence[Cell]) -> list[tuple[str, Sequence[Cell]]]:
 
 def _scale(values: Sequence[str]) -> Scale:
     """Where a value stands on its axis, from 0 to 1: few values, or words, at equal distances; many numbers by size."""
-    places: Mapping[str, float] = {value: number / max(1, len(values) - 1) for number, value in enumerate(values)}
+    last = len(values) - 1
+    places: Mapping[str, float] = {value: number / last if last else 0.5 for number, value in enumerate(values)}
     numbers = [number for value in values if (number := as_number(value)) is not None]
     if len(values) > _MOST_TICKS and len(numbers) == len(values):
         low, high = min(numbers), max(numbers)

@@ -31,7 +31,7 @@ from orchestrator.dashboard.settings import Settings
 from orchestrator.http.listening import listen
 from orchestrator.http.server import Server
 from orchestrator.launch.runs import create_run
-from orchestrator.review.charts.curves import CHARTS
+from orchestrator.review.charts.catalogue import CHARTS
 from orchestrator.review.charts.machines import MEASURES
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.loading import dump_resolved
@@ -43,10 +43,16 @@ SWEPT = [f"model.a_key_that_is_long_{number}.of_a_sweep" for number in range(16)
 LARGE = re.compile(r"plotly\.js|/runs/[^/]*/[^/]*/(logs/raw|code/|spec/written)")
 """What is large by its nature: plotly's 5 MB, which browsers fetch once and keep, and downloads."""
 USUAL: dict[str, Any] = {
-    "x": st.sampled_from(["steps", "tokens", "time", "clock"]),
+    "x": st.sampled_from(["steps", "tokens", "time", "clock", "flops"]),
     "run": st.lists(st.sampled_from(["long/0", "long/1", "long/2"]), max_size=3),
     "sort": st.sampled_from(["name", "loss", "created"]),
     "file": st.just("logs/rank-0.log"),
+    "key": st.sampled_from(["train/lr", "train/custom"]),
+    "chart": st.lists(st.sampled_from(["loss", "train/custom"]), max_size=3),
+    "pin": st.lists(TEXTS, max_size=3),
+    "do": st.sampled_from(["pin:loss", "hide:", "earlier:x", "later:loss", ":"]),
+    "column": st.lists(st.sampled_from(["run", "optimizer.lr", "train/custom", "x"]), max_size=3),
+    "offset": NUMBERS.map(str),
     "period": st.sampled_from(["7d", "30d", "all"]),
 }
 IN_PATHS = {
@@ -64,6 +70,7 @@ def long_runs(folder: Path, count: int) -> list[RunDir]:
         "train/loss": 2.718281828459045,
         "train/lr": 1.2345678901234567e-5,
         "train/grad_norm": 0.12345678901234567,
+        "train/custom": 0.12345678901234567,
     }
     metrics = ""
     for step in range(1, STEPS + 1):
@@ -132,6 +139,7 @@ def large_sweep(folder: Path, name: str = "large") -> SweepDir:
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder = tmp_path_factory.mktemp("runs")
     runs = long_runs(folder, 20)
+    FOLDERS.append(folder)
     KEYS.extend(f"{run.name}/{run.run_id}" for run in runs)
     large = large_sweep(folder)
     planned = asdict(large.planned())
@@ -151,6 +159,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 KEYS: list[str] = []
+FOLDERS: list[Path] = []
 
 
 def ask(port: int, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
@@ -244,6 +253,27 @@ def test_pages_and_figures_of_long_runs_are_of_bounded_size(port: int) -> None:
     curves = json.loads(ask(port, f"/compare/figure/loss?{beside}")[1])["data"]
     assert len(curves) == 20
     assert all(len(curve["x"]) > 130 and curve["x"][-1] == STEPS for curve in curves)
+
+
+def test_a_page_of_many_metrics_with_long_names_is_of_bounded_size(port: int) -> None:
+    name, run_id = KEYS[-1].split("/")
+    run = RunDir(FOLDERS[0] / name / run_id)
+    names = [f"{number}/{'<&é'[number % 3] * 110}" for number in range(500)] + ["x" * 10_000, "../x", "</script>"]
+    with run.metrics_file.open("a") as file:
+        record = {"time": 1.8e9, "iteration": STEPS + 1, "samples": 1, "tokens": 1, "values": dict.fromkeys(names, 1.0)}
+        file.write(json.dumps(record) + "\n")
+    address, beside = f"/runs/{KEYS[-1]}", urlencode([("run", key) for key in KEYS])
+    assert ask(port, f"{address}/figure/loss")[0] == 200
+    chosen = urlencode({"pin": names[:60], "hide": names[60:120], "find": "é"}, doseq=True)
+    for path in (address, f"{address}?{chosen}", f"/compare?{beside}", f"/compare?{beside}&{chosen}"):
+        status, content = ask(port, path)
+        assert (status, len(content) <= LARGEST_ANSWER) == (200, True), (path[:80], status, len(content))
+    for key in names[-2:]:
+        for path in (f"{address}/metric?", f"/compare/metric?{beside}&"):
+            assert ask(port, path + urlencode({"key": key}))[0] == 200
+    followed = urlencode({"chart": names[:30], "offset": 0, "step": 0, "events": 0, "keys": 0}, doseq=True)
+    status, content = ask(port, f"{address}/changes?{followed}")
+    assert (status, json.loads(content)["figures"], len(content) < 300) == (200, None, True)
 
 
 def test_pages_and_figures_of_large_sweeps_are_of_bounded_size(port: int) -> None:

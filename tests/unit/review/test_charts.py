@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.review.charts.axes import XAxis
-from orchestrator.review.charts.curves import CHARTS, Reference, View, chart_of, charts_with, figure_of, keys_of
+from orchestrator.review.charts.catalogue import CHARTS, chart_named, chart_of, charts_with, groups_of, metric_chart
+from orchestrator.review.charts.curves import Reference, View, figure_of, keys_of, mode_of
+from orchestrator.review.charts.marks import SIGNS, TICKS, legend_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import Mark
 from orchestrator.tracking.measurements.metrics import Metric
@@ -45,6 +47,27 @@ def test_charts_that_have_nothing_to_show_are_left_out_unless_every_run_will_hav
     assert {"loss", "lr", "grad_norm"} <= {chart.name for chart in charts_with({}, None)}
 
 
+def test_any_other_metric_is_a_chart_in_the_group_of_its_prefix() -> None:
+    values = dict.fromkeys(["train/accuracy", "zebra/x", "validation/accuracy", "accuracy", "optimizer/norm"], 0.5)
+    groups = {name: [chart.title for chart in charts] for name, charts in groups_of(charts_with(values))}
+    assert list(groups) == ["train", "validation", "optimizer", "throughput", "zebra", "other"]
+    assert groups["train"][-1] == "train/accuracy"
+    assert groups["other"] == ["accuracy"]
+
+
+@given(
+    keys=st.lists(st.one_of(st.text(), st.sampled_from(["loss", "/loss", "../x", "</script>", "x" * 9999])), max_size=6)
+)
+def test_every_metric_has_a_chart_of_its_own_whatever_it_is_called(keys: list[str]) -> None:
+    charts = [metric_chart(key) for key in dict.fromkeys(keys)]
+    assert len({chart.name for chart in charts} | set(CHARTS)) == len(charts) + len(CHARTS)
+    for chart in charts:
+        assert len(chart.name) <= 120
+        assert len(chart.title) <= 80
+        assert chart_named(chart.name, keys) == chart
+    assert chart_named("train/nothing", keys) is None
+
+
 @pytest.mark.parametrize(("device", "unit"), [("cpu", "process"), ("NVIDIA H200", "GPU"), (None, "GPU")])
 def test_a_chart_tells_the_speed_of_what_a_run_trains_on(device: str | None, unit: str) -> None:
     titles = [chart.title for chart in charts_with({"throughput/tflops_per_gpu": 1.0}, device)]
@@ -55,6 +78,7 @@ def test_a_chart_tells_the_speed_of_what_a_run_trains_on(device: str | None, uni
 @pytest.mark.parametrize("x", get_args(XAxis))
 def test_a_part_of_the_axis_is_drawn_to_its_edges(x: XAxis) -> None:
     series = series_of(*range(1, 101))
+    series.flops_per_token = 6e9
     whole = drawn(figure_of(CHARTS["loss"], {"run": series}, View(x)))[0]["x"]
     part = drawn(figure_of(CHARTS["loss"], {"run": series}, View(x, within=(whole[40], whole[50]))))[0]
     assert part["x"] == whole[39:52]
@@ -78,6 +102,44 @@ def test_any_course_gives_json_and_what_counts_stands_apart_from_what_was_undone
     json.dumps(figure, allow_nan=False)
     for trace in drawn(figure_of(CHARTS["loss"], {"run": series})):
         assert trace["x"] == sorted({step for step in steps if step <= steps[-1]})
+
+
+@pytest.mark.parametrize(
+    ("values", "mode"),
+    [
+        ([], "lines"),
+        ([1.0], "markers"),
+        ([1.0, 2.0], "lines"),
+        ([1.0, None, 2.0, 3.0], "lines+markers"),
+        ([None, 1.0, 2.0, None], "lines"),
+        ([1.0, 2.0, None, 3.0], "lines+markers"),
+    ],
+)
+def test_a_point_without_a_neighbour_is_visible(values: list[float | None], mode: str) -> None:
+    assert mode_of(values) == mode
+
+
+def test_the_axis_of_flops_is_that_of_the_model_and_empty_where_no_start_said_them() -> None:
+    series = series_of(1, 2, 3)
+    assert figure_of(CHARTS["loss"], {"run": series}, View("flops"))["data"] == []
+    series.flops_per_token = 1e9
+    [trace] = drawn(figure_of(CHARTS["loss"], {"run": series}, View("flops")))
+    assert trace["x"] == [64e9, 128e9, 192e9]
+
+
+def test_a_legend_lists_what_is_drawn() -> None:
+    figure = figure_of(CHARTS["loss"], {"run": series_of(1, 2, 3, 2)}, View(smoothing=0.5))
+    assert figure["layout"]["showlegend"]
+    assert [trace["name"] for trace in figure["data"] if trace.get("showlegend", True)] == [
+        "train/loss",
+        "train/loss (undone)",
+    ]
+    assert not figure_of(CHARTS["loss"], {"run": series_of(1, 2)})["layout"]["showlegend"]
+    alone = figure_of(CHARTS["loss"], {"a": series_of(1, 2), "b": Series()})
+    assert alone["layout"]["showlegend"], "whose curve it is"
+    marks = [Mark("failure", 1, 1000.0, ""), Mark("skipped", 2, 1000.0, "")]
+    assert legend_of(marks) == ["✕ failed", "▽ skipped step"]
+    assert len(set((SIGNS | TICKS).values())) == len(SIGNS | TICKS)
 
 
 def test_a_course_that_was_given_up_is_a_line_of_its_own() -> None:

@@ -16,7 +16,8 @@ from support.training import tiny_job
 from orchestrator.dashboard.rendering import spark_points, spark_words
 from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
-from orchestrator.review.charts.curves import CHARTS, View, figure_of
+from orchestrator.review.charts.catalogue import CHARTS
+from orchestrator.review.charts.curves import View, figure_of
 from orchestrator.review.charts.series import GrowingSeries
 from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.index import RunIndex

@@ -17,7 +17,8 @@ from support.training import tiny_job
 from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
 from orchestrator.review.cache import Cache
-from orchestrator.review.charts.curves import CHARTS, View
+from orchestrator.review.charts.catalogue import CHARTS
+from orchestrator.review.charts.curves import View
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
 from orchestrator.run_directory.rundir import RunDir

@@ -169,6 +169,14 @@ def test_a_parameter_over_decades_is_on_a_logarithmic_axis(tmp_path: Path) -> No
     assert scatter(view, "model.num_layers")["layout"]["xaxis"]["type"] == "linear"
 
 
+def test_a_parameter_with_one_value_stands_at_that_value(tmp_path: Path) -> None:
+    cells = [entry(number, "3e-4", layers) for number, layers in enumerate(LAYERS)]
+    view = view_of(planned(tmp_path, cells=cells), measured(tmp_path, [2.0, 1.0]))
+    figure = scatter(view, "optimizer.lr")
+    assert figure["layout"]["xaxis"]["type"] == "category"
+    assert {x for trace in figure["data"] for x in trace["x"]} == {"3e-4"}
+
+
 def test_a_cell_has_the_same_look_in_every_chart(tmp_path: Path) -> None:
     view = view_of(planned(tmp_path), measured(tmp_path, [3.0, 3.5, 2.0, 2.5, 9.0, None]))
     looks = {look.name: look.line["color"] for look in looks_of(view)}

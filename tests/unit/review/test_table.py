@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from unit.review.summaries import summary
 
 from orchestrator.dashboard.rendering import spark_points, spark_words
+from orchestrator.review.redaction import Redaction
 from orchestrator.review.summary import spark
-from orchestrator.review.table import COLUMNS, Cells, collapsed, counts, ordered
+from orchestrator.review.table import COLUMNS, Cells, collapsed, column_of, counts, offered_columns, ordered
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
@@ -36,6 +37,27 @@ def test_every_column_has_an_order_for_every_run() -> None:
     ]
     for column in COLUMNS.values():
         assert len(ordered(runs, column, falling=column.falls)) == 2
+
+
+def test_a_column_is_a_metric_or_a_field_of_the_spec_and_no_secret() -> None:
+    secret = {"launch.env.HF_TOKEN": "hf_secret", "data.path": "s3://me:pass@x"}
+    specs = [{"optimizer.lr": rate, **secret} for rate in ("2e-3", "1e-4")]
+    runs = [summary(run_id=f"0000000{n}", spec=spec, values={"train/accuracy": n}) for n, spec in enumerate(specs)]
+    rate = column_of("lr", runs)
+    assert rate is not None
+    assert (rate.label, rate.path, rate.kind) == ("lr", "optimizer.lr", "figure")
+    assert [run.spec["optimizer.lr"] for run in ordered(runs, rate, falling=False)] == ["1e-4", "2e-3"]
+    accuracy = column_of("train/accuracy", runs)
+    assert accuracy is not None
+    assert [accuracy.value(run) for run in runs] == [0, 1]
+    path = column_of("data.path", runs)
+    assert path is not None
+    assert "pass" not in str(path.text(runs[0], Redaction(specs)))
+    assert column_of("launch.env.HF_TOKEN", runs) is None
+    assert column_of("train/nothing", runs) is None
+    offered = offered_columns(runs, [])
+    assert offered[len(COLUMNS) :] == ["train/accuracy", "optimizer.lr", "data.path"]
+    assert offered_columns(runs, ["accur"]) == ["train/accuracy"]
 
 
 def test_the_youngest_is_first_by_age() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from support.event_log import log_of
 
-from orchestrator.review.charts.curves import CHARTS, figure_of
+from orchestrator.review.charts.catalogue import CHARTS
+from orchestrator.review.charts.curves import figure_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.charts.timeline import marks_of
 from orchestrator.tracking.measurements.metrics import Metric
