@@ -16,12 +16,9 @@ from orchestrator.run_directory.exits.causes import cause_of
 from orchestrator.run_directory.lease import read_holder
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.tracking.measurements.goodput import Goodput
-from orchestrator.tracking.mlflow.cursor import unsent_bytes
 from orchestrator.tracking.mlflow.links import mlflow_url
 
 _LEAST_SECONDS = 0.05
-_SENT_TO_MLFLOW = "tracking.mlflow"
-"""The field of a spec that says so."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
         children=tuple(_children(run, others)),
         skipped_steps=len(events.all(StepSkipped)),
         mlflow=mlflow_url(run),
-        unsent=unsent_bytes(run) if summary.spec.get(_SENT_TO_MLFLOW) == "true" and not summary.is_active else 0,
+        unsent=summary.unsent,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
@@ -11,19 +12,24 @@ from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import open_stored
-from orchestrator.launch.states.run_states import RunStatus, last_iteration, statuses_of
+from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses, statuses_of
 from orchestrator.launch.states.state_words import State
 from orchestrator.review.damage import DAMAGE
+from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.events.types import Pretrained
+from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.description import flatten
 from orchestrator.tracking.measurements.goodput import goodput
 from orchestrator.tracking.measurements.metrics import Metric, read_records, step_of
+from orchestrator.tracking.mlflow.cursor import unsent_bytes
 
 PRETRAINED = "checkpoint.pretrained"
 """The field of a spec that says where the first weights come from."""
+SENT_TO_MLFLOW = "tracking.mlflow"
+"""The field of a spec that says whether the measurements go there."""
 SPARK_KEYS = ("train/loss", "validation/loss")
 _SPARK_POINTS = 48
 _LINE_BYTES = 4 << 10
@@ -73,6 +79,32 @@ class RunSummary:
     """The run (`name/run_id`) that its first weights came from, and the iteration there."""
     from_iteration: int | None = None
     spreads: Mapping[str, float] = field(default_factory=dict)
+    checkpoints: tuple[int, ...] = ()
+    """The iterations of its committed checkpoints, oldest first."""
+    labels: Labels = field(default_factory=Labels)
+    unsent: int = 0
+    """Bytes of its measurements that MLflow lacks, of a run that has ended."""
+    record: str = "{}"
+    """Its status for programs, as JSON: rarely asked for, and small as a text."""
+    is_readable: bool = True
+    """Whether more is known of it than why it cannot be read; `message` says that then."""
+
+    @property
+    def title(self) -> str:
+        """The name that it is shown by."""
+        return self.labels.name or self.run.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that it is found by: as it is shown, its folder's, and what it was called before."""
+        return tuple(dict.fromkeys((self.title, self.run.name, *self.labels.former_names)))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Those that people gave it, and those of its spec, `key:value`."""
+        prefix = "tracking.tags."
+        own = (f"{key.removeprefix(prefix)}:{text}" for key, text in self.spec.items() if key.startswith(prefix))
+        return (*self.labels.tags, *own)
 
     @property
     def key(self) -> str:
@@ -105,12 +137,22 @@ def summarize(runs: Sequence[RunDir]) -> list[RunSummary]:
 
 def summarize_each(runs: Sequence[RunDir]) -> list[RunSummary]:
     """The same of runs any of which may vanish or make no sense: of such a one, only what is wrong with it."""
-    try:
-        return summarize(runs)
-    except DAMAGE as error:
-        if len(runs) == 1:
-            return [unreadable(runs[0], f"{type(error).__name__}: {error}")]
-    return [summary for run in runs for summary in summarize_each([run])]
+    statuses, troubles = readable_statuses(runs)
+    found = {run: _why_unreadable(run, error) for run, error in troubles.items()}
+    for status in statuses:
+        try:
+            found[status.run] = _summary(status)
+        except DAMAGE as error:
+            found[status.run] = _why_unreadable(status.run, error)
+    return [found[run] for run in runs]
+
+
+def _why_unreadable(run: RunDir, error: Exception) -> RunSummary:
+    problem = f"{type(error).__name__}: {error}"
+    if not isinstance(error, OSError):
+        return unreadable(run, problem)
+    why = str(error.strerror)
+    return replace(unreadable(run, problem, f"{error.filename}: {why}"), message=why)
 
 
 def with_goodput(summary: RunSummary, now: float, rest: Callable[[], object] = lambda: None) -> RunSummary:
@@ -140,6 +182,7 @@ def _summary(status: RunStatus) -> RunSummary:
         except DAMAGE as error:
             problem = next(iter(str(error).splitlines()), type(error).__name__)
     sweep, cell = membership(run)
+    is_sent = spec.get(SENT_TO_MLFLOW) == "true" and not status.is_active
     from_run, from_iteration = _origin(run, spec)
     return RunSummary(
         run=run,
@@ -168,7 +211,19 @@ def _summary(status: RunStatus) -> RunSummary:
         layout=layout,
         from_run=from_run,
         from_iteration=from_iteration,
+        checkpoints=tuple(commit.iteration for commit in status.checkpoints),
+        labels=read_labels(run.path),
+        unsent=_unsent(run) if is_sent else 0,
+        record=json.dumps(status.to_json(), separators=(",", ":")),
     )
+
+
+def _unsent(run: RunDir) -> int:
+    """How much of its measurements MLflow lacks; where that cannot be read, as another person's, nobody knows."""
+    try:
+        return unsent_bytes(run)
+    except OSError:
+        return 0
 
 
 def _origin(run: RunDir, spec: Mapping[str, str]) -> tuple[str | None, int | None]:
@@ -192,13 +247,13 @@ def layout_of(job: JobSpec) -> str:
     return " ".join(f"{name}{size}" for name, size in sizes.items() if size > 1)
 
 
-def unreadable(run: RunDir, problem: str) -> RunSummary:
-    """A run of which nothing can be told but why."""
+def unreadable(run: RunDir, problem: str, message: str | None = None) -> RunSummary:
+    """A run of which nothing can be told but why; `message` says that to programs."""
     return RunSummary(
         run=run,
         state="lost",
         cause=None,
-        message=None,
+        message=problem,
         description=f"it cannot be read: {problem}",
         iteration=0,
         train_iters=None,
@@ -216,6 +271,8 @@ def unreadable(run: RunDir, problem: str) -> RunSummary:
         job_id=None,
         spec={},
         problem=problem,
+        record=json.dumps({"state": "unreadable", "message": message or problem}),
+        is_readable=False,
     )
 
 
