@@ -70,7 +70,7 @@ def command(
       orchestrator list
       orchestrator list gpt-small --json
       orchestrator list --state failed,lost --since 7d
-      orchestrator list --where "optimizer.lr > 1e-4 and loss < 3" --sort loss --limit 10
+      orchestrator list --where "optimizer.lr>1e-4 and loss<3" --sort loss --limit 10
       orchestrator list --tag baseline --columns name,id,lr,loss,age
     """
     folder = runs_dir or default_runs_dir()
