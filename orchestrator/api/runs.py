@@ -23,7 +23,7 @@ from orchestrator.launch.runs import find_run as find_run_folder
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.planning.training_schedule.spec_history import periods_of
 from orchestrator.review.charts.series import GrowingSeries
-from orchestrator.review.listing import matching, summaries_in
+from orchestrator.review.filters.listing import matching, summaries_in
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
 from orchestrator.run_directory.events.types import Started
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir

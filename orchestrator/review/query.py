@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.review.run_fields import Field, as_number, example_of, field_of, number_of, period_of, short
-from orchestrator.review.run_fields import QueryError as QueryError
+from orchestrator.review.filters.run_fields import Field, as_number, example_of, field_of, number_of, period_of, short
+from orchestrator.review.filters.run_fields import QueryError as QueryError
 from orchestrator.review.summary import RunSummary
 
 _LONGEST = 2000

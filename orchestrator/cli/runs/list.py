@@ -13,9 +13,9 @@ from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.quantities import age
-from orchestrator.review.listing import matching, named_field, sorted_by, summaries_in
+from orchestrator.review.filters.listing import matching, named_field, sorted_by, summaries_in
+from orchestrator.review.filters.run_fields import Field
 from orchestrator.review.query import quoted
-from orchestrator.review.run_fields import Field
 from orchestrator.review.summary import RunSummary
 from orchestrator.review.table import STATES
 from orchestrator.run_directory.rundir import default_runs_dir

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.review.summaries import summary
 
+from orchestrator.review.filters.run_fields import field_of, in_order
 from orchestrator.review.query import QueryError, read_query, select
-from orchestrator.review.run_fields import field_of, in_order
 from orchestrator.review.summary import RunSummary
 from orchestrator.run_directory.events.labels import Labels
 

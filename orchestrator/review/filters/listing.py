@@ -10,8 +10,8 @@ from pathlib import Path
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import run_folders
 from orchestrator.review.damage import DAMAGE
+from orchestrator.review.filters.run_fields import Field, QueryError, field_of, in_order
 from orchestrator.review.query import Query, read_query
-from orchestrator.review.run_fields import Field, QueryError, field_of, in_order
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 
 _SHOWN_OF_A_QUERY = 60
