@@ -24,11 +24,7 @@ _LABEL_FILE = re.compile(r"label\.(\d{1,18})\.json", re.ASCII)
 
 def read_labels(folder: Path) -> Labels:
     """The labels of a run or a sweep; none where it has no such files, or they cannot be read."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return Labels()
-    return labels_among(names, folder)
+    return Labels.of(label_events(folder))
 
 
 def labels_among(names: Iterable[str], folder: Path) -> Labels:
@@ -37,8 +33,13 @@ def labels_among(names: Iterable[str], folder: Path) -> Labels:
 
 
 def label_events(folder: Path) -> list[Event]:
-    """Every change of its labels, oldest first. Raises OSError where the folder cannot be listed."""
-    return _events(os.listdir(folder), folder)
+    """Every change of its labels, oldest first."""
+    return _events(_listed(folder), folder)
+
+
+def label_files(folder: Path) -> list[Path]:
+    """The files of its changes, oldest first; none where the folder cannot be listed."""
+    return [folder / f"label.{number}.json" for number in sorted(_numbers(_listed(folder)))]
 
 
 def write_label(folder: Path, event: LabelEvent) -> None:
@@ -47,6 +48,13 @@ def write_label(folder: Path, event: LabelEvent) -> None:
     number = max(_numbers(os.listdir(folder)), default=0) + 1
     while not create_exclusively(folder / f"label.{number}.json", content):
         number += 1
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _events(names: Iterable[str], folder: Path) -> list[Event]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -23,7 +23,9 @@ from orchestrator.files.stored_files import is_name, open_to_append, read_stored
 from orchestrator.process import Process
 from orchestrator.run_directory.events.ledger import (
     CellsCancelled,
+    CellsDeleted,
     CellsPlanned,
+    CellsRestored,
     CellsSubmitted,
     Ledger,
     LedgerEvent,
@@ -204,6 +206,18 @@ class SweepDir:
     def cancels(self, cell: str) -> int:
         """How often a cell was cancelled."""
         return sum(cell in (event.cells or ()) for event in self._events().all(CellsCancelled))
+
+    def deleted(self, entries: Iterable[Entry]) -> set[str]:
+        """Ids of those cells that were deleted: as the ledger says, or because their folder is gone. Every cell of a
+        plan has one from the start.
+        """
+        said: set[str] = set()
+        for event in self._events():
+            if isinstance(event, CellsDeleted):
+                said.update(event.cells or ())
+            elif isinstance(event, CellsRestored):
+                said.difference_update(event.cells or ())
+        return {entry.id for entry in entries if entry.id in said or not self.run(entry).path.exists()}
 
     def _events(self) -> Ledger:
         return read_ledger(self.ledger)

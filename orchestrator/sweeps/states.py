@@ -14,7 +14,7 @@ from orchestrator.launch.states.run_states import RunStatus, readable_statuses, 
 from orchestrator.launch.states.state_words import State as RunState
 from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan
 
-State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled"]
+State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled", "deleted"]
 
 STARTED_BY_RUN = ("missing", "stopped", "cancelled")
 """What `sweep run` starts: what has not failed, is not done and is not on its way."""
@@ -75,6 +75,7 @@ def left_statuses(sweep: SweepDir) -> list[CellStatus]:
 
 def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[CellStatus]:
     submissions = sweep.submissions()
+    deleted = sweep.deleted(entries)
     runs = [sweep.run(entry) for entry in entries]
     found, troubles = readable_statuses(runs)
     by_run = {status.run: status for status in (*found, *starmap(unreadable, troubles.items()))}
@@ -82,7 +83,7 @@ def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[
     return [
         CellStatus(
             entry,
-            cell_state(status.state, status.launched, submissions.get(entry.id)),
+            "deleted" if entry.id in deleted else cell_state(status.state, status.launched, submissions.get(entry.id)),
             status,
             submissions.get(entry.id),
             left,

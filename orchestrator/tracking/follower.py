@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
@@ -43,6 +45,24 @@ def send_the_end(run: RunDir, most_seconds: float = 0.0) -> None:
         follower.wait(most_seconds)
     except subprocess.TimeoutExpired:
         follower.returncode = 0  # it goes on by itself, and nobody will ask how it went
+
+
+def send_in_background(places: Sequence[Path]) -> None:
+    """Start a process that sends what is not sent yet of runs, and deletes in MLflow what lies in the trash; `places`:
+    their folders. It needs nobody, and for what it cannot do there is `orchestrator sync`.
+    """
+    if not places:
+        return
+    with contextlib.suppress(OSError):
+        sender = subprocess.Popen(
+            module_command("orchestrator.tracking", "--once", *map(str, places)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        sender.returncode = 0  # it goes on by itself, and nobody will ask how it went
 
 
 def _start(run: RunDir, drain_seconds: float, stdin: int) -> subprocess.Popen[bytes]:

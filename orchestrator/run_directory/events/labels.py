@@ -52,6 +52,14 @@ class Unarchived(LabelEvent, name="unarchived"):
     """It is shown in lists again."""
 
 
+class Deleted(LabelEvent, name="deleted"):
+    """It was moved to the trash."""
+
+
+class Restored(LabelEvent, name="restored"):
+    """It was put back from the trash."""
+
+
 @dataclass(frozen=True)
 class Labels:
     """What people say of a run or a sweep."""
