@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -29,6 +28,7 @@ from orchestrator.run_directory.events.types import (
     Submitted,
 )
 from orchestrator.run_directory.rundir import (
+    RUN_ID,
     RUNS_DIR_VARIABLE,
     RunDir,
     chosen_at,
@@ -41,7 +41,6 @@ from orchestrator.run_directory.trash import names_in_trash
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
-RUN_ID = re.compile(r"[0-9a-f]{8}(?:-\d+)?")
 _HASH_DIGITS = 8
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.review.filters.run_fields import Field, as_number, example_of, field_of, number_of, period_of, short
 from orchestrator.review.filters.run_fields import QueryError as QueryError
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 
 _LONGEST = 2000
 _MOST_PARTS = 50

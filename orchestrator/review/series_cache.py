@@ -11,7 +11,8 @@ from orchestrator.review.cache import Cache
 from orchestrator.review.charts.curves import Chart, Curve, View, curves_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import Facts, facts_of
-from orchestrator.review.index import RunIndex, signature
+from orchestrator.review.index import RunIndex
+from orchestrator.review.stored_index.signatures import Stat, signature
 from orchestrator.review.summary import RunSummary
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.goodput import Goodput, goodput_of
@@ -76,7 +77,7 @@ class SeriesCache:
         with self._index.reading(run) as series:
             return self._note(run, version, series)
 
-    def _note(self, run: RunDir, version: tuple[int, int], series: Series) -> Facts:
+    def _note(self, run: RunDir, version: Stat, series: Series) -> Facts:
         """The facts of measurements that are at hand."""
         key = (run.path, version)
         found = self._facts.get(key)
@@ -86,6 +87,6 @@ class SeriesCache:
         return found
 
 
-def _version(run: RunDir) -> tuple[int, int]:
+def _version(run: RunDir) -> Stat:
     """Changes whenever something was measured."""
     return signature(run)[1]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.launch.states.state_words import State
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 
 STATES: tuple[State, ...] = (
     *("running", "stopping", "queued", "created", "imported"),

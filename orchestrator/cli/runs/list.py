@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -12,14 +11,14 @@ import typer
 from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
+from orchestrator.files.stored_files import parse_line
 from orchestrator.quantities import age
 from orchestrator.review.filters.listing import matching, named_field, sorted_by, summaries_in
 from orchestrator.review.filters.run_fields import Field
 from orchestrator.review.query import quoted
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.table import STATES
 from orchestrator.run_directory.rundir import default_runs_dir
-from orchestrator.spec.messages.suggestions import closest
 
 _LONGEST = 40
 
@@ -104,6 +103,8 @@ def _states(written: Sequence[str]) -> list[str]:
     states = [each.strip().lower() for text in written for each in text.split(",")]
     for each in states:
         if each not in STATES:
+            from orchestrator.spec.messages.suggestions import closest  # takes longer to import than all else
+
             near = closest(each, STATES)
             hint = f"did you mean {' or '.join(near)}?" if near else f"states are {', '.join(STATES)}"
             raise UserError(f"--state: there is no state {shorten(each, _LONGEST)}: {hint}")
@@ -114,7 +115,7 @@ def _record(run: RunSummary) -> dict[str, Any]:
     """A run for programs."""
     identity = {"run_id": run.run.run_id, "name": run.run.name, "path": str(run.run.path)}
     labels = {"title": run.title, "tags": [*run.tags], "archived": run.labels.archived}
-    return {**identity, **json.loads(run.record), **identity, "cell": run.cell, **labels}
+    return {**identity, **(parse_line(run.record.encode()) or {}), **identity, "cell": run.cell, **labels}
 
 
 def _chosen(runs: Sequence[RunSummary], fields: Sequence[Field]) -> list[list[str]]:

@@ -19,8 +19,8 @@ from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.review.charts.curves import CHARTS, Chart, Curve, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels
 from orchestrator.review.damage import readable
-from orchestrator.review.index import signature
 from orchestrator.review.logs.page_size import fitting
+from orchestrator.review.stored_index.signatures import signature
 from orchestrator.review.summary import RunSummary
 from orchestrator.run_directory.rundir import RunDir
 

@@ -8,19 +8,30 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import UserError
-from orchestrator.launch.runs import run_folders
 from orchestrator.review.damage import DAMAGE
 from orchestrator.review.filters.run_fields import Field, QueryError, field_of, in_order
 from orchestrator.review.query import Query, read_query
-from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
+from orchestrator.review.run_summary import RunSummary
+from orchestrator.review.stored_index.index_file import Entry, is_known, read_index, write_index
+from orchestrator.review.stored_index.signatures import signatures_in
+from orchestrator.run_directory.rundir import RunDir
 
 _SHOWN_OF_A_QUERY = 60
 """Characters on each side of what is wrong in it."""
 
 
 def summaries_in(runs_dir: Path) -> list[RunSummary]:
-    """Every run under a folder, oldest first; before them those whose age cannot be read."""
-    return sorted(summarize_each(list(run_folders(runs_dir))), key=lambda run: (run.created or 0.0, run.run.path))
+    """Every run under a folder, oldest first; before them those whose age cannot be read. Of runs that have not changed
+    what the folder's index says.
+    """
+    stored = read_index(runs_dir)
+    signatures = signatures_in(runs_dir, {path: entry.signature for path, entry in stored.items()})
+    known = {path: stored[path] for path, found in signatures.items() if is_known(stored.get(path), found)}
+    changed = [path for path in signatures if path not in known]
+    known |= {path: Entry(each, signatures[path]) for path, each in zip(changed, _read(changed), strict=True)}
+    write_index(runs_dir, known, stored)
+    summaries = (entry.summary for entry in known.values())
+    return sorted(summaries, key=lambda run: (run.created or 0.0, run.run.path))
 
 
 def matching(
@@ -36,7 +47,7 @@ def matching(
 
     Raises UserError for a filter that makes no sense, with the place.
     """
-    queries = [_read(name, query, runs) for name, query in filters]
+    queries = [_parsed(name, query, runs) for name, query in filters]
     keys = {key for query in queries for key in query.keys} | {field.key for field in fields}
     shown = [run for run in runs if archived or "archived" in keys or not run.labels.archived]
     if "goodput" in keys:
@@ -57,7 +68,15 @@ def named_field(name: str, runs: Iterable[RunSummary]) -> Field:
         raise UserError(str(error)) from error
 
 
-def _read(name: str, query: str, runs: Sequence[RunSummary]) -> Query:
+def _read(paths: Sequence[str]) -> list[RunSummary]:
+    if not paths:
+        return []
+    from orchestrator.review.summary import summarize_each  # takes longer to import than thousands of runs to list
+
+    return summarize_each([RunDir(Path(path)) for path in paths])
+
+
+def _parsed(name: str, query: str, runs: Sequence[RunSummary]) -> Query:
     try:
         return read_query(query, runs)
     except QueryError as error:
@@ -73,6 +92,10 @@ def _marked(query: str, place: int) -> str:
 
 
 def _with_goodput(summary: RunSummary) -> RunSummary:
+    if summary.is_settled and summary.goodput is not None:
+        return summary
+    from orchestrator.review.summary import with_goodput
+
     try:
         return with_goodput(summary, time.time())
     except DAMAGE:

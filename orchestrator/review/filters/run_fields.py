@@ -22,10 +22,8 @@ from typing import Any, Literal
 
 from orchestrator.files.stored_files import parse_json
 from orchestrator.quantities import age, clock_time, disk_size
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.table import Column, ordered
-from orchestrator.spec.documents.field_names import hint, resolve
-from orchestrator.spec.messages.suggestions import closest
 
 METRICS: Mapping[str, str] = {
     "loss": "train/loss",
@@ -155,6 +153,8 @@ def field_of(name: str, runs: Iterable[RunSummary], values: Sequence[str] = ()) 
         return Field(name, key, kind, value)
     if key in METRICS or "/" in name:
         return _metric(name, METRICS.get(key, name))
+    from orchestrator.spec.documents.field_names import resolve  # takes longer to import than thousands of runs to list
+
     path = resolve(name, list(values)) or resolve(name)
     if path is None and any(name in run.spec for run in runs):
         path = name
@@ -165,11 +165,17 @@ def field_of(name: str, runs: Iterable[RunSummary], values: Sequence[str] = ()) 
         return _metric(name, metrics.pop())
     if metrics:
         raise QueryError(f"{short(name)} could be {' or '.join(short(metric) for metric in sorted(metrics)[:3])}")
+    said = _hint(name) or "to look for the text itself, put it in quotes"
+    raise QueryError(f"there is no field {short(name)}: {said}".splitlines()[0])
+
+
+def _hint(name: str) -> str | None:
+    """What may have been meant by a name that means nothing."""
+    from orchestrator.spec.documents.field_names import hint
+    from orchestrator.spec.messages.suggestions import closest
+
     own = closest(name, [*FIELDS, *METRICS])
-    said = f"did you mean {' or '.join(own)}?" if own else hint(name)
-    raise QueryError(
-        f"there is no field {short(name)}: {said or 'to look for the text itself, put it in quotes'}".splitlines()[0]
-    )
+    return f"did you mean {' or '.join(own)}?" if own else hint(name)
 
 
 def _metric(name: str, metric: str) -> Field:

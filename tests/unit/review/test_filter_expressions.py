@@ -43,7 +43,7 @@ def runs(draw: st.DrawFn) -> RunSummary:
         user=draw(st.sampled_from(["ann", "bob", None])),
         values=losses,
         spec={"optimizer.lr": draw(st.sampled_from(["0.001", "1e-05", "null"]))},
-        labels=Labels(tags=tuple(draw(st.sets(st.sampled_from(["old", "best"]))))),
+        tags=tuple(draw(st.sets(st.sampled_from(["old", "best"])))),
     )
 
 
@@ -78,8 +78,8 @@ leaves = st.one_of(
             Written('user ~ "OB"', lambda run: run.user == "bob"),
             Written("user=ann", lambda run: run.user == "ann"),
             Written("user!=ann", lambda run: run.user != "ann"),
-            Written("tag=best", lambda run: "best" in run.labels.tags),
-            Written("tag in (best, old)", lambda run: bool(run.labels.tags)),
+            Written("tag=best", lambda run: "best" in run.tags),
+            Written("tag in (best, old)", lambda run: bool(run.tags)),
             Written("bert", lambda run: run.run.name == "bert"),
         ]
     ),
@@ -209,7 +209,7 @@ def test_labels_are_found_and_archived_runs_only_when_asked_for() -> None:
     old = summary(
         "gpt", "aaaaaaaa", labels=Labels(name="baseline", former_names=("gpt",), note="too hot", archived=True)
     )
-    plain = summary("gpt", "bbbbbbbb", spec={"tracking.tags.team": "nlp"})
+    plain = summary("gpt", "bbbbbbbb", tags=("team:nlp",))
     among = [old, plain]
     assert select(among, "gpt") == [plain]
     assert select(among, "archived=true") == [old]
