@@ -18,12 +18,12 @@ from orchestrator.errors import OrchestratorError, SchedulerError, UserError
 from orchestrator.run_directory.events.types import Submitted
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import RUNTIME_MODULE
-from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.launch import ON_HOSTS
 
-if TYPE_CHECKING:  # which takes as long to import as all else that commands on runs need
+if TYPE_CHECKING:  # which take longer to import than all else that commands on runs need
     from orchestrator.data.preparation import Source
+    from orchestrator.spec.cluster import ClusterSpec
+    from orchestrator.spec.job import JobSpec
 
 SHIPPED: Mapping[str, str] = {"slurm": "orchestrator.executors.slurm.executor:SlurmExecutor"}
 BY_LAUNCHER = ("local", ON_HOSTS)

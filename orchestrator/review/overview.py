@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.launch.event_messages import evidence_of
-from orchestrator.launch.start_checks import begins_anew
 from orchestrator.review.logs.pages import closing_lines
 from orchestrator.review.summary import PRETRAINED, RunSummary
+from orchestrator.run_directory.checkpoints.newest import begins_anew
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted
 from orchestrator.run_directory.exits.causes import cause_of

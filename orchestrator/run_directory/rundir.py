@@ -62,8 +62,6 @@ from orchestrator.run_directory.events.types import Created, Event, Launched, Su
 RUNS_DIR_VARIABLE = "ORCHESTRATOR_RUNS_DIR"
 DEFAULT_RUNS_DIR = "runs"
 
-RUN_ID = re.compile(r"[0-9a-f]{8}(?:-\d+)?")
-"""The name of a run directory."""
 _GENERATION = re.compile(r"resolved(?:\.(\d{1,18}))?\.json", re.ASCII)
 _ITERATION = re.compile(r"iter_(\d{7,18})", re.ASCII)
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.files.slow_disks import answers
-from orchestrator.files.stored_files import is_name
-from orchestrator.run_directory.rundir import RUN_ID, RunDir
+from orchestrator.run_directory.rundir import (
+    RunDir,
+)
+from orchestrator.run_directory.runs_folder import places_of_runs
 
 Stat = tuple[int, int, int]
 """When it was changed (in nanoseconds), its size, its inode; zeros where it is missing."""
@@ -35,18 +37,7 @@ def signatures_in(runs_dir: Path, settled: Mapping[str, Signature]) -> dict[str,
     of their files can change, as they were. What may not be looked into, or is gone meanwhile, is passed over. Raises
     OSError where the folder itself cannot be listed.
     """
-    try:
-        names = [name for name in os.listdir(runs_dir) if is_name(name)]
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return {}
-    folders = [f"{runs_dir.absolute()}/{name}" for name in names]
-    listed = answers(_listed, folders)
-    paths = [
-        f"{folder}/{run_id}"
-        for folder, ids in zip(folders, listed, strict=True)
-        for run_id in ids
-        if RUN_ID.fullmatch(run_id)
-    ]
+    paths = places_of_runs(runs_dir)
     found = answers(lambda path: _signature_of_run(path, settled.get(path)), paths)
     return {path: each for path, each in zip(paths, found, strict=True) if each is not None}
 
@@ -90,10 +81,3 @@ def _stat(path: str) -> Stat:
     except OSError:
         return MISSING
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
