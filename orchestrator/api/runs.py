@@ -22,11 +22,11 @@ from orchestrator.api.starts.stopping import stop
 from orchestrator.api.starts.submission import submit_and_tell
 from orchestrator.errors import MissingDependency
 from orchestrator.launch.logs import LogFollower
-from orchestrator.launch.runs import all_runs
 from orchestrator.launch.runs import find_run as find_run_folder
 from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.planning.training_schedule.spec_history import periods_of
 from orchestrator.review.charts.series import GrowingSeries
+from orchestrator.review.filters.listing import matching, summaries_in
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
 from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.events.types import Started
@@ -197,9 +197,16 @@ def find_run(which: str | os.PathLike[str], runs_dir: str | os.PathLike[str] | N
     return Run(find_run_folder(os.fspath(which), _folder_of(runs_dir)).path)
 
 
-def runs(name: str | None = None, *, runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
-    """All runs of a folder, or those of one job, oldest first."""
-    return [Run(run.path) for run in all_runs(_folder_of(runs_dir)) if name in (None, run.name)]
+def runs(
+    name: str | None = None, *, where: str | None = None, runs_dir: str | os.PathLike[str] | None = None
+) -> list[Run]:
+    """All runs of a folder, or those of one name, oldest first. `where`: only those that match a filter, which is
+    written as for `orchestrator list --where`: `"optimizer.lr > 1e-4 and loss < 3"`. Raises UserError for one that
+    makes no sense.
+    """
+    found = [run for run in summaries_in(_folder_of(runs_dir)) if name in (None, *run.names)]
+    chosen = matching(found, [] if where is None else [("where", where)], archived=True)
+    return [Run(run.run.path) for run in chosen]
 
 
 def delete(*names: str | os.PathLike[str], runs_dir: str | os.PathLike[str] | None = None) -> None:

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import SpecError, UserError
-from orchestrator.launch.runs import RUN_ID, refuse_lost_spec, specs_named, written_of
+from orchestrator.launch.runs import refuse_lost_spec, specs_named, written_of
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
-from orchestrator.run_directory.rundir import RunDir, cell_of
+from orchestrator.run_directory.rundir import (
+    RunDir,
+    cell_of,
+)
+from orchestrator.run_directory.runs_folder import RUN_ID
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.schema.diff import Change, diff_jobs

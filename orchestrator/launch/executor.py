@@ -11,17 +11,19 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from orchestrator import plugins
-from orchestrator.data.preparation import Source
 from orchestrator.errors import OrchestratorError, SchedulerError, UserError
 from orchestrator.run_directory.events.types import Submitted
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import RUNTIME_MODULE
-from orchestrator.spec.cluster import ClusterSpec
-from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.launch import ON_HOSTS
+
+if TYPE_CHECKING:  # which take longer to import than all else that commands on runs need
+    from orchestrator.data.preparation import Source
+    from orchestrator.spec.cluster import ClusterSpec
+    from orchestrator.spec.job import JobSpec
 
 SHIPPED: Mapping[str, str] = {"slurm": "orchestrator.executors.slurm.executor:SlurmExecutor"}
 BY_LAUNCHER = ("local", ON_HOSTS)

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -15,7 +14,7 @@ from itertools import count, takewhile
 from pathlib import Path
 
 from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound, UserError
-from orchestrator.files.stored_files import is_name
+from orchestrator.files.slow_disks import answers
 from orchestrator.launch.code.code_version import CodeState, code_state
 from orchestrator.launch.processes.stop_request import caught_signals
 from orchestrator.launch.run_names import called, not_renamed, shown_name
@@ -37,23 +36,30 @@ from orchestrator.run_directory.rundir import (
     named_in_command,
     write_atomically,
 )
+from orchestrator.run_directory.runs_folder import places_of_runs
 from orchestrator.run_directory.trash import names_in_trash
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
-RUN_ID = re.compile(r"[0-9a-f]{8}(?:-\d+)?")
 _HASH_DIGITS = 8
 
 
 def all_runs(runs_dir: Path) -> list[RunDir]:
     """Every run under a folder, oldest first; before them those whose age cannot be read."""
-    return sorted(run_folders(runs_dir), key=lambda run: (_creation_time(run), run.path))
+    return _by_age(run_folders(runs_dir))
 
 
 def runs_named(name: str, runs_dir: Path) -> list[RunDir]:
     """The runs of one job, the one last that a person chose last: made, started or submitted."""
-    runs = [run for run in run_folders(runs_dir) if run.name == name]
+    return _by_choice(run for run in run_folders(runs_dir) if run.name == name)
+
+
+def _by_choice(runs: Iterable[RunDir]) -> list[RunDir]:
     return sorted(runs, key=lambda run: (chosen_at(run), run.path))
+
+
+def _by_age(runs: Iterable[RunDir]) -> list[RunDir]:
+    return sorted(runs, key=lambda run: (_creation_time(run), run.path))
 
 
 def find_run(text: str, runs_dir: Path) -> RunDir:
@@ -80,20 +86,29 @@ def _meant(text: str, runs_dir: Path) -> RunDir:
     path = Path(text)
     if RunDir(path).resolved_generations():
         return RunDir(path.absolute())
-    runs = all_runs(runs_dir)
+    places = places_of_runs(runs_dir)
     name, _, run_id = text.rpartition("/")
+    runs = _runs_among([place for place in places if _may_mean(place, text, run_id)])
     exact = [run for run in runs if run_id == run.run_id and (not name or name == run.name)]
     exact = exact or called(name, [run for run in runs if run_id == run.run_id])
-    named = not_renamed(meant_by_name(runs_named(text, runs_dir)))
+    named = not_renamed(meant_by_name(_by_choice(run for run in runs if run.name == text)))
     begun = [run for run in runs if run.run_id.startswith(text)] if text else []
+    if not (exact or named or begun):
+        runs = _runs_among(places)
     given = called(text, runs) if not (exact or named or begun) else []  # reads every run's labels
     for matches in (exact, named[-1:], begun, given):
         if len(matches) == 1:
             return matches[0]
         if matches:
-            listed = "\n".join(f"      {run.name}/{run.run_id}" for run in matches)
+            listed = "\n".join(f"      {run.name}/{run.run_id}" for run in _by_age(matches))
             raise UserError(f"{text} is not one run but {len(matches)}:\n{listed}")
-    raise RunNotFound(_not_found(text, runs, runs_dir))
+    raise RunNotFound(_not_found(text, _by_age(runs), runs_dir))
+
+
+def _may_mean(place: str, text: str, run_id: str) -> bool:
+    """Whether a place of a run may be meant by a name, an id or the beginning of one."""
+    _, name, its_id = place.rsplit("/", 2)
+    return name == text or its_id == run_id or its_id.startswith(text or "/")
 
 
 def find_same(job: JobSpec, runs_dir: Path, warn: Callable[[str], object] = lambda message: None) -> RunDir | None:
@@ -314,27 +329,17 @@ def _fill(run: RunDir, run_id: str, job: JobSpec, written: str, code: CodeState)
     run.append(Created(run_id=run_id, config_hash=job.config_hash, folder=os.getcwd()))
 
 
-def run_folders(runs_dir: Path) -> Iterator[RunDir]:
+def run_folders(runs_dir: Path) -> list[RunDir]:
     """Every run under a folder, in no order; of each no more is asked than whether it is one. What may not be looked
     into, or is gone meanwhile, is passed over. Raises OSError where the folder itself cannot be listed.
     """
-    try:
-        names = os.listdir(runs_dir)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
-    for name in filter(is_name, names):
-        folder = runs_dir.absolute() / name
-        for run_id in _listed(folder):
-            # Also a link that leads nowhere: a run whose spec cannot be read. False where asking fails.
-            if RUN_ID.fullmatch(run_id) and os.path.lexists(folder / run_id / "resolved.json"):
-                yield RunDir(folder / run_id)
+    return _runs_among(places_of_runs(runs_dir))
 
 
-def _listed(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
+def _runs_among(paths: Sequence[str]) -> list[RunDir]:
+    # Also a link that leads nowhere: a run whose spec cannot be read. False where asking fails.
+    are_runs = answers(lambda path: os.path.lexists(f"{path}/resolved.json"), paths)
+    return [RunDir(Path(path)) for path, is_run in zip(paths, are_runs, strict=True) if is_run]
 
 
 def _creation_time(run: RunDir) -> float:

@@ -16,6 +16,7 @@ from orchestrator.planning.checks.preflight_checks import missing_train_step, un
 from orchestrator.planning.hardware.local_gpus import gpus_counted
 from orchestrator.quantities import timestamp
 from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.newest import begins_anew
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import CheckpointSaved
 from orchestrator.run_directory.lease import held_message, read_holder, supersedes
@@ -147,13 +148,6 @@ def refuse_imported(run: RunDir) -> None:
             f"run {run.run_id} was imported: it holds weights and no optimizer, and cannot be resumed.\n"
             f"      Start another job from it, with checkpoint.pretrained: {run.path}"
         )
-
-
-def begins_anew(run: RunDir, events: EventLog) -> bool:
-    """Whether a run with these events was started before and has no checkpoint to go on from; damage is not looked
-    for.
-    """
-    return events.was_started and not committed(run)
 
 
 def saved_nothing(run: RunDir, events: EventLog) -> bool:

@@ -7,14 +7,15 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.launch.runs import run_folders
 from orchestrator.review.charts.series import GrowingSeries, Series
 from orchestrator.review.damage import DAMAGE
+from orchestrator.review.stored_index.index_file import Entry, read_index, write_index
+from orchestrator.review.stored_index.signatures import Signature, signature, signatures_in
 from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
 from orchestrator.run_directory.rundir import RunDir
 
@@ -31,8 +32,6 @@ _GOODPUT_SHARE = 0.05
 _ENDED = ("completed", "stopped", "cancelled", "failed")
 _RESTING = ("created", "imported", "lost")
 _SECONDS_OF_REST = 0.02
-
-Signature = tuple[tuple[int, int], ...]
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +68,8 @@ class RunIndex:
         """Why the last look at the folder failed; None where it did not."""
         self._looked = time.time()
         self._problems: dict[str, str | None] = {}
-        self._known: dict[Path, _Known] = {}
+        self._known: dict[str, _Known] = {}
+        self._stored: Mapping[str, Entry] = {}
         self._runs: tuple[RunSummary, ...] = ()
         self._series: OrderedDict[Path, GrowingSeries] = OrderedDict()
         self._reading = threading.Lock()
@@ -115,10 +115,10 @@ class RunIndex:
         run = self.folder(name, run_id)
         if run is None:
             return None
-        known = self._known.get(run.path)
+        known = self._known.get(str(run.path))
         # Reading one on a cluster asks the scheduler, which is not asked anew by everybody who looks at it.
         asks = known is not None and known.summary.job_id is not None
-        if known is not None and asks and not self._is_due(run.path, signature(run), time.monotonic()):
+        if known is not None and asks and not self._is_due(str(run.path), signature(run), time.monotonic()):
             return known.summary
         fresh = summarize_each([run])[0]
         return _with_goodput_of(known.summary, fresh) if known is not None else fresh
@@ -139,10 +139,18 @@ class RunIndex:
 
     def look(self) -> None:
         """Bring everything but the goodput up to date, what was written last first."""
-        signatures = {run.path: signature(run) for run in run_folders(self.runs_dir)}
+        if not self.is_complete:
+            self._stored = read_index(self.runs_dir)
+        settled = {path: entry.signature for path, entry in self._stored.items()}
+        settled |= {path: each.signature for path, each in self._known.items() if each.summary.is_settled}
+        signatures = signatures_in(self.runs_dir, settled)
         with self._changing:
             for path in [path for path in self._known if path not in signatures]:
                 del self._known[path]
+        for path, found in signatures.items():
+            entry = self._stored.get(path)
+            if path not in self._known and entry is not None and entry.signature == found:
+                self._keep(path, entry.summary, found)
         now = time.monotonic()
         changed = [path for path, found in signatures.items() if self._is_due(path, found, now)]
         changed.sort(key=lambda path: signatures[path], reverse=True)
@@ -152,13 +160,22 @@ class RunIndex:
                 return
             part = changed[begin : begin + (_RUNS_AT_A_TIME if begin else _RUNS_AT_FIRST)]
             begin += len(part)
-            for path, summary in zip(part, summarize_each([RunDir(path) for path in part]), strict=True):
+            for path, summary in zip(part, summarize_each([RunDir(Path(path)) for path in part]), strict=True):
                 self._keep(path, summary, signatures[path])
             self._publish()
             self._has_begun.set()
         self.is_complete = True
         self._publish()
         self._has_begun.set()
+        if changed:
+            self._store()
+
+    def _store(self) -> None:
+        """Keep what is known for whoever starts next."""
+        with self._changing:
+            known = {path: Entry(each.summary, each.signature) for path, each in self._known.items()}
+        if write_index(self.runs_dir, known, self._stored):
+            self._stored = known
 
     def find_goodput(self) -> None:
         """Bring the goodput up to date, for which all that a run measured is read."""
@@ -221,7 +238,7 @@ class RunIndex:
         with self._reading:
             pass
 
-    def _is_due(self, path: Path, found: Signature, now: float) -> bool:
+    def _is_due(self, path: str, found: Signature, now: float) -> bool:
         known = self._known.get(path)
         if known is None or known.signature != found:
             return True
@@ -231,7 +248,7 @@ class RunIndex:
             return now - known.read > _SECONDS_BETWEEN_QUESTIONS
         return known.summary.state not in _RESTING or now - known.read > SECONDS_BETWEEN_SECOND_LOOKS
 
-    def _keep(self, path: Path, summary: RunSummary, found: Signature) -> None:
+    def _keep(self, path: str, summary: RunSummary, found: Signature) -> None:
         with self._changing:
             earlier = self._known.get(path)
             if earlier is None:
@@ -241,7 +258,7 @@ class RunIndex:
             self._known[path] = replace(earlier, summary=summary, signature=found, read=time.monotonic())
 
     def _keep_goodput(self, known: _Known, found: RunSummary, due: float) -> None:
-        path = found.run.path
+        path = str(found.run.path)
         with self._changing:
             now = self._known.get(path)
             if now is not None:
@@ -266,16 +283,3 @@ def _moment(value: float | None) -> float:
 
 def _with_goodput_of(earlier: RunSummary, fresh: RunSummary) -> RunSummary:
     return replace(fresh, goodput=earlier.goodput, lost_steps=earlier.lost_steps)
-
-
-def signature(run: RunDir) -> Signature:
-    """Changes whenever a summary may say something else, but for the passing of time and the scheduler's word."""
-    return tuple(_stat(path) for path in (run.events_file, run.metrics_file, run.path, run.lease, run.checkpoints))
-
-
-def _stat(path: Path) -> tuple[int, int]:
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size

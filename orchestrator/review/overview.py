@@ -7,21 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.launch.event_messages import evidence_of
-from orchestrator.launch.start_checks import begins_anew
 from orchestrator.review.logs.pages import closing_lines
 from orchestrator.review.summary import PRETRAINED, RunSummary
+from orchestrator.run_directory.checkpoints.newest import begins_anew
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted
 from orchestrator.run_directory.exits.causes import cause_of
 from orchestrator.run_directory.lease import read_holder
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.tracking.measurements.goodput import Goodput
-from orchestrator.tracking.mlflow.cursor import unsent_bytes
 from orchestrator.tracking.mlflow.links import mlflow_url
 
 _LEAST_SECONDS = 0.05
-_SENT_TO_MLFLOW = "tracking.mlflow"
-"""The field of a spec that says so."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def overview_of(summary: RunSummary, others: Iterable[RunSummary]) -> Overview:
         children=tuple(_children(run, others)),
         skipped_steps=len(events.all(StepSkipped)),
         mlflow=mlflow_url(run),
-        unsent=unsent_bytes(run) if summary.spec.get(_SENT_TO_MLFLOW) == "true" and not summary.is_active else 0,
+        unsent=summary.unsent,
     )
 
 

@@ -1,11 +1,11 @@
-"""What a person writes into the filter of the runs: `state:failed loss<3 -user:ann "a name"`. All parts must match.
+"""The filter of runs, on the dashboard, the command line and in Python: `state:failed loss<3 -user:ann "a name"`.
 
-word  "some words"          anywhere in the name, the id, the sweep, the cell, the user, or why it ended
-state:failed  cause:nan     text: `:` holds, `=` is, `!=` is not; also name, id, user, sweep, cell
-loss<3  throughput/mfu>0.4  the last value of a metric, by its name or a short one
-optimizer.lr>=1e-4  tp=2    a field of the spec, by its path or a short name
-age<2d  eta>1h  step>100    what the table shows; also progress, goodput, processes, gpus, launches
--part                       the part does not hold
+optimizer.lr > 1e-4 and loss < 3                comparisons: = == != < <= > >=; `run_fields` lists the fields
+state:failed  user~ann                          `:` and `~`: the text contains it
+state in (failed, lost)   tag not in (old)      one of several
+created >= 2026-11-01   age < 2d                a date is a whole day
+word  "some words"                              anywhere in the name, id, sweep, cell, user, or why it ended
+a b   a and b   a or b   not a   -a   (a or b)  `and` binds more strongly than `or`, and may be left out
 """
 
 from __future__ import annotations
@@ -13,34 +13,22 @@ from __future__ import annotations
 import math
 import operator
 import re
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from orchestrator.review.summary import RunSummary
-from orchestrator.spec.documents.field_names import hint, resolve
-from orchestrator.spec.messages.suggestions import closest
-
-METRICS: Mapping[str, str] = {
-    "loss": "train/loss",
-    "validation": "validation/loss",
-    "val": "validation/loss",
-    "grad_norm": "train/grad_norm",
-    "speed": "throughput/tokens_per_second",
-    "tokens_per_second": "throughput/tokens_per_second",
-    "step_seconds": "throughput/step_seconds",
-    "mfu": "throughput/mfu",
-    "memory": "memory/peak_bytes",
-}
-"""Short names of metrics."""
+from orchestrator.review.filters.run_fields import Field, as_number, example_of, field_of, number_of, period_of, short
+from orchestrator.review.filters.run_fields import QueryError as QueryError
+from orchestrator.review.run_summary import RunSummary
 
 _LONGEST = 2000
 _MOST_PARTS = 50
-_PART = re.compile(r"([A-Za-z_][\w./-]*)(<=|>=|!=|[:=<>])(.*)", re.DOTALL)
-_TOKEN = re.compile(r'(?:"[^"]*"|[^\s"])+')
-_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-z%]*)")
-_SCALES = {"": 1.0, "%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_DEEPEST = 20
+_NAME = r"[A-Za-z_][\w./-]*+"
+_COMPARED = re.compile(rf"({_NAME})\s*+(<=|>=|!=|==|[:=<>~])\s*+")
+_LISTED = re.compile(rf"({_NAME})\s++(not\s++)?in\s*+(?=[(\[])", re.IGNORECASE)
+_WORD = re.compile(r'(?:"[^"]*"|[^\s"()])++')
+_ELEMENT = re.compile(r'(?:"[^"]*"|[^\s",()\[\]])++')
+_SPACE = re.compile(r"\s*+")
 _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -49,160 +37,279 @@ _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 Holds = Callable[[RunSummary], bool]
-Words = Callable[[RunSummary], str | None]
-Number = Callable[[RunSummary], float | None]
-
-
-class QueryError(ValueError):
-    """What is wrong with a query, in one line."""
-
-
-_WORDS: Mapping[str, Words] = {
-    "state": lambda run: run.state,
-    "cause": lambda run: run.cause,
-    "message": lambda run: run.message,
-    "name": lambda run: run.run.name,
-    "id": lambda run: run.run.run_id,
-    "user": lambda run: run.user,
-    "sweep": lambda run: run.sweep,
-    "cell": lambda run: run.cell,
-    "job": lambda run: run.job_id,
-}
-_NUMBERS: Mapping[str, Number] = {
-    "step": lambda run: float(run.iteration),
-    "progress": lambda run: run.progress,
-    "goodput": lambda run: run.goodput,
-    "processes": lambda run: run.world_size,
-    "gpus": lambda run: 0 if run.spec.get("runtime.device") == "cpu" else run.world_size,
-    "launches": lambda run: float(run.launches),
-}
-_DURATIONS: Mapping[str, Number] = {
-    "age": lambda run: None if run.created is None else max(0.0, time.time() - run.created),
-    "eta": lambda run: run.eta,
-}
 
 
 @dataclass(frozen=True)
-class _Part:
-    text: str
+class Query:
+    """A filter that was read. `keys`: the fields that it asks about."""
+
     holds: Holds
+    keys: frozenset[str]
 
 
 def select(runs: Sequence[RunSummary], query: str) -> list[RunSummary]:
-    """The runs for which a query holds, in their order. Raises QueryError when it makes no sense."""
-    parts = [_read(token, runs) for token in _tokens(query)]
-    return [run for run in runs if all(part.holds(run) for part in parts)]
+    """The runs for which a query holds, in their order; archived ones only where it asks about that. Raises QueryError
+    when it makes no sense.
+    """
+    found = read_query(query, runs)
+    asks = "archived" in found.keys
+    return [run for run in runs if (asks or not run.labels.archived) and found.holds(run)]
+
+
+def read_query(query: str, runs: Sequence[RunSummary]) -> Query:
+    """What a query means for runs. Raises QueryError when it makes no sense."""
+    if len(query) > _LONGEST:
+        raise QueryError(f"a filter has at most {_LONGEST} characters")
+    if query.count('"') % 2:
+        raise QueryError('a quote is not closed: write "some words"', query.rindex('"'))
+    parser = _Parser(query, runs)
+    holds = parser.read()
+    if parser.parts > _MOST_PARTS:
+        raise QueryError(f"a filter has at most {_MOST_PARTS} parts, not {parser.parts}")
+    return Query(holds, frozenset(parser.keys))
 
 
 def quoted(text: str) -> str:
     """A text as a value of a query; quotes in it become what stands between words."""
     plain = text.replace('"', " ")
-    return f'"{plain}"' if not plain or re.search(r"\s", plain) else plain
+    return f'"{plain}"' if not plain or re.search(r"[\s(),\[\]]", plain) else plain
 
 
-def _tokens(query: str) -> list[str]:
-    if len(query) > _LONGEST:
-        raise QueryError(f"a filter has at most {_LONGEST} characters")
-    if query.count('"') % 2:
-        raise QueryError('a quote is not closed: write "some words"')
-    found = _TOKEN.findall(query)
-    if len(found) > _MOST_PARTS:
-        raise QueryError(f"a filter has at most {_MOST_PARTS} parts, not {len(found)}")
-    return found
+@dataclass
+class _Parser:
+    """Reads a query from its begin to its end."""
 
+    text: str
+    runs: Sequence[RunSummary]
+    place: int = 0
+    depth: int = 0
+    parts: int = 0
+    keys: set[str] = field(default_factory=set)
 
-def _read(token: str, runs: Sequence[RunSummary]) -> _Part:
-    negated = token.startswith("-") and len(token) > 1
-    text = token[1:] if negated else token
-    match = _PART.fullmatch(text)
-    holds = _anywhere(text.replace('"', "")) if match is None else _field(*match.groups(), runs=runs)
-    return _Part(token, (lambda run: not holds(run)) if negated else holds)
+    def read(self) -> Holds:
+        self._skip()
+        if self.place == len(self.text):
+            return lambda run: True
+        holds = self._any()
+        if self.place < len(self.text):
+            raise self._error("a parenthesis is closed that was not opened")
+        return holds
+
+    def _any(self) -> Holds:
+        """Some parts with `or` between them."""
+        found = [self._all()]
+        while self._takes("or"):
+            found.append(self._all())
+        return found[0] if len(found) == 1 else lambda run: any(holds(run) for holds in found)
+
+    def _all(self) -> Holds:
+        """Some parts one after another, or with `and` between them."""
+        found = [self._part()]
+        while self._takes("and") or not self._ends():
+            found.append(self._part())
+        return found[0] if len(found) == 1 else lambda run: all(holds(run) for holds in found)
+
+    def _part(self) -> Holds:
+        negated = False
+        while self._takes("not"):
+            negated = not negated
+        if self._peek() == "-" and self.text[self.place + 1 : self.place + 2].strip():
+            self.place += 1
+            negated = not negated
+        holds = self._group() if self._peek() == "(" else self._comparison_or_words()
+        self._skip()
+        return (lambda run: not holds(run)) if negated else holds
+
+    def _group(self) -> Holds:
+        opened = self.place
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self._error(f"parentheses are nested more than {_DEEPEST} deep")
+        self.place += 1
+        self._skip()
+        holds = self._any()
+        if self._peek() != ")":
+            raise QueryError("a parenthesis is not closed", opened)
+        self.place += 1
+        self.depth -= 1
+        return holds
+
+    def _comparison_or_words(self) -> Holds:
+        begun = self.place
+        self.parts += 1
+        try:
+            if match := _LISTED.match(self.text, begun):
+                self.place = match.end()
+                return self._in(match[1], self._list(), negated=match[2] is not None)
+            if match := _COMPARED.match(self.text, begun):
+                self.place = match.end()
+                return self._compare(match[1], "=" if match[2] == "==" else match[2])
+        except QueryError as error:
+            raise error if error.place is not None else QueryError(str(error), begun) from error
+        match = _WORD.match(self.text, begun)
+        if match is None or match[0].lower() in ("and", "or", "not"):
+            after = f"before {match[0]}" if match else "before )" if self._peek() == ")" else "at the end"
+            raise self._error(f"a part is missing {after}; to look for the word itself, put it in quotes")
+        self.place = match.end()
+        return _anywhere(match[0].replace('"', ""))
+
+    def _compare(self, name: str, sign: str) -> Holds:
+        match = _WORD.match(self.text, self.place)
+        if match is None:
+            raise QueryError(f"{short(name + sign)}: a value is missing, as in {name}{sign}{example_of(name)}")
+        self.place = match.end()
+        value = match[0].replace('"', "")
+        return _holds(self._field(name, [value]), ":" if sign == "~" else sign, value)
+
+    def _in(self, name: str, values: Sequence[str], *, negated: bool) -> Holds:
+        found = self._field(name, values)
+        each = [_holds(found, "!=" if negated else "=", value) for value in values]
+        return lambda run: (all if negated else any)(holds(run) for holds in each)
+
+    def _list(self) -> list[str]:
+        """The values in parentheses."""
+        closing = ")" if self._peek() == "(" else "]"
+        opened, found = self.place, []
+        while self._peek() != closing or not found:
+            self.place += 1
+            self._skip()
+            match = _ELEMENT.match(self.text, self.place)
+            if match is None:
+                raise self._error("a value is missing in a list like (failed, lost)")
+            found.append(match[0].replace('"', ""))
+            self.place = match.end()
+            self._skip()
+            if self._peek() not in (",", closing):
+                raise QueryError("a list is not closed: write (failed, lost)", opened)
+        self.place += 1
+        self.parts += len(found) - 1
+        return found
+
+    def _field(self, name: str, values: Sequence[str]) -> Field:
+        found = field_of(name, self.runs, values)
+        self.keys.add(found.key)
+        return found
+
+    def _takes(self, word: str) -> bool:
+        """Go on behind a word that connects parts, if it is the next."""
+        match = _WORD.match(self.text, self.place)
+        if match is None or match[0].lower() != word or self._is_compared():
+            return False
+        self.place = match.end()
+        self._skip()
+        return True
+
+    def _is_compared(self) -> bool:
+        return _COMPARED.match(self.text, self.place) is not None
+
+    def _ends(self) -> bool:
+        """Whether what follows is no further part."""
+        if self._peek() in ("", ")"):
+            return True
+        match = _WORD.match(self.text, self.place)
+        return match is not None and match[0].lower() == "or" and not self._is_compared()
+
+    def _peek(self) -> str:
+        return self.text[self.place : self.place + 1]
+
+    def _skip(self) -> None:
+        match = _SPACE.match(self.text, self.place)
+        self.place = match.end() if match else self.place
+
+    def _error(self, message: str) -> QueryError:
+        return QueryError(message, self.place)
 
 
 def _anywhere(words: str) -> Holds:
     wanted = words.casefold()
 
     def holds(run: RunSummary) -> bool:
-        texts = (run.key, run.description, run.message, run.sweep, run.cell, run.user, run.job_id)
+        own = (run.key, run.description, run.message, run.sweep, run.cell, run.user, run.job_id, run.labels.note)
+        texts = (*own, *run.names, *run.tags)
         return any(wanted in text.casefold() for text in texts if text)
 
     return holds
 
 
-def _field(name: str, sign: str, rest: str, *, runs: Sequence[RunSummary]) -> Holds:
-    value = rest.replace('"', "")
-    if not value and '"' not in rest:
-        raise QueryError(f"{_short(name + sign)}: a value is missing, as in {name}{sign}{_example(name)}")
-    key = name.lower()
-    if key in _WORDS:
-        return _words(name, _WORDS[key], sign, value)
-    if key in _DURATIONS:
-        return _number(_DURATIONS[key], sign, _parsed(name, value, _SECONDS, "a time like 30min, 12h or 2d"))
-    if key in _NUMBERS:
-        return _number(_NUMBERS[key], sign, _parsed(name, value, _SCALES, "a number"))
-    if key in METRICS or "/" in name:
-        metric = METRICS.get(key, name)
-        wanted = _parsed(name, value, _SCALES, "a number")
-        return _number(lambda run: run.values.get(metric), sign, wanted)
-    return _of_the_spec(_path(name, value, runs), name, sign, value)
+def _holds(found: Field, sign: str, value: str) -> Holds:
+    """Whether a field compares so with what a person wrote. Raises QueryError."""
+    if found.kind in ("text", "texts"):
+        return _of_text(found, sign, value)
+    if found.kind == "moment":
+        return _of_time(found, sign, value)
+    if found.kind == "spec":
+        return _of_the_spec(found, sign, value)
+    return _of_number(found, sign, number_of(found, value))
 
 
-def _path(name: str, value: str, runs: Iterable[RunSummary]) -> str:
-    """The field of the spec that is meant; what an older version wrote can be meant too."""
-    found = resolve(name, [value]) or resolve(name)
-    if found is not None:
-        return found
-    if any(name in run.spec for run in runs):
-        return name
-    own = closest(name, [*_WORDS, *_NUMBERS, *_DURATIONS, *METRICS])
-    said = f"did you mean {' or '.join(own)}?" if own else hint(name)
-    raise QueryError(
-        f"there is no field {_short(name)}: {said or 'to look for the text itself, put it in quotes'}".splitlines()[0]
-    )
-
-
-def _words(name: str, words: Words, sign: str, value: str) -> Holds:
+def _of_text(found: Field, sign: str, value: str) -> Holds:
     if sign in _ORDERS:
-        raise QueryError(f"{name} is text: write {name}:{_short(value) or 'word'}")
+        raise QueryError(f"{found.name} is text: write {found.name}:{short(value) or 'word'}")
     wanted = value.casefold()
+
+    def texts(run: RunSummary) -> Sequence[str]:
+        text = found.value(run)
+        return [each.casefold() for each in text] if isinstance(text, tuple) else [str(text or "").casefold()]
+
     if sign == ":":
-        return lambda run: wanted in (words(run) or "").casefold()
+        return lambda run: any(wanted in text for text in texts(run))
     if sign == "=":
-        return lambda run: (words(run) or "").casefold() == wanted
-    return lambda run: (words(run) or "").casefold() != wanted
+        return lambda run: wanted in texts(run)
+    return lambda run: wanted not in texts(run)
 
 
-def _number(number: Number, sign: str, wanted: float) -> Holds:
+def _of_number(found: Field, sign: str, wanted: float) -> Holds:
     """What was not measured is neither less nor greater, nor equal."""
 
     def holds(run: RunSummary) -> bool:
-        found = number(run)
-        return found is not None and _compare(found, sign, wanted)
+        number = found.value(run)
+        return isinstance(number, int | float) and _compare(number, sign, wanted)
 
     return holds
 
 
-def _of_the_spec(path: str, name: str, sign: str, value: str) -> Holds:
-    if sign in _ORDERS:
-        wanted = _parsed(name, value, _SCALES, "a number")
-        return _number(lambda run: _as_number(run.spec.get(path)), sign, wanted)
-    words = value.casefold()
-    try:
-        as_number = _parsed(name, value, _SCALES, "a number")
-    except QueryError:
-        as_number = None
+def _of_time(found: Field, sign: str, value: str) -> Holds:
+    begin, end = period_of(found.name, value)
 
     def holds(run: RunSummary) -> bool:
-        found = run.spec.get(path)
-        if found is None:
-            return sign == "!="
-        number = _as_number(found)
-        if as_number is not None and number is not None:
-            return _compare(number, sign, as_number)
-        same = found.casefold() == words
-        return words in found.casefold() if sign == ":" else same if sign == "=" else not same
+        moment = found.value(run)
+        if not isinstance(moment, int | float) or math.isnan(moment):
+            return False
+        if sign in ("<", ">="):
+            return (moment < begin) == (sign == "<")
+        if sign in ("<=", ">"):
+            return (moment < end or moment == begin) == (sign == "<=")
+        return (begin <= moment < end or moment == begin) == (sign != "!=")
 
     return holds
+
+
+def _of_the_spec(found: Field, sign: str, value: str) -> Holds:
+    if sign in _ORDERS:
+        wanted = number_of(found, value)
+        return lambda run: (number := _number_in_spec(found, run)) is not None and _compare(number, sign, wanted)
+    words = value.casefold()
+    try:
+        as_a_number = number_of(found, value)
+    except QueryError:
+        as_a_number = None
+
+    def holds(run: RunSummary) -> bool:
+        text = found.value(run)
+        if not isinstance(text, str):
+            return sign == "!="
+        number = as_number(text)
+        if as_a_number is not None and number is not None:
+            return _compare(number, sign, as_a_number)
+        same = text.casefold() == words
+        return words in text.casefold() if sign == ":" else same if sign == "=" else not same
+
+    return holds
+
+
+def _number_in_spec(found: Field, run: RunSummary) -> float | None:
+    text = found.value(run)
+    return as_number(text) if isinstance(text, str) else None
 
 
 def _compare(found: float, sign: str, wanted: float) -> bool:
@@ -210,30 +317,3 @@ def _compare(found: float, sign: str, wanted: float) -> bool:
         return _ORDERS[sign](found, wanted)
     same = math.isclose(found, wanted, rel_tol=1e-9) or (math.isnan(found) and math.isnan(wanted))
     return not same if sign == "!=" else same
-
-
-def _as_number(text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return None
-
-
-def _parsed(name: str, value: str, units: Mapping[str, float], what: str) -> float:
-    plain = value.strip().lower().replace("_", "")
-    if plain in ("nan", "inf", "-inf"):
-        return float(plain)
-    match = _NUMBER.fullmatch(plain)
-    if match is None or match.group(2) not in units:
-        raise QueryError(f"{_short(name)} expects {what}, not {_short(value) or 'nothing'}")
-    return float(match.group(1)) * units[match.group(2)]
-
-
-def _example(name: str) -> str:
-    key = name.lower()
-    return {"state": "failed", "cause": "nan"}.get(key, "2d" if key in _DURATIONS else "name" if key in _WORDS else "3")
-
-
-def _short(text: str) -> str:
-    plain = " ".join(text.split())
-    return plain if len(plain) <= 60 else f"{plain[:59]}…"

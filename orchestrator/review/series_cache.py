@@ -16,7 +16,8 @@ from orchestrator.review.charts.curves import Curve, View, curves_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.damage import readable
-from orchestrator.review.index import RunIndex, signature
+from orchestrator.review.index import RunIndex
+from orchestrator.review.stored_index.signatures import Stat, signature
 from orchestrator.review.summary import RunSummary
 from orchestrator.run_directory.events.types import Started
 from orchestrator.run_directory.rundir import RunDir
@@ -104,7 +105,7 @@ class SeriesCache:
         with self._index.reading(run) as series:
             return self._note(run, version, series)
 
-    def _note(self, run: RunDir, version: tuple[int, int], series: Series) -> Facts:
+    def _note(self, run: RunDir, version: Stat, series: Series) -> Facts:
         """The facts of measurements that are at hand."""
         key = (run.path, version)
         found = self._facts.get(key)
@@ -121,6 +122,6 @@ def _flops_per_token(run: RunDir) -> float | None:
     return number((started.mfu or {}).get("flops_per_token"), least=0.0) if started else None
 
 
-def _version(run: RunDir) -> tuple[int, int]:
+def _version(run: RunDir) -> Stat:
     """Changes whenever something was measured."""
     return signature(run)[1]

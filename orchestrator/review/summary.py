@@ -1,29 +1,35 @@
-"""One run in a row of a table: what it is, how far it is, how it does. Read from its run directory alone."""
+"""Reading runs as rows of a table: from their run directories alone."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import open_stored
-from orchestrator.launch.states.run_states import RunStatus, last_iteration, statuses_of
-from orchestrator.launch.states.state_words import State
+from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses, statuses_of
 from orchestrator.review.damage import DAMAGE
+from orchestrator.review.run_summary import RunSummary as RunSummary
 from orchestrator.run_directory.events.types import Pretrained
+from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 from orchestrator.tracking.description import flatten
 from orchestrator.tracking.measurements.goodput import goodput
 from orchestrator.tracking.measurements.metrics import Metric, read_records, step_of
+from orchestrator.tracking.mlflow.cursor import unsent_bytes
 
 PRETRAINED = "checkpoint.pretrained"
 """The field of a spec that says where the first weights come from."""
+SENT_TO_MLFLOW = "tracking.mlflow"
+"""The field of a spec that says whether the measurements go there."""
+_TAGS = "tracking.tags."
 SPARK_KEYS = ("train/loss", "validation/loss")
 _SPARK_POINTS = 48
 _LINE_BYTES = 4 << 10
@@ -32,67 +38,6 @@ _LAST_LINES = 2
 _RECORDS_BETWEEN_RESTS = 500
 _MOST_STEPS = 1 << 62
 """What a damaged log says beyond it is no step."""
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """A run as a table shows it. Times in seconds since the epoch, `eta` and `remaining` in seconds.
-
-    `spec`: the resolved spec by dotted keys, each value as text (a list as JSON); empty where it cannot be read, and
-    `problem` says why. `spark`: losses from the first to the last, thinned out. `values`: the last of each metric, of
-    a speed the median of its latest steps; `spreads`: how far the speeds of these steps lie from each other.
-    `world_size`: how many processes train it, mostly one for each GPU; `layout` says how: `TP2 PP4 DP8`.
-    """
-
-    run: RunDir
-    state: State
-    cause: str | None
-    message: str | None
-    description: str
-    iteration: int
-    train_iters: int | None
-    values: Mapping[str, float]
-    spark: tuple[float, ...]
-    goodput: float | None
-    eta: float | None
-    created: float | None
-    launched: float | None
-    ended: float | None
-    launches: int
-    user: str | None
-    sweep: str | None
-    cell: str | None
-    job_id: str | None
-    spec: Mapping[str, str]
-    problem: str | None = None
-    lost_steps: int | None = None
-    """Steps that a resume did again; found out with the goodput."""
-    world_size: int | None = None
-    layout: str = ""
-    from_run: str | None = None
-    """The run (`name/run_id`) that its first weights came from, and the iteration there."""
-    from_iteration: int | None = None
-    spreads: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        """`name/run_id`, which is the same in every view of a runs folder."""
-        return f"{self.run.name}/{self.run.run_id}"
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it works, or will do so without anybody's doing."""
-        return self.state in ("running", "stopping", "queued")
-
-    @property
-    def trains(self) -> bool:
-        """Whether it is there to be trained, and not for the weights that were put into it."""
-        return self.state != "imported"
-
-    @property
-    def progress(self) -> float | None:
-        """From 0 to 1; None where the number of steps is not known, or there are to be none."""
-        return min(1.0, self.iteration / self.train_iters) if self.train_iters and self.trains else None
 
 
 def summarize(runs: Sequence[RunDir]) -> list[RunSummary]:
@@ -105,12 +50,22 @@ def summarize(runs: Sequence[RunDir]) -> list[RunSummary]:
 
 def summarize_each(runs: Sequence[RunDir]) -> list[RunSummary]:
     """The same of runs any of which may vanish or make no sense: of such a one, only what is wrong with it."""
-    try:
-        return summarize(runs)
-    except DAMAGE as error:
-        if len(runs) == 1:
-            return [unreadable(runs[0], f"{type(error).__name__}: {error}")]
-    return [summary for run in runs for summary in summarize_each([run])]
+    statuses, troubles = readable_statuses(runs)
+    found = {run: _why_unreadable(run, error) for run, error in troubles.items()}
+    for status in statuses:
+        try:
+            found[status.run] = _summary(status)
+        except DAMAGE as error:
+            found[status.run] = _why_unreadable(status.run, error)
+    return [found[run] for run in runs]
+
+
+def _why_unreadable(run: RunDir, error: Exception) -> RunSummary:
+    problem = f"{type(error).__name__}: {error}"
+    if not isinstance(error, OSError):
+        return unreadable(run, problem)
+    why = str(error.strerror)
+    return replace(unreadable(run, problem, f"{error.filename}: {why}"), message=why)
 
 
 def with_goodput(summary: RunSummary, now: float, rest: Callable[[], object] = lambda: None) -> RunSummary:
@@ -140,6 +95,8 @@ def _summary(status: RunStatus) -> RunSummary:
         except DAMAGE as error:
             problem = next(iter(str(error).splitlines()), type(error).__name__)
     sweep, cell = membership(run)
+    labels = read_labels(run.path)
+    is_sent = spec.get(SENT_TO_MLFLOW) == "true" and not status.is_active
     from_run, from_iteration = _origin(run, spec)
     return RunSummary(
         run=run,
@@ -168,7 +125,35 @@ def _summary(status: RunStatus) -> RunSummary:
         layout=layout,
         from_run=from_run,
         from_iteration=from_iteration,
+        checkpoints=tuple(commit.iteration for commit in status.checkpoints),
+        labels=labels,
+        tags=(*labels.tags, *_tags_of(spec)),
+        unsent=_unsent(run) if is_sent else 0,
+        record=json.dumps(status.to_json(), separators=(",", ":")),
+        is_settled=_is_settled(status),
     )
+
+
+def _tags_of(spec: Mapping[str, str]) -> Iterator[str]:
+    return (f"{key.removeprefix(_TAGS)}:{text}" for key, text in spec.items() if key.startswith(_TAGS))
+
+
+def _is_settled(status: RunStatus) -> bool:
+    """Not where a process, a scheduler or the time may change its state: one that was lost may yet say why it ended."""
+    if status.is_active or status.state == "lost" or (status.job is not None and not status.job.is_over):
+        return False
+    launch, holder = status.events.last_launch, status.holder
+    if launch is None:
+        return holder is None
+    return launch.exited is not None and (holder is None or (not holder.live and holder.launch_id == launch.launch_id))
+
+
+def _unsent(run: RunDir) -> int:
+    """How much of its measurements MLflow lacks; where that cannot be read, as another person's, nobody knows."""
+    try:
+        return unsent_bytes(run)
+    except OSError:
+        return 0
 
 
 def _origin(run: RunDir, spec: Mapping[str, str]) -> tuple[str | None, int | None]:
@@ -192,13 +177,13 @@ def layout_of(job: JobSpec) -> str:
     return " ".join(f"{name}{size}" for name, size in sizes.items() if size > 1)
 
 
-def unreadable(run: RunDir, problem: str) -> RunSummary:
-    """A run of which nothing can be told but why."""
+def unreadable(run: RunDir, problem: str, message: str | None = None) -> RunSummary:
+    """A run of which nothing can be told but why; `message` says that to programs."""
     return RunSummary(
         run=run,
         state="lost",
         cause=None,
-        message=None,
+        message=problem,
         description=f"it cannot be read: {problem}",
         iteration=0,
         train_iters=None,
@@ -216,6 +201,8 @@ def unreadable(run: RunDir, problem: str) -> RunSummary:
         job_id=None,
         spec={},
         problem=problem,
+        record=json.dumps({"state": "unreadable", "message": message or problem}),
+        is_readable=False,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from orchestrator.fields.formatting import shorten
 from orchestrator.launch.states.state_words import State
 from orchestrator.review.redaction import Redaction
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.spec.documents.field_names import resolve, short_name
 
 STATES: tuple[State, ...] = (

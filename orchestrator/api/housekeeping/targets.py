@@ -6,8 +6,14 @@ from pathlib import Path
 
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.run_names import shown_name
-from orchestrator.launch.runs import RUN_ID, find_run, runs_named
-from orchestrator.run_directory.rundir import RunDir, cell_of, membership_of, named_in_command
+from orchestrator.launch.runs import find_run, runs_named
+from orchestrator.run_directory.rundir import (
+    RunDir,
+    cell_of,
+    membership_of,
+    named_in_command,
+)
+from orchestrator.run_directory.runs_folder import RUN_ID
 from orchestrator.sweeps.ledger import FOLDER, SweepDir, find_sweep, sweep_dir
 
 Target = RunDir | SweepDir

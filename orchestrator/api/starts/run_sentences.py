@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from orchestrator.launch.run_names import shown_label
-from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import RunStatus
+from orchestrator.run_directory.checkpoints.newest import begins_anew
 from orchestrator.run_directory.exits.causes import Exit, cause_of
 from orchestrator.run_directory.rundir import RunDir, in_command
 from orchestrator.spec.job import JobSpec

@@ -3,113 +3,157 @@
 from __future__ import annotations
 
 import time
-from itertools import starmap
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from orchestrator.api.starts.run_sentences import bytes_unsent
 from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
-from orchestrator.launch.runs import all_runs
-from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses
+from orchestrator.files.stored_files import parse_line
 from orchestrator.quantities import age
-from orchestrator.run_directory.rundir import RunDir, cell_of, default_runs_dir
-from orchestrator.spec.job import JobSpec
-from orchestrator.spec.loading import load_resolved
+from orchestrator.review.filters.listing import matching, named_field, sorted_by, summaries_in
+from orchestrator.review.filters.run_fields import Field
+from orchestrator.review.query import quoted
+from orchestrator.review.run_summary import RunSummary
+from orchestrator.review.table import STATES
+from orchestrator.run_directory.rundir import default_runs_dir
+
+_LONGEST = 40
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only the runs of this job.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only the runs of this name.")] = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only runs in this state, or `failed,lost`.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Only runs with this tag.")] = None,
+    user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", help="Only runs of this user.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only runs created since: 2d, 12h, 2026-11-01."),
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option("--name", metavar="TEXT", help="Only runs whose name contains this, now or earlier.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="FILTER", help='Only runs that match, e.g. "optimizer.lr > 1e-4 and loss < 3".'
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option("--sort", metavar="FIELD", help="Order by a field, smallest first; -FIELD: largest first."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, metavar="N", help="At most N runs: the first with --sort, else the latest."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", metavar="FIELDS", help="Show these fields instead, e.g. name,state,lr,loss."),
+    ] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Show archived runs, too.")] = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
     """List runs, the latest last: state, progress, losses. An unreadable run does not hide the others.
 
+    Filters are those of the dashboard; all must match. Fields are those of the spec (optimizer.lr, or lr), metrics
+    (loss, train/grad_norm), state, cause, name, id, user, tag, sweep, cell, step, progress, age, created and others.
+
     \b
     Example:
       orchestrator list
       orchestrator list gpt-small --json
+      orchestrator list --state failed,lost --since 7d
+      orchestrator list --where "optimizer.lr>1e-4 and loss<3" --sort loss --limit 10
+      orchestrator list --tag baseline --columns name,id,lr,loss,age
     """
     folder = runs_dir or default_runs_dir()
     if not folder.is_dir() and (runs_dir is not None or folder.exists()):
         raise UserError(f"{folder} {'is not a folder' if folder.exists() else 'is not there'}: it should hold runs")
-    runs = [run for run in all_runs(folder) if name in (None, run.name)]
-    statuses, troubles = readable_statuses(runs)
-    cells = [cell_of(run) for run in (*troubles, *(status.run for status in statuses))]
+    filters = [
+        *([("--state", f"state in ({', '.join(_states(state))})")] if state else []),
+        *(("--tag", f"tag={quoted(each)}") for each in tag or ()),
+        *([("--user", f"user in ({', '.join(map(quoted, user))})")] if user else []),
+        *([("--since", f"created >= {quoted(since)}")] if since is not None else []),
+        *([("--name", f"name ~ {quoted(part)}")] if part is not None else []),
+        *(("--where", each) for each in where or ()),
+    ]
+    everything = summaries_in(folder)
+    of_name = [run for run in everything if name in (None, *run.names)]
+    shown = None if columns is None else [named_field(each.strip(), everything) for each in columns.split(",")]
+    by = [named_field(sort.removeprefix("-"), everything)] if sort is not None else []
+    runs = matching(of_name, filters, fields=[*(shown or ()), *by], archived=archived)
+    runs = sorted_by(runs, sort)[:limit] if sort is not None else runs[-(limit or 0) :]
     if as_json:
-        records = [*starmap(_unreadable, troubles.items()), *(status.to_json() for status in statuses)]
-        print_json([{**record, "cell": cell} for record, cell in zip(records, cells, strict=True)])
+        print_json([_record(run) if shown is None else {each.name: each.plain(run) for each in shown} for run in runs])
     elif runs:
-        header = ["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "AGE"]
-        rows = [header, *starmap(_unreadable_row, troubles.items()), *(_row(status) for status in statuses)]
-        if any(cells):
-            shown = ["CELL", *(shorten(cell, 40) if cell else "-" for cell in cells)]
-            rows = [[*row[:2], cell, *row[2:]] for row, cell in zip(rows, shown, strict=True)]
-        typer.echo(aligned(rows))
+        typer.echo(aligned(_table(runs) if shown is None else _chosen(runs, shown)))
     else:
-        typer.echo(f"no runs{f' of {name}' if name else ''} in {folder}")
+        matches = "matching runs" if of_name else "runs"
+        typer.echo(f"no {matches}{f' of {name}' if name else ''} in {folder}")
 
 
-def _row(status: RunStatus) -> list[str]:
-    job = _spec(status)
-    state = status.state if status.cause in (None, status.state) else f"{status.state} ({status.cause})"
-    if status.is_active and status.job is not None:
-        state = f"{status.state} (job {status.job.job_id})"
-    elif job is not None and _lacks_metrics(status, job):
+def _states(written: Sequence[str]) -> list[str]:
+    """The states in `failed,lost`, of one or several options. Raises UserError for what is no state."""
+    states = [each.strip().lower() for text in written for each in text.split(",")]
+    for each in states:
+        if each not in STATES:
+            from orchestrator.spec.messages.suggestions import closest  # takes longer to import than all else
+
+            near = closest(each, STATES)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"states are {', '.join(STATES)}"
+            raise UserError(f"--state: there is no state {shorten(each, _LONGEST)}: {hint}")
+    return states
+
+
+def _record(run: RunSummary) -> dict[str, Any]:
+    """A run for programs."""
+    identity = {"run_id": run.run.run_id, "name": run.run.name, "path": str(run.run.path)}
+    labels = {"title": run.title, "tags": [*run.tags], "archived": run.labels.archived}
+    return {**identity, **(parse_line(run.record.encode()) or {}), **identity, "cell": run.cell, **labels}
+
+
+def _chosen(runs: Sequence[RunSummary], fields: Sequence[Field]) -> list[list[str]]:
+    """The table of the fields that were asked for."""
+    rows = [[shorten(field.shown(run), _LONGEST) for field in fields] for run in runs]
+    return [[field.name.upper() for field in fields], *rows]
+
+
+def _table(runs: Sequence[RunSummary]) -> list[list[str]]:
+    rows = [["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "AGE"], *map(_row, runs)]
+    if any(run.cell for run in runs):
+        cells = ["CELL", *(shorten(run.cell, _LONGEST) if run.cell else "-" for run in runs)]
+        rows = [[*row[:2], cell, *row[2:]] for row, cell in zip(rows, cells, strict=True)]
+    return rows
+
+
+def _row(run: RunSummary) -> list[str]:
+    if not run.is_readable:
+        return [run.title, run.run.run_id, f"unreadable ({run.message})", *["-"] * 5]
+    state = run.state if run.cause in (None, run.state) else f"{run.state} ({run.cause})"
+    if run.is_active and run.job_id is not None:
+        state = f"{run.state} (job {run.job_id})"
+    elif run.unsent > 0:
         state += ", metrics unsent"
-    total = "?" if job is None else _total(job, status)
+    if run.labels.archived:
+        state += ", archived"
+    total = "?" if run.train_iters is None else run.train_iters
     return [
-        status.run.name,
-        status.run.run_id,
+        run.title,
+        run.run.run_id,
         state,
-        "-" if status.state == "imported" else f"{status.iteration or 0}/{total}",
-        _number(status, "train/loss"),
-        _number(status, "validation/loss"),
-        str(status.checkpoints[-1].iteration) if status.checkpoints else "-",
-        age(time.time() - status.created) if status.created else "-",
+        f"{run.iteration}/{total}" if run.trains else "-",
+        _number(run, "train/loss"),
+        _number(run, "validation/loss"),
+        str(run.checkpoints[-1]) if run.checkpoints else "-",
+        age(time.time() - run.created) if run.created else "-",
     ]
 
 
-def _total(job: JobSpec, status: RunStatus) -> str:
-    try:
-        return str(last_iteration(job, status.checkpoints))
-    except UserError:
-        return "?"
-
-
-def _unreadable(run: RunDir, error: Exception) -> dict[str, Any]:
-    """A run of which no more can be told than why, for programs."""
-    said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else _why(error)
-    return {"run_id": run.run_id, "name": run.name, "path": str(run.path), "state": "unreadable", "message": said}
-
-
-def _unreadable_row(run: RunDir, error: Exception) -> list[str]:
-    return [run.name, run.run_id, f"unreadable ({_why(error)})", *["-"] * 5]
-
-
-def _why(error: Exception) -> str:
-    return str(error.strerror) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-
-
-def _spec(status: RunStatus) -> JobSpec | None:
-    """The spec of a run; one damaged run must not hide the others."""
-    try:
-        return load_resolved(status.run.resolved())
-    except UserError:
-        return None
-
-
-def _lacks_metrics(status: RunStatus, job: JobSpec) -> bool:
-    """Whether the run has ended and MLflow has not all of it; where that cannot be read, as another person's, nobody
-    knows.
-    """
-    try:
-        return not status.is_active and bytes_unsent(status.run, job) > 0
-    except OSError:
-        return False
-
-
-def _number(status: RunStatus, key: str) -> str:
-    return f"{status.values[key]:.4f}" if key in status.values else "-"
+def _number(run: RunSummary, key: str) -> str:
+    return f"{run.values[key]:.4f}" if key in run.values else "-"

@@ -11,10 +11,9 @@ from orchestrator.api.starts.run_sentences import bytes_unsent, label, unsent_wo
 from orchestrator.cli.common import AsJson, RunName, RunsDir, aligned, print_json
 from orchestrator.launch.kernel_choices import choices_line
 from orchestrator.launch.runs import find_run
-from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.quantities import age, clock_time, short_count
-from orchestrator.run_directory.checkpoints.newest import passed_over
+from orchestrator.run_directory.checkpoints.newest import begins_anew, passed_over
 from orchestrator.run_directory.events.types import FirstStep, Started
 from orchestrator.run_directory.exits.causes import cause_of
 from orchestrator.run_directory.labels import read_labels

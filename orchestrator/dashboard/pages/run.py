@@ -30,9 +30,9 @@ from orchestrator.review.charts.marks import legend_of
 from orchestrator.review.charts.plan_vs_actual import references_of
 from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.damage import readable
-from orchestrator.review.index import signature
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.saved_views import saved_views
+from orchestrator.review.stored_index.signatures import signature
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Started
 

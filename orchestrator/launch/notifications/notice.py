@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import last_iteration, last_metrics
 from orchestrator.launch.states.state_words import state_after, written_end
 from orchestrator.quantities import spec_duration
 from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.newest import begins_anew
 from orchestrator.run_directory.events.types import DataFailed, Exited, Launched, RequeueFailed, Withdrawn
 from orchestrator.run_directory.exits.causes import Exit, by_word_of_the_ranks, cause_of
 from orchestrator.run_directory.rundir import RunDir

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.run_directory.checkpoints.commit_markers import Commit, read_commit, verify
+from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed, read_commit, verify
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import CheckpointSaved, CheckpointSkipped, Resumed
 from orchestrator.run_directory.rundir import RunDir, iteration_of
@@ -39,3 +39,10 @@ def latest_valid(
         if skipped is not None:
             skipped(path, "; ".join(findings))
     return None
+
+
+def begins_anew(run: RunDir, events: EventLog) -> bool:
+    """Whether a run with these events was started before and has no checkpoint to go on from; damage is not looked
+    for.
+    """
+    return events.was_started and not committed(run)

@@ -1,0 +1,1 @@
+"""Which runs a person means, by what, and in which order."""

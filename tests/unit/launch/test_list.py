@@ -1,0 +1,135 @@
+"""`orchestrator list`: which runs, in which order, and which of their fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import orchestrator as interface
+from orchestrator.errors import UserError
+from orchestrator.launch.runs import create_run
+from orchestrator.run_directory.events.labels import Archived, Renamed, Tagged
+from orchestrator.run_directory.labels import write_label
+from orchestrator.run_directory.rundir import RunDir, append_line
+from orchestrator.spec.job import JobSpec
+
+Orchestrator = Callable[..., tuple[int, str, str]]
+MakeJob = Callable[..., JobSpec]
+
+
+@pytest.fixture
+def made(make_job: MakeJob, runs_dir: Path) -> list[RunDir]:
+    """Four runs of one job with falling losses; the second is tagged, the third called otherwise, the last archived."""
+    runs = []
+    for number, rate in enumerate((1e-2, 1e-3, 1e-4, 1e-5)):
+        run = create_run(make_job(optimizer={"lr": rate}), "", runs_dir)
+        values = {"train/loss": 4.0 - number, "train/accuracy": number / 4}
+        append_line(run.metrics_file, {"time": 1.0, "iteration": 5, "samples": 1, "tokens": 1, "values": values})
+        runs.append(run)
+    write_label(runs[1].path, Tagged(tags=("best", "to keep")))
+    write_label(runs[2].path, Renamed(to="baseline", former="tiny"))
+    write_label(runs[3].path, Archived())
+    return runs
+
+
+@pytest.fixture
+def listed(orchestrator: Orchestrator, made: list[RunDir]) -> Callable[..., str]:
+    """listed(words): the numbers of the runs that are listed, in their order: the table, and as JSON."""
+    numbers = {run.run_id: str(number) for number, run in enumerate(made)}
+
+    def run(*words: str) -> str:
+        code, out, err = orchestrator("list", *words)
+        table = "".join(numbers[line.split()[1]] for line in out.splitlines()[1:] if line.split()[1] in numbers)
+        code, out, err = orchestrator("list", *words, "--json")
+        assert (code, err) == (0, "")
+        found = "".join(numbers[record["run_id"]] for record in json.loads(out))
+        assert table == found
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), "012"),
+        (("--archived",), "0123"),
+        (("tiny",), "012"),
+        (("baseline",), "2"),
+        (("--name", "tin"), "012"),
+        (("--name", "base"), "2"),
+        (("--state", "created"), "012"),
+        (("--state", "failed,lost"), ""),
+        (("--state", "created", "--state", "failed"), "012"),
+        (("--tag", "to keep"), "1"),
+        (("--tag", "best", "--tag", "other"), ""),
+        (("--user", "nobody at all"), ""),
+        (("--since", "2d"), "012"),
+        (("--since", "2999-01-01"), ""),
+        (("--where", "optimizer.lr > 1e-4 and loss < 3.5"), "1"),
+        (("--where", "accuracy >= 0.5"), "2"),
+        (("--where", "loss < 3.5", "--where", "lr < 1e-3"), "2"),
+        (("--where", "archived=true"), "3"),
+        (("--sort", "loss"), "210"),
+        (("--sort", "-lr"), "012"),
+        (("--sort", "lr", "--limit", "2", "--archived"), "32"),
+        (("--limit", "2"), "12"),
+    ],
+)
+def test_the_runs_that_are_meant(listed: Callable[..., str], words: tuple[str, ...], found: str) -> None:
+    assert listed(*words) == found
+
+
+def test_columns_of_ones_choice(orchestrator: Orchestrator, made: list[RunDir]) -> None:
+    words = ("list", "--columns", "name,lr,loss,train/accuracy,tag,eta", "--sort", "loss")
+    code, out, err = orchestrator(*words)
+    assert (code, err) == (0, "")
+    assert [line.split() for line in out.splitlines()] == [
+        ["NAME", "LR", "LOSS", "TRAIN/ACCURACY", "TAG", "ETA"],
+        ["baseline", "0.0001", "2", "0.5", "-", "-"],
+        ["tiny", "0.001", "3", "0.25", "best,", "to", "keep", "-"],
+        ["tiny", "0.01", "4", "0", "-", "-"],
+    ]
+    first = json.loads(orchestrator(*words, "--json")[1])[1]
+    assert first["tag"] == ["best", "to keep"]
+    assert (first["name"], first["lr"], first["loss"], first["eta"]) == ("tiny", 0.001, 3.0, None)
+
+
+def test_archived_runs_say_so(orchestrator: Orchestrator, made: list[RunDir]) -> None:
+    lines = orchestrator("list", "--archived")[1].splitlines()
+    assert [line.split()[:4:2] for line in lines[3:]] == [["baseline", "created"], ["tiny", "created,"]]
+    assert "created, archived" in lines[4]
+    assert [record["archived"] for record in json.loads(orchestrator("list", "--archived", "--json")[1])][-1] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--state", "fialed"), "--state: there is no state fialed: did you mean failed?"),
+        (("--since", "soon"), "--since: created expects a date like 2026-11-01 or 2026-11-01T12:30, or an age like 2d"),
+        (("--sort", "losss"), "there is no field losss: did you mean loss?"),
+        (("--columns", "name,,loss"), "there is no field"),
+        (
+            ("--where", "loss < 3 and optimiser.lr > 1"),
+            "--where: there is no field optimiser.lr: did you mean optimizer.lr?\n"
+            "      loss < 3 and optimiser.lr > 1\n"
+            "                   ^\n",
+        ),
+    ],
+)
+def test_what_makes_no_sense(orchestrator: Orchestrator, made: list[RunDir], words: tuple[str, ...], said: str) -> None:
+    code, out, err = orchestrator("list", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {said}")
+
+
+def test_runs_that_match_in_python(made: list[RunDir], runs_dir: Path) -> None:
+    found = interface.runs(where="loss < 3.5 and lr >= 1e-4", runs_dir=runs_dir)
+    assert [run.path for run in found] == [made[1].path, made[2].path]
+    assert [run.path for run in interface.runs("baseline", runs_dir=runs_dir)] == [made[2].path]
+    assert len(interface.runs(runs_dir=runs_dir)) == 4
+    with pytest.raises(UserError, match="where: a parenthesis is not closed"):
+        interface.runs(where="(loss < 3", runs_dir=runs_dir)
