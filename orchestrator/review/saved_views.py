@@ -19,6 +19,7 @@ from orchestrator.run_directory.rundir import write_atomically
 Page = Literal["runs", "run", "compare"]
 """Pages that have views: of all runs, of any one run, of several beside each other."""
 
+_PAGES: tuple[Page, ...] = get_args(Page)
 FILE = "views.json"
 LONGEST_NAME = 60
 _MOST_VIEWS = 200
@@ -99,10 +100,11 @@ def _view(record: Any) -> SavedView | None:
     """What a record says, as far as it is a view; None for anything else."""
     if not isinstance(record, dict):
         return None
-    name, page, query = (record.get(key) for key in ("name", "page", "query"))
+    name, query = record.get("name"), record.get("query")
+    page = next((each for each in _PAGES if each == record.get("page")), None)
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
         return None
-    if page not in get_args(Page) or not isinstance(query, str) or len(query) > _LONGEST_QUERY:
+    if page is None or not isinstance(query, str) or len(query) > _LONGEST_QUERY:
         return None
     kept = [(key, value) for key, value in parse_qsl(query) if key in _PARAMETERS[page]]
     return SavedView(name, page, urlencode(kept, errors="replace"))

@@ -274,6 +274,11 @@
       seen.observe(figure);
     });
     look();
+    // A button counts where it was pressed; htmx sends the one that has the focus, too. The answer's address is the shortest.
+    document.addEventListener("htmx:configRequest", (event) => {
+      const { parameters, triggeringEvent } = event.detail;
+      if (event.target.matches("[data-chart-controls]") && !triggeringEvent?.submitter) parameters.set("do", "");
+    });
     let focused = "";
     document.addEventListener("htmx:beforeSwap", (event) => {
       focused = document.activeElement.id;
