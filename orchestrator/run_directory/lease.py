@@ -76,9 +76,10 @@ class Lease:
     def acquire(cls, run: RunDir, *, launch_id: str, time_to_live: float = DEFAULT_TIME_TO_LIVE) -> Lease:
         """Become the holder. Raises RunIsHeld when a live process holds the run, or wins the race for it.
 
-        An earlier incarnation of the same scheduler's job is replaced, live or not.
+        An earlier incarnation of the same scheduler's job is replaced, live or not. Raises FileNotFoundError where the
+        run is gone.
         """
-        run.lease.mkdir(parents=True, exist_ok=True)
+        run.lease.mkdir(exist_ok=True)  # not its folder: one that was deleted this moment must not come back
         while True:
             holder = read_holder(run)
             if holder is not None and holder.live and not supersedes(launch_id, holder.launch_id):

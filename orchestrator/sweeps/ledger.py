@@ -258,7 +258,7 @@ def find_sweep(name: str, runs_dir: Path) -> SweepDir:
 
 def same_cells(one: SweepPlan, other: SweepPlan) -> bool:
     """Whether two plans are the same sweep."""
-    return (one.metric, one.goal, _ids(one.cells)) == (other.metric, other.goal, _ids(other.cells))
+    return (one.metric, one.goal, _places(one.cells)) == (other.metric, other.goal, _places(other.cells))
 
 
 def _entries(event: CellsPlanned) -> list[Entry]:
@@ -271,5 +271,6 @@ def _entries(event: CellsPlanned) -> list[Entry]:
     return found
 
 
-def _ids(cells: Sequence[Entry]) -> list[str]:
-    return [cell.id for cell in cells]
+def _places(cells: Sequence[Entry]) -> list[tuple[str, str]]:
+    """Which cells they are, and in which runs: one that begins anew may have another."""
+    return [(cell.id, cell.run) for cell in cells]

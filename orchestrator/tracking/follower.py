@@ -12,6 +12,7 @@ from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 
 LOG_NAME = "mlflow.log"
+SENDER = "orchestrator.tracking"
 DRAIN_SECONDS = 15.0
 """How long the follower goes on sending after its parent has ended or asked it to finish."""
 _LOWER_PRIORITY = 10
@@ -55,7 +56,7 @@ def send_in_background(places: Sequence[Path]) -> None:
         return
     with contextlib.suppress(OSError):
         sender = subprocess.Popen(
-            module_command("orchestrator.tracking", "--once", *map(str, places)),
+            module_command(SENDER, "--once", *map(str, places)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -67,7 +68,7 @@ def send_in_background(places: Sequence[Path]) -> None:
 
 def _start(run: RunDir, drain_seconds: float, stdin: int) -> subprocess.Popen[bytes]:
     run.logs.mkdir(parents=True, exist_ok=True)
-    command = module_command("orchestrator.tracking", str(run.path.resolve()), "--follow")
+    command = module_command(SENDER, str(run.path.resolve()), "--follow")
     with run.open_to_append(run.logs / LOG_NAME) as log:
         return subprocess.Popen(
             [*command, "--parent", str(os.getpid()), "--drain-seconds", str(drain_seconds)],

@@ -28,7 +28,7 @@ from orchestrator.run_directory.rundir import RunDir, in_command, iteration_of
 from orchestrator.run_directory.trash import Trashed, move_to_trash, place_in, tree_bytes
 from orchestrator.sweeps.ledger import Entry, SweepDir, all_sweeps
 from orchestrator.sweeps.states import UNDER_WAY, cell_state
-from orchestrator.tracking.follower import send_in_background
+from orchestrator.tracking import follower
 from orchestrator.tracking.mlflow.cursor import FILE_NAME, read_cursor
 
 _NOTE_KEY = "note "
@@ -116,7 +116,7 @@ def delete(doomed: Sequence[Doomed], runs_dir: Path) -> list[Trashed]:
                 if place_in(runs_dir, sweep.path) not in deleted_sweeps:  # else the ledger goes as well, as it is
                     sweep.append(CellsDeleted(cells=(entry.id,)))
     finally:
-        send_in_background([entry.path for entry in moved if entry.mlflow])
+        follower.send_in_background([entry.path for entry in moved if entry.mlflow])
     return moved
 
 
@@ -137,7 +137,7 @@ def _cells(runs_dir: Path) -> dict[str, list[tuple[SweepDir, Entry]]]:
 
 def _move(each: Doomed, runs_dir: Path) -> Trashed:
     if each.run is None:
-        told = _mlflow_of_sweep(_root(runs_dir) / each.place)
+        told = mlflow_of_sweep(_root(runs_dir) / each.place)
         return move_to_trash(runs_dir, each.place, name=each.name, size=each.bytes, deletion=each.deletion, mlflow=told)
     if each.is_checkpoint:
         live = _status(each.run).is_active
@@ -231,7 +231,7 @@ def _needed(what: str, other: RunDir) -> str:
     )
 
 
-def _mlflow_of_sweep(home: Path) -> list[Mapping[str, Any]]:
+def mlflow_of_sweep(home: Path) -> list[Mapping[str, Any]]:
     """The MLflow runs that a sweep has, one for each store and experiment."""
     known = read_object(home / FILE_NAME, home)
     stores = {key: run_id for key, run_id in known.items() if not key.startswith(_NOTE_KEY)}

@@ -15,7 +15,7 @@ from orchestrator.run_directory.labels import read_labels, write_label
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.run_directory.trash import Trashed, put_back, remove_content, remove_leftovers, trashed
 from orchestrator.spec.messages.suggestions import closest
-from orchestrator.tracking.follower import send_in_background
+from orchestrator.tracking import follower
 from orchestrator.tracking.mlflow.cursor import read_cursor
 
 _ORDER = ("sweep", "run", "checkpoint")
@@ -48,7 +48,7 @@ def undo(entries: Sequence[Trashed], runs_dir: Path) -> list[Path]:
                 write_label(path, Restored())
             back.append(path)
     finally:
-        send_in_background([path for path in back if read_cursor(RunDir(path)) is not None])
+        follower.send_in_background([path for path in back if read_cursor(RunDir(path)) is not None])
     return back
 
 
@@ -66,7 +66,7 @@ def prune(entries: Sequence[Trashed], runs_dir: Path) -> list[Trashed]:
         remove_content(entry)
     remove_leftovers(runs_dir)
     waiting = [entry for entry in trashed(runs_dir) if entry.mlflow]
-    send_in_background([entry.path for entry in waiting])
+    follower.send_in_background([entry.path for entry in waiting])
     return waiting
 
 

@@ -26,7 +26,7 @@ from orchestrator.run_directory.labels import read_labels, write_label
 from orchestrator.run_directory.lease import read_holder
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, all_sweeps
-from orchestrator.tracking.follower import send_in_background
+from orchestrator.tracking import follower
 from orchestrator.tracking.mlflow.cursor import read_cursor
 
 MOST_CHARACTERS = 4000
@@ -109,7 +109,7 @@ def _write(folder: Path, *events: Iterable[LabelEvent]) -> None:
 def _followed(target: Target) -> Labels:
     """Its labels, after MLflow was told where it knows a run; a live one has somebody who tells it."""
     runs = cells_of(target) if isinstance(target, SweepDir) else [target]
-    send_in_background([run.path for run in runs if read_cursor(run) is not None and not _is_held(run)])
+    follower.send_in_background([run.path for run in runs if read_cursor(run) is not None and not _is_held(run)])
     return read_labels(target.path)
 
 

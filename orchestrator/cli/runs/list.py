@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -114,8 +115,8 @@ def _states(written: Sequence[str]) -> list[str]:
 def _record(run: RunSummary) -> dict[str, Any]:
     """A run for programs."""
     identity = {"run_id": run.run.run_id, "name": run.run.name, "path": str(run.run.path)}
-    labels = {"title": run.title, "tags": [*run.tags], "archived": run.labels.archived, "disk_bytes": run.disk_bytes}
-    return {**identity, **(parse_line(run.record.encode()) or {}), **identity, "cell": run.cell, **labels}
+    more = {"cell": run.cell, "labels": asdict(run.labels), "disk_bytes": run.disk_bytes}
+    return {**identity, **(parse_line(run.record.encode()) or {}), **identity, **more}
 
 
 def _chosen(runs: Sequence[RunSummary], fields: Sequence[Field]) -> list[list[str]]:
