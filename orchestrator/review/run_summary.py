@@ -54,6 +54,8 @@ class RunSummary:
     labels: Labels = field(default_factory=Labels)
     tags: tuple[str, ...] = ()
     """Those that people gave it, and those of its spec, `key:value`."""
+    disk_bytes: int | None = None
+    """What it takes of the disk; of one that may still change only its committed checkpoints, by their markers."""
     unsent: int = 0
     """Bytes of its measurements that MLflow lacks, of a run that has ended."""
     record: str = "{}"

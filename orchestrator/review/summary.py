@@ -15,6 +15,8 @@ from orchestrator.files.stored_files import open_stored
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses, statuses_of
 from orchestrator.review.damage import DAMAGE
 from orchestrator.review.run_summary import RunSummary as RunSummary
+from orchestrator.run_directory.checkpoints.commit_markers import committed
+from orchestrator.run_directory.checkpoints.disk_use import disk_use
 from orchestrator.run_directory.events.types import Pretrained
 from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import RunDir, cell_of, membership_of
@@ -68,6 +70,13 @@ def _why_unreadable(run: RunDir, error: Exception) -> RunSummary:
     return replace(unreadable(run, problem, f"{error.filename}: {why}"), message=why)
 
 
+def with_disk_use(summary: RunSummary) -> RunSummary:
+    """The same with what a settled run takes of the disk, for which all but its checkpoints is looked through."""
+    if not summary.is_settled or summary.disk_bytes is not None:
+        return summary
+    return replace(summary, disk_bytes=disk_use(summary.run, committed(summary.run)))
+
+
 def with_goodput(summary: RunSummary, now: float, rest: Callable[[], object] = lambda: None) -> RunSummary:
     """The same with its goodput, for which all of a run's measurements are read; `rest` is called now and then."""
     metrics = _resting(read_records(summary.run.metrics_file), rest)
@@ -96,6 +105,7 @@ def _summary(status: RunStatus) -> RunSummary:
             problem = next(iter(str(error).splitlines()), type(error).__name__)
     sweep, cell = membership(run)
     labels = read_labels(run.path)
+    is_settled = _is_settled(status)
     is_sent = spec.get(SENT_TO_MLFLOW) == "true" and not status.is_active
     from_run, from_iteration = _origin(run, spec)
     return RunSummary(
@@ -128,9 +138,10 @@ def _summary(status: RunStatus) -> RunSummary:
         checkpoints=tuple(commit.iteration for commit in status.checkpoints),
         labels=labels,
         tags=(*labels.tags, *_tags_of(spec)),
+        disk_bytes=None if is_settled else sum(commit.bytes for commit in status.checkpoints),
         unsent=_unsent(run) if is_sent else 0,
         record=json.dumps(status.to_json(), separators=(",", ":")),
-        is_settled=_is_settled(status),
+        is_settled=is_settled,
     )
 
 

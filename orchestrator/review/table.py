@@ -61,6 +61,7 @@ COLUMNS: Mapping[str, Column] = {
         Column("speed", "Tokens/s", _metric("throughput/tokens_per_second"), "figure", falls=True),
         Column("mfu", "MFU", _metric("throughput/mfu"), "figure", falls=True),
         Column("goodput", "Goodput", lambda run: run.goodput, "figure", falls=True),
+        Column("disk", "Disk", lambda run: run.disk_bytes, "figure", falls=True),
         Column("processes", "Processes", lambda run: run.world_size, "figure", falls=True),
         Column("age", "Age", lambda run: None if run.created is None else -run.created, "figure"),
         Column("user", "User", lambda run: run.user),

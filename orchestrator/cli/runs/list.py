@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.files.stored_files import parse_line
-from orchestrator.quantities import age
+from orchestrator.quantities import age, disk_size
 from orchestrator.review.filters.listing import matching, named_field, sorted_by, summaries_in
 from orchestrator.review.filters.run_fields import Field
 from orchestrator.review.query import quoted
@@ -114,8 +115,8 @@ def _states(written: Sequence[str]) -> list[str]:
 def _record(run: RunSummary) -> dict[str, Any]:
     """A run for programs."""
     identity = {"run_id": run.run.run_id, "name": run.run.name, "path": str(run.run.path)}
-    labels = {"title": run.title, "tags": [*run.tags], "archived": run.labels.archived}
-    return {**identity, **(parse_line(run.record.encode()) or {}), **identity, "cell": run.cell, **labels}
+    more = {"cell": run.cell, "labels": asdict(run.labels), "disk_bytes": run.disk_bytes}
+    return {**identity, **(parse_line(run.record.encode()) or {}), **identity, **more}
 
 
 def _chosen(runs: Sequence[RunSummary], fields: Sequence[Field]) -> list[list[str]]:
@@ -125,7 +126,7 @@ def _chosen(runs: Sequence[RunSummary], fields: Sequence[Field]) -> list[list[st
 
 
 def _table(runs: Sequence[RunSummary]) -> list[list[str]]:
-    rows = [["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "AGE"], *map(_row, runs)]
+    rows = [["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "DISK", "AGE"], *map(_row, runs)]
     if any(run.cell for run in runs):
         cells = ["CELL", *(shorten(run.cell, _LONGEST) if run.cell else "-" for run in runs)]
         rows = [[*row[:2], cell, *row[2:]] for row, cell in zip(rows, cells, strict=True)]
@@ -134,7 +135,7 @@ def _table(runs: Sequence[RunSummary]) -> list[list[str]]:
 
 def _row(run: RunSummary) -> list[str]:
     if not run.is_readable:
-        return [run.title, run.run.run_id, f"unreadable ({run.message})", *["-"] * 5]
+        return [run.title, run.run.run_id, f"unreadable ({run.message})", *["-"] * 6]
     state = run.state if run.cause in (None, run.state) else f"{run.state} ({run.cause})"
     if run.is_active and run.job_id is not None:
         state = f"{run.state} (job {run.job_id})"
@@ -151,6 +152,7 @@ def _row(run: RunSummary) -> list[str]:
         _number(run, "train/loss"),
         _number(run, "validation/loss"),
         str(run.checkpoints[-1]) if run.checkpoints else "-",
+        disk_size(run.disk_bytes) if run.disk_bytes else "-",
         age(time.time() - run.created) if run.created else "-",
     ]
 

@@ -12,7 +12,8 @@ from orchestrator.cli.common import AsJson, RunName, RunsDir, aligned, print_jso
 from orchestrator.launch.kernel_choices import choices_line
 from orchestrator.launch.runs import find_run
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
-from orchestrator.quantities import age, clock_time, short_count
+from orchestrator.quantities import age, clock_time, disk_size, short_count
+from orchestrator.run_directory.checkpoints.disk_use import disk_use
 from orchestrator.run_directory.checkpoints.newest import begins_anew, passed_over
 from orchestrator.run_directory.events.types import FirstStep, Started
 from orchestrator.run_directory.exits.causes import cause_of
@@ -50,6 +51,7 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
             "first_step": first.said() if (first := _first_step(status)) else None,
             "passed_over": _passed_over(status),
             "evaluations": found,
+            "disk_bytes": disk_use(run, status.checkpoints),
         }
         labels = {"labels": asdict(read_labels(run.path))}
         sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
@@ -82,6 +84,7 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int, most_node
         lines.append(("speed", f"{short_count(values['throughput/tokens_per_second'])} tokens/s total"))
     saved = ", ".join(str(commit.iteration) for commit in status.checkpoints[-8:])
     lines.append(("checkpoints", saved or "none"))
+    lines.append(("disk", _disk_line(status)))
     lines += [
         ("" if number else "passed over", message) for number, message in enumerate(_passed_over(status).values())
     ]
@@ -113,6 +116,12 @@ def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int, most_node
         advice = cause_of(status.cause).advise(in_command(run), anew=begins_anew(run, status.events))
         lines += [("next", advice)] if advice else []
     return lines
+
+
+def _disk_line(status: RunStatus) -> str:
+    """What it takes of the disk."""
+    saved, total = sum(commit.bytes for commit in status.checkpoints), disk_use(status.run, status.checkpoints)
+    return f"{disk_size(total)}, {disk_size(saved)} of it checkpoints" if status.checkpoints else disk_size(total)
 
 
 def _unsaved_steps(status: RunStatus, spent: Goodput) -> int:

@@ -2,7 +2,7 @@
 
 state cause message id user sweep cell job note archived        text
 name tag                                                        texts: also what it was called before
-step progress goodput processes gpus launches checkpoint        numbers
+step progress goodput processes gpus launches checkpoint disk   numbers
 age eta                                                         durations
 created started ended                                           times
 loss mfu …, train/accuracy      the last value of a metric, by its name or a short one
@@ -134,6 +134,7 @@ FIELDS: Mapping[str, tuple[Kind, Callable[[RunSummary], Value]]] = {
     "gpus": ("number", lambda run: 0 if run.spec.get("runtime.device") == "cpu" else run.world_size),
     "launches": ("number", lambda run: float(run.launches)),
     "checkpoint": ("number", lambda run: run.checkpoints[-1] if run.checkpoints else None),
+    "disk": ("bytes", lambda run: run.disk_bytes),
     "age": ("duration", _age),
     "eta": ("duration", lambda run: run.eta),
     "created": ("moment", lambda run: run.created),

@@ -46,7 +46,7 @@ def test_run_then_look_at_it(orchestrator: Orchestrator, job_file: Path, runs_di
     assert run.job_yaml.read_text() == job_file.read_text()
 
     code, out, _ = orchestrator("list")
-    header = ["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "AGE"]
+    header = ["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "DISK", "AGE"]
     assert out.splitlines()[0].split() == header
     assert out.splitlines()[1].split()[:4] == ["tiny", run.run_id, "completed", "20/20"]
     assert orchestrator("list", "other")[1] == f"no runs of other in {runs_dir}\n"

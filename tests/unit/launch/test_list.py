@@ -102,7 +102,8 @@ def test_archived_runs_say_so(orchestrator: Orchestrator, made: list[RunDir]) ->
     lines = orchestrator("list", "--archived")[1].splitlines()
     assert [line.split()[:4:2] for line in lines[3:]] == [["baseline", "created"], ["tiny", "created,"]]
     assert "created, archived" in lines[4]
-    assert [record["archived"] for record in json.loads(orchestrator("list", "--archived", "--json")[1])][-1] is True
+    records = json.loads(orchestrator("list", "--archived", "--json")[1])
+    assert [record["labels"]["archived"] for record in records] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(
