@@ -15,6 +15,7 @@ from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, status_of
 from orchestrator.quantities import age, clock_time, short_count
 from orchestrator.run_directory.checkpoints.newest import passed_over
+from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.events.types import FirstStep, Started
 from orchestrator.run_directory.exits.causes import cause_of
 from orchestrator.run_directory.labels import read_labels
@@ -52,7 +53,8 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
             "passed_over": _passed_over(status),
             "evaluations": found,
         }
-        labels = {"labels": asdict(read_labels(run.path))}
+        said = read_labels(run.path)
+        labels = {"labels": asdict(said)} if said != Labels() else {}
         sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
         print_json({**status.to_json(), "train_iters": total, **also, **labels, **sent})
         return
