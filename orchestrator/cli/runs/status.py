@@ -15,6 +15,7 @@ from orchestrator.launch.states.run_states import RunStatus, last_iteration, sta
 from orchestrator.quantities import age, clock_time, disk_size, short_count
 from orchestrator.run_directory.checkpoints.disk_use import disk_use
 from orchestrator.run_directory.checkpoints.newest import begins_anew, passed_over
+from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.events.types import FirstStep, Started
 from orchestrator.run_directory.exits.causes import cause_of
 from orchestrator.run_directory.labels import read_labels
@@ -53,7 +54,8 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
             "evaluations": found,
             "disk_bytes": disk_use(run, status.checkpoints),
         }
-        labels = {"labels": asdict(read_labels(run.path))}
+        said = read_labels(run.path)
+        labels = {"labels": asdict(said)} if said != Labels() else {}
         sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
         print_json({**status.to_json(), "train_iters": total, **also, **labels, **sent})
         return

@@ -76,8 +76,8 @@ def ask(
 ) -> Response:
     """Whether that is really meant."""
     values = {"asks": action.asks, "subject": run.key, "now": run.description, "explains": action.explains}
-    values |= {"field": action.field, "typed": present_value(action, run.run), "is_long": action.name == "note"}
-    return page(request, "confirm.html", {**values, "label": action.label, "back": address_of(run.run)})
+    field = {"field": action.field, "typed": present_value(action, run.run), "is_long": action.name == "note"}
+    return page(request, "confirm.html", {**values, **field, "label": action.label, "back": address_of(run.run)})
 
 
 @router.post("/runs/{name}/{run_id}/actions/{action}")
