@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from orchestrator.api.jobs import parse_job as parse_job
     from orchestrator.api.planned_job import PlannedJob as PlannedJob
     from orchestrator.api.runs import Run as Run
+    from orchestrator.api.runs import delete as delete
     from orchestrator.api.runs import find_run as find_run
+    from orchestrator.api.runs import prune as prune
     from orchestrator.api.runs import runs as runs
+    from orchestrator.api.runs import undelete as undelete
     from orchestrator.data.written_text import DataSource as DataSource
     from orchestrator.errors import JobError as JobError
     from orchestrator.errors import OrchestratorError as OrchestratorError
@@ -58,11 +61,14 @@ _HOMES = {
     "TrackerSink": "orchestrator.tracking.stream",
     "TunedJob": "orchestrator.api.jobs",
     "UserError": "orchestrator.errors",
+    "delete": "orchestrator.api.runs",
     "find_run": "orchestrator.api.runs",
     "load_job": "orchestrator.api.jobs",
     "load_model": "orchestrator.inference",
     "parse_job": "orchestrator.api.jobs",
+    "prune": "orchestrator.api.runs",
     "runs": "orchestrator.api.runs",
+    "undelete": "orchestrator.api.runs",
 }
 _NAMED_OTHERWISE = {"TrackerSink": "Sink", "load_model": "load"}
 
@@ -86,11 +92,14 @@ __all__ = [
     "TrackerSink",
     "TunedJob",
     "UserError",
+    "delete",
     "find_run",
     "load_job",
     "load_model",
     "parse_job",
+    "prune",
     "runs",
+    "undelete",
 ]
 
 

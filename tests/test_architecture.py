@@ -258,7 +258,7 @@ OPENS_OTHERS = {
     "launch/scripts/render.py": (1, "a template of a job's author"),
     "self_contained_checkpoints.py": (1, "a tokenizer of a job's author"),
     "run_directory/checkpoints/commit_markers.py": (1, "what was just written; files of data sets, which may be links"),
-    "run_directory/lease.py": (1, "a file that it creates exclusively"),
+    "run_directory/exclusive_files.py": (1, "a file that it creates exclusively"),
     "run_directory/results/evaluation_request.py": (2, "files that a person has measured a checkpoint on"),
     "run_directory/rundir.py": (2, "a file that it writes and renames, and what is made durable"),
     "runtime/records/sources.py": (1, "the data of a job"),

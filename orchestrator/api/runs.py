@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.api.housekeeping import deletion, emptying, labelling
+from orchestrator.api.housekeeping.checkpoints import Keep
+from orchestrator.api.housekeeping.targets import find_target
 from orchestrator.api.overrides import override_words
 from orchestrator.api.starts.continuation import NoStart, StartOptions, no_start_sentence
 from orchestrator.api.starts.local import train_quietly
@@ -25,8 +28,10 @@ from orchestrator.launch.states.run_states import RunStatus, status_of
 from orchestrator.planning.training_schedule.spec_history import periods_of
 from orchestrator.review.charts.series import GrowingSeries
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
+from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.events.types import Started
-from orchestrator.run_directory.rundir import RunDir, default_runs_dir
+from orchestrator.run_directory.labels import read_labels
+from orchestrator.run_directory.rundir import RunDir, default_runs_dir, iteration_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
 
@@ -141,6 +146,42 @@ class Run:
         """Those that are committed, oldest first."""
         return committed(self._folder)
 
+    def labels(self) -> Labels:
+        """The name that it was given, former names, tags, note, and whether it is archived."""
+        return read_labels(self.path)
+
+    def tag(self, *tags: str, remove: Sequence[str] = ()) -> Labels:
+        """Add tags, and remove others. This and the next three work also while it trains, and start nothing."""
+        return labelling.tag(self._folder, tags, remove)
+
+    def note(self, text: str) -> Labels:
+        """Give it this note in place of the one that it has; an empty one for none."""
+        return labelling.note(self._folder, text)
+
+    def rename(self, name: str) -> Labels:
+        """Have it shown as `name`; its folder and id stay. Raises UserError for what is no name, or another's."""
+        return labelling.rename(self._folder, name)
+
+    def archive(self, *, undo: bool = False) -> Labels:
+        """Hide it from lists, or show it again."""
+        return labelling.archive(self._folder, undo=undo)
+
+    def delete(self) -> None:
+        """Move it to the trash of its runs folder. Raises UserError where it is live or in a queue, or its weights are
+        needed by another run.
+        """
+        delete(self.path, runs_dir=self.path.parent.parent)
+
+    def delete_checkpoints(self, *, keep_last: int = 0, keep_best: bool = False) -> list[int]:
+        """Move its checkpoints to the trash but for the newest `keep_last` and, with `keep_best`, the one with the
+        lowest loss; returns their iterations. Raises UserError where one is needed: by itself, while it is live, or by
+        another run.
+        """
+        runs_dir = self.path.parent.parent
+        doomed = deletion.checkpoints(self._folder, runs_dir, Keep(keep_last, keep_best))
+        deletion.delete(doomed, runs_dir)
+        return [iteration for each in doomed if (iteration := iteration_of(Path(each.place))) is not None]
+
 
 def _start_of(iteration: int, begun: list[int]) -> int:
     """The number of the start that did an iteration last. `begun`: the iteration that each went on from."""
@@ -148,7 +189,8 @@ def _start_of(iteration: int, begun: list[int]) -> int:
 
 
 def find_run(which: str | os.PathLike[str], runs_dir: str | os.PathLike[str] | None = None) -> Run:
-    """The run of an id, of the beginning of one, of a job's name (the one that was chosen last), or of a folder.
+    """The run of an id, of the beginning of one, of a job's name (the one that was chosen last), of a name that it was
+    given, now or before, or of a folder.
 
     Raises RunNotFound where there is none, and UserError where several are meant.
     """
@@ -158,6 +200,33 @@ def find_run(which: str | os.PathLike[str], runs_dir: str | os.PathLike[str] | N
 def runs(name: str | None = None, *, runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
     """All runs of a folder, or those of one job, oldest first."""
     return [Run(run.path) for run in all_runs(_folder_of(runs_dir)) if name in (None, run.name)]
+
+
+def delete(*names: str | os.PathLike[str], runs_dir: str | os.PathLike[str] | None = None) -> None:
+    """Move runs, or sweeps with their cells, to the trash of their folder: all of them, or none where one is refused.
+
+    Raises RunNotFound, and UserError where one is live or in a queue, or another run needs its weights.
+    """
+    folder = _folder_of(runs_dir)
+    targets = [find_target(os.fspath(name), folder) for name in names]
+    deletion.delete(deletion.runs_and_sweeps(targets, folder), folder)
+
+
+def undelete(*names: str, runs_dir: str | os.PathLike[str] | None = None) -> list[Path]:
+    """Put back what was deleted last under these names, and return where it is. Raises RunNotFound where that is not in
+    the trash, and UserError where something else is in its place.
+    """
+    folder = _folder_of(runs_dir)
+    entries = {entry.path: entry for name in names for entry in emptying.deleted_as(name, folder)}
+    return emptying.undo(list(entries.values()), folder)
+
+
+def prune(*, older_than: float = 0.0, runs_dir: str | os.PathLike[str] | None = None) -> int:
+    """Remove for good what was deleted more than so many seconds ago; returns the bytes that this frees."""
+    folder = _folder_of(runs_dir)
+    entries = emptying.to_prune(folder, older_than)
+    emptying.prune(entries, folder)
+    return sum(entry.bytes for entry in entries)
 
 
 def _folder_of(runs_dir: str | os.PathLike[str] | None) -> Path:

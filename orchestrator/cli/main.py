@@ -70,8 +70,11 @@ class Entry(NamedTuple):
         return f"orchestrator.cli.{ROOMS[self.panel]}.{self.file}"
 
 
-WRITE, RUN, LOOK, PARTS = "Write and check a job", "Run it", "Look at runs", "Data and models"
-ROOMS = {WRITE: "jobs", RUN: "runs", LOOK: "runs", PARTS: "models"}
+WRITE, RUN, LOOK, KEEP, PARTS = (
+    *("Write and check a job", "Run it", "Look at runs"),
+    *("Keep runs in order", "Data and models"),
+)
+ROOMS = {WRITE: "jobs", RUN: "runs", LOOK: "runs", KEEP: "runs.housekeeping", PARTS: "models"}
 
 COMMANDS = (
     Entry("init", "init", WRITE, "Write a job spec from a few questions or a preset."),
@@ -98,6 +101,12 @@ COMMANDS = (
     Entry("notify", "notify", LOOK, "Send a test notification with the status of a run."),
     Entry("report", "report", LOOK, "Write a report on runs to send to colleagues: HTML or Markdown."),
     Entry("sync", "sync", LOOK, "Send missing metrics to MLflow and other trackers."),
+    Entry("tag", "tag", KEEP, "Add tags to a run or a sweep, or remove them."),
+    Entry("note", "note", KEEP, "Write a note on a run or a sweep."),
+    Entry("rename", "rename", KEEP, "Give a run another name."),
+    Entry("archive", "archive", KEEP, "Hide runs and sweeps from lists."),
+    Entry("delete", "delete", KEEP, "Move runs, sweeps or checkpoints to the trash, or put them back."),
+    Entry("prune", "prune", KEEP, "Empty the trash, which frees the disk."),
     Entry("data", "data", PARTS, "Turn text into indexed data sets, and inspect them."),
     Entry("checkpoint", "checkpoint", PARTS, "List, verify, export and import checkpoints."),
     Entry("evaluate", "evaluate", PARTS, "Measure a checkpoint: perplexity, LAMBADA, MNLI, RACE, lm-eval's tasks."),
@@ -106,7 +115,7 @@ COMMANDS = (
 )
 
 
-MAY_RUN_ON_A_LOGIN_NODE = frozenset({RUN, LOOK, PARTS})
+MAY_RUN_ON_A_LOGIN_NODE = frozenset({RUN, LOOK, KEEP, PARTS})
 """Panels of commands that may; the module for it is imported where a profile names such a node."""
 
 

@@ -26,7 +26,7 @@ class Terminal(Reporter):
 
     def choose(self, question: str, answers: Sequence[Answer]) -> Answer | None:
         """Raises typer.Exit where nothing is to be started."""
-        if self._as_json or not _can_ask():
+        if self._as_json or not can_ask():
             return None
         typer.echo(question, err=True)
         answer = _answer(answers)
@@ -48,7 +48,7 @@ def _answer(answers: Sequence[Answer]) -> Answer:
             return meant[0]
 
 
-def _can_ask() -> bool:
+def can_ask() -> bool:
     """Whether a terminal can answer this process: in the background, reading from it would stop the process."""
     try:
         return sys.stdin.isatty() and sys.stderr.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()

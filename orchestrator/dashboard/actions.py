@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.launch.run_names import shown_name
 from orchestrator.review.damage import readable
 from orchestrator.review.summary import RunSummary
+from orchestrator.review.table import STATES
+from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
-from orchestrator.sweeps.ledger import SweepDir
+from orchestrator.sweeps.ledger import FOLDER, SweepDir
 
 _MOST_SECONDS = 150.0
 _MOST_LINES = 12
@@ -20,7 +23,9 @@ _MOST_LINES = 12
 
 @dataclass(frozen=True)
 class Action:
-    """`states`: of the runs for which it makes sense. `asks` and `explains` stand on the page that asks for a yes."""
+    """`states`: of the runs for which it makes sense. `asks` and `explains` stand on the page that asks for a yes, and
+    `field` names what is typed there, where that is wanted.
+    """
 
     name: str
     label: str
@@ -28,6 +33,7 @@ class Action:
     explains: str
     states: tuple[str, ...]
     arguments: tuple[str, ...]
+    field: str = ""
 
 
 ACTIONS: Mapping[str, Action] = {
@@ -54,6 +60,36 @@ ACTIONS: Mapping[str, Action] = {
 """What can be done with a run, by the name of the command."""
 
 
+_ENDED = ("created", "imported", "completed", "stopped", "cancelled", "failed", "lost")
+HOUSEKEEPING: Mapping[str, Action] = {
+    action.name: action
+    for action in (
+        Action("tag", "Tags", "Which tags?", "Separated by spaces. Nothing is started.", STATES, (), "Tags"),
+        Action("note", "Note", "Which note?", "In place of the present one. Nothing is started.", STATES, (), "Note"),
+        Action(
+            "rename",
+            "Rename",
+            "Rename this run?",
+            "Its folder and id stay, and every command still finds it by its earlier names.",
+            STATES,
+            (),
+            "Name",
+        ),
+        Action("archive", "Archive", "Archive this run?", "Lists hide it. Nothing is removed.", STATES, ()),
+        Action("unarchive", "Show again", "Show this run again?", "Lists show it again.", STATES, ("--undo",)),
+        Action(
+            "delete",
+            "Delete",
+            "Delete this run?",
+            "It moves to the trash of the runs folder, and can be put back until `orchestrator prune` removes it.",
+            _ENDED,
+            ("--yes",),
+        ),
+    )
+}
+"""What keeps runs in order, on the page of a run."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a command came to, in its own words."""
@@ -69,9 +105,38 @@ def actions_of(run: RunSummary) -> tuple[Action, ...]:
     return tuple(action for action in ACTIONS.values() if run.state in action.states)
 
 
-def act_on_run(action: Action, run: RunDir) -> Outcome:
-    """Start the command for a run, in the folder that the run was made in: paths of its spec begin there."""
-    return _started((action.name, str(run.path), *action.arguments), made_in([run]))
+def housekeeping_of(run: RunSummary) -> tuple[Action, ...]:
+    """What keeps it in order."""
+    hidden = "archive" if read_labels(run.run.path).archived else "unarchive"
+    return tuple(action for action in HOUSEKEEPING.values() if action.name != hidden and run.state in action.states)
+
+
+def present_value(action: Action, run: RunDir) -> str:
+    """What the field of an action begins with."""
+    labels = read_labels(run.path)
+    return {"tag": " ".join(labels.tags), "note": labels.note, "rename": shown_name(run)}.get(action.name, "")
+
+
+def act_on_run(action: Action, run: RunDir, typed: str = "") -> Outcome:
+    """Start the command for a run, in the folder that the run was made in: paths of its spec begin there. `typed`: what
+    stood in the field.
+    """
+    words = [action.name.removeprefix("un"), str(run.path), *action.arguments]
+    if action.name in HOUSEKEEPING:
+        words += ["--runs-dir", str(run.path.parent.parent)]
+    if action.name == "tag":
+        wanted = typed.split()
+        words += [word for tag in read_labels(run.path).tags if tag not in wanted for word in ("--remove", tag)]
+        words += ["--", *wanted]
+    elif action.field:
+        words += ["--", " ".join(typed.splitlines()) if action.name == "rename" else typed.replace("\r\n", "\n")]
+    return _started(words, made_in([run]))
+
+
+def act_on_sweep(action: str, sweep: SweepDir) -> Outcome:
+    """Delete or archive a sweep with its cells."""
+    options = ("--yes",) if action == "delete" else ()
+    return _started((action, f"{FOLDER}/{sweep.name}", *options, "--runs-dir", str(sweep.runs_dir)), sweep.runs_dir)
 
 
 def retry_cells(sweep: SweepDir) -> Outcome:

@@ -156,7 +156,8 @@ NonNegativeCount = Annotated[
 ]
 """The same, or 0."""
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """A name that is safe as a folder name: letters, digits, `.`, `_`, `-`; at most 80."""
 
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -83,7 +83,9 @@ def _of_another_spec(
         merged = with_unwritten(spec, job, written_of(status.run), written)
         changes = tuple(diff_jobs(spec, merged))
         has_work = bool(status.checkpoints) or status.is_active
-        can_go_on = has_work or from_scratch or not status.events.was_started
+        # A completed run whose checkpoints were deleted is what an edit of its tags, say, would train once more.
+        is_done = status.state == "completed" and not any(change.path in _LENGTHS for change in changes)
+        can_go_on = has_work or from_scratch or is_done or not status.events.was_started
         if can_go_on and is_settled(changes, spec, merged, status):
             found.append(Continuation(status.run, merged, changes))
         elif has_work:

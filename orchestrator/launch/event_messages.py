@@ -10,6 +10,16 @@ from orchestrator.fields.nodelist import compact_nodelist
 from orchestrator.files.stored_files import DAMAGE
 from orchestrator.launch.kernel_choices import choices_line
 from orchestrator.quantities import disk_size, time_span
+from orchestrator.run_directory.events.labels import (
+    Archived,
+    Deleted,
+    Noted,
+    Renamed,
+    Restored,
+    Tagged,
+    Unarchived,
+    Untagged,
+)
 from orchestrator.run_directory.events.types import (
     BY_LAUNCHER,
     CheckpointFailed,
@@ -44,6 +54,8 @@ from orchestrator.run_directory.events.types import (
     Withdrawn,
 )
 from orchestrator.run_directory.exits.causes import NO_FAILURES, cause_of
+from orchestrator.run_directory.labels import label_events
+from orchestrator.run_directory.rundir import RunDir
 
 Group = Literal["start", "end", "checkpoint", "queue", "data", "trouble", "other"]
 _Value = TypeVar("_Value")
@@ -71,6 +83,14 @@ class Told:
     group: Group
     text: str
     details: tuple[str, ...] = ()
+
+
+def history_of(run: RunDir) -> list[Event]:
+    """The events of a run and the changes of its labels, in the order of time. Raises OSError for a log that cannot be
+    read.
+    """
+    labels = label_events(run.path)
+    return sorted([*run.events(), *labels], key=lambda event: event.time or 0.0) if labels else list(run.events())
 
 
 def told(events: Iterable[Event]) -> list[Told]:
@@ -213,6 +233,10 @@ def _withdrawn(event: Withdrawn) -> str:
     return f"job {_known(event.job_id)} was taken out of the queue by {_known(event.by)}"
 
 
+def _renamed(event: Renamed) -> str:
+    return f"renamed to {_known(event.to)}" + (f", from {event.former}" if event.former else "")
+
+
 def _of(template: str) -> Callable[[Event], str]:
     """A sentence with the event's fields."""
     return lambda event: template.format(**event.said())
@@ -250,5 +274,13 @@ SENTENCES: dict[type[Event], tuple[Group, Callable[[Any], str]]] = {
         _of("the evaluation at iteration {iteration} was left to the next start: a stop came"),
     ),
     StepSkipped: ("trouble", _of("skipped step {iteration}: {reason}")),
+    Tagged: ("other", lambda event: f"tagged {', '.join(event.tags)}"),
+    Untagged: ("other", lambda event: f"no longer tagged {', '.join(event.tags)}"),
+    Noted: ("other", lambda event: f"noted: {event.note}" if event.note else "its note was removed"),
+    Renamed: ("other", _renamed),
+    Archived: ("other", _of("archived")),
+    Unarchived: ("other", _of("no longer archived")),
+    Deleted: ("other", _of("moved to the trash")),
+    Restored: ("other", _of("put back from the trash")),
     Hang: ("trouble", _of("no progress for {seconds:.0f} s at iteration {iteration}")),
 }

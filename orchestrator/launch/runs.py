@@ -18,6 +18,7 @@ from orchestrator.errors import OrchestratorError, PerhapsSubmitted, RunNotFound
 from orchestrator.files.stored_files import is_name
 from orchestrator.launch.code.code_version import CodeState, code_state
 from orchestrator.launch.processes.stop_request import caught_signals
+from orchestrator.launch.run_names import called, not_renamed, shown_name
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.types import (
     Created,
@@ -36,6 +37,7 @@ from orchestrator.run_directory.rundir import (
     named_in_command,
     write_atomically,
 )
+from orchestrator.run_directory.trash import names_in_trash
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
@@ -56,7 +58,8 @@ def runs_named(name: str, runs_dir: Path) -> list[RunDir]:
 
 def find_run(text: str, runs_dir: Path) -> RunDir:
     """The run that a person means: a run id, the start of one, a job's name (the run that was chosen last; cells of
-    sweeps count only where it has no other) or a path.
+    sweeps, and runs that were renamed, count only where it has no other), a name that the run was given, now or
+    before, or a path.
 
     Raises RunNotFound, naming the nearest, and UserError when several match or the one cannot be read.
     """
@@ -78,10 +81,13 @@ def _meant(text: str, runs_dir: Path) -> RunDir:
     if RunDir(path).resolved_generations():
         return RunDir(path.absolute())
     runs = all_runs(runs_dir)
-    exact = [run for run in runs if text in (run.run_id, f"{run.name}/{run.run_id}")]
-    named = meant_by_name(runs_named(text, runs_dir))
+    name, _, run_id = text.rpartition("/")
+    exact = [run for run in runs if run_id == run.run_id and (not name or name == run.name)]
+    exact = exact or called(name, [run for run in runs if run_id == run.run_id])
+    named = not_renamed(meant_by_name(runs_named(text, runs_dir)))
     begun = [run for run in runs if run.run_id.startswith(text)] if text else []
-    for matches in (exact, named[-1:], begun):
+    given = called(text, runs) if not (exact or named or begun) else []  # reads every run's labels
+    for matches in (exact, named[-1:], begun, given):
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -113,8 +119,10 @@ def passed_over(run: RunDir, error: UserError) -> str:
 
 
 def next_run_dir(job: JobSpec, runs_dir: Path) -> RunDir:
-    """The directory that a new run of this spec would get."""
-    return RunDir(next(path for path in _places_for(job, runs_dir) if not path.exists()))
+    """The directory that a new run of this spec would get: one that no run has, and none that may be put back."""
+    kept = names_in_trash(runs_dir)
+    free = (path for path in _places_for(job, runs_dir) if not path.exists() and path.name not in kept)
+    return RunDir(next(free))
 
 
 def _places_for(job: JobSpec, runs_dir: Path) -> Iterator[Path]:
@@ -160,7 +168,9 @@ def refuse_lost_spec(job: JobSpec, runs_dir: Path, or_else: str) -> None:
     """Raises UserError where a run began with this spec, has checkpoints, and has lost its spec. `or_else`: what can be
     done but to put that back.
     """
-    for run in map(RunDir, takewhile(Path.exists, _places_for(job, runs_dir))):
+    kept = names_in_trash(runs_dir)
+    taken = takewhile(lambda path: path.exists() or path.name in kept, _places_for(job, runs_dir))
+    for run in map(RunDir, taken):
         try:
             checkpoints = committed(run)
         except OSError:  # another person's
@@ -350,7 +360,7 @@ def _not_found(text: str, runs: list[RunDir], runs_dir: Path) -> str:
     if any(membership_of(run).get("sweep") == text for run in runs):
         status = f"orchestrator sweep status {named_in_command(text, runs_dir)}"
         return f"{text} is a sweep, and each cell of it a run: `{status}` lists them"
-    known = {run.name for run in runs} | {run.run_id for run in runs}
+    known = {run.name for run in runs} | {shown_name(run) for run in runs} | {run.run_id for run in runs}
     meant = Path(text).absolute().name if is_folder else text
     nearest = difflib.get_close_matches(meant, sorted(known), n=3, cutoff=0.5)
     newest = [f"{run.name}/{run.run_id}" for run in runs[-3:]]

@@ -33,7 +33,7 @@ STARTS = ("submit", "sweep run")
 """On the cluster that the job is for."""
 GOES_ON = ("resume", "sweep retry", "sweep continue")
 """Where the run is, with the code that is here."""
-CHANGES = ("cancel", "sweep cancel", "sync", "notify")
+CHANGES = ("cancel", "sweep cancel", "sync", "notify", "tag", "note", "rename", "archive", "delete", "prune")
 SHOWS = (
     *("list", "status", "logs", "compare", "dashboard", "sweep status", "sweep results", "sweep list"),
     *("checkpoint list", "checkpoint verify"),

@@ -12,7 +12,6 @@ system's own clock, so hosts' clocks need not agree.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -28,7 +27,8 @@ from orchestrator.errors import LeaseLost, RunIsHeld
 from orchestrator.files.stored_files import moment, number, parse_line
 from orchestrator.process import Process
 from orchestrator.quantities import timestamp
-from orchestrator.run_directory.rundir import RunDir, in_command, sync_folder
+from orchestrator.run_directory.exclusive_files import create_exclusively
+from orchestrator.run_directory.rundir import RunDir, in_command
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,6 @@ _LONGEST_TIME_TO_LIVE = 30 * 86400.0
 _INCARNATION = re.compile(r"(.+)\.(\d{1,18})", re.ASCII)
 _LEASE_FILE = re.compile(r"(\d{6,18})\.json", re.ASCII)
 _MOST_BYTES = 1 << 16
-_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,10 @@ class Lease:
     def acquire(cls, run: RunDir, *, launch_id: str, time_to_live: float = DEFAULT_TIME_TO_LIVE) -> Lease:
         """Become the holder. Raises RunIsHeld when a live process holds the run, or wins the race for it.
 
-        An earlier incarnation of the same scheduler's job is replaced, live or not.
+        An earlier incarnation of the same scheduler's job is replaced, live or not. Raises FileNotFoundError where the
+        run is gone.
         """
-        run.lease.mkdir(parents=True, exist_ok=True)
+        run.lease.mkdir(exist_ok=True)  # not its folder: one that was deleted this moment must not come back
         while True:
             holder = read_holder(run)
             if holder is not None and holder.live and not supersedes(launch_id, holder.launch_id):
@@ -92,7 +92,7 @@ class Lease:
                 "since": time.time(),
                 "time_to_live": time_to_live,
             }
-            if _create_exclusively(_lease_path(run, token), json.dumps(record).encode()):
+            if create_exclusively(_lease_path(run, token), json.dumps(record).encode()):
                 return cls(run, token, time_to_live)
 
     @classmethod
@@ -229,40 +229,3 @@ def _file_system_time(folder: Path) -> float:
             probe.unlink()
     except OSError:
         return time.time()
-
-
-def _create_exclusively(path: Path, content: bytes) -> bool:
-    """Create a whole file if nothing has that name; True for exactly one of all callers, on NFS too."""
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        _write_new(temporary, content)
-        try:
-            os.link(temporary, path)
-        except OSError as error:
-            if error.errno in _NO_HARD_LINKS:
-                return _create_by_name(path, content)
-            # A lost NFS reply turns a link that worked into "exists": the count of links tells the truth.
-            if os.stat(temporary).st_nlink != 2:
-                if error.errno == errno.EEXIST:
-                    return False
-                raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-    return True
-
-
-def _create_by_name(path: Path, content: bytes) -> bool:
-    try:
-        _write_new(path, content)
-    except FileExistsError:
-        return False
-    sync_folder(path.parent)
-    return True
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

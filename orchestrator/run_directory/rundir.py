@@ -18,6 +18,7 @@
         evaluations/          what was measured of checkpoints, one file for each task (see results/)
         lease/                who may write (see lease.py)
         stop                  present when a stop was requested
+        label.1.json, …       name, tags, note and whether it is archived: one file for each change (see labels.py)
         sweep.json            the sweep that it is a cell of, if any
         bench/                what `orchestrator bench` asked for and found: request.json, result.json, trace.json
         environment.json      versions of Python and of the packages that trained

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -23,7 +23,9 @@ from orchestrator.files.stored_files import is_name, open_to_append, read_stored
 from orchestrator.process import Process
 from orchestrator.run_directory.events.ledger import (
     CellsCancelled,
+    CellsDeleted,
     CellsPlanned,
+    CellsRestored,
     CellsSubmitted,
     Ledger,
     LedgerEvent,
@@ -221,6 +223,18 @@ class SweepDir:
         """What its ledger says of its search; None where it has none."""
         return history_of(self._events())
 
+    def deleted(self, entries: Iterable[Entry]) -> set[str]:
+        """Ids of those cells that were deleted: as the ledger says, or because their folder is gone. Every cell of a
+        plan has one from the start.
+        """
+        said: set[str] = set()
+        for event in self._events():
+            if isinstance(event, CellsDeleted):
+                said.update(event.cells or ())
+            elif isinstance(event, CellsRestored):
+                said.difference_update(event.cells or ())
+        return {entry.id for entry in entries if entry.id in said or not self.run(entry).path.exists()}
+
     def _events(self) -> Ledger:
         return read_ledger(self.ledger)
 
@@ -260,7 +274,7 @@ def find_sweep(name: str, runs_dir: Path) -> SweepDir:
 
 def same_cells(one: SweepPlan, other: SweepPlan) -> bool:
     """Whether two plans are the same sweep."""
-    return (one.metric, one.goal, _ids(one.cells)) == (other.metric, other.goal, _ids(other.cells))
+    return (one.metric, one.goal, _places(one.cells)) == (other.metric, other.goal, _places(other.cells))
 
 
 def _entries(event: CellsPlanned) -> list[Entry]:
@@ -273,5 +287,6 @@ def _entries(event: CellsPlanned) -> list[Entry]:
     return found
 
 
-def _ids(cells: Sequence[Entry]) -> list[str]:
-    return [cell.id for cell in cells]
+def _places(cells: Sequence[Entry]) -> list[tuple[str, str]]:
+    """Which cells they are, and in which runs: one that begins anew may have another."""
+    return [(cell.id, cell.run) for cell in cells]

@@ -48,12 +48,13 @@ def _spec_hash(run: RunDir) -> str | None:
 @dataclass(frozen=True)
 class CellRun:
     """A cell, and the run that it has; None for one that is new. `id`: that of its entry in the ledger, which a cell
-    keeps that goes on with changes.
+    keeps that goes on with changes. `deleted`: that entry, of a cell whose run was deleted and does not begin anew.
     """
 
     cell: Cell
     id: str
     found: Continuation | None
+    deleted: Entry | None = None
 
     @property
     def job(self) -> JobSpec:
@@ -65,15 +66,23 @@ class CellRun:
         return next_run_dir(self.cell.job, runs_dir) if self.found is None else self.found.run
 
 
-def match_cells(sweep: SweepDir, loaded: LoadedSweep, *, new: bool = False) -> list[CellRun]:
+def match_cells(
+    sweep: SweepDir, loaded: LoadedSweep, *, new: bool = False, with_deleted: bool = False
+) -> list[CellRun]:
     """The run that each cell has: one of its very spec, or that of the cell with the same values when the sweep was
-    started last. With `new`, the first only. Raises UserError where a run has checkpoints and has lost its spec.
+    started last. With `new`, the first only. A deleted cell gets no run, but for `with_deleted`. Raises UserError where
+    a run has checkpoints and has lost its spec.
     """
-    earlier = (
-        {} if new or not sweep.is_planned else {_key(e.values): e for e in (*sweep.left(), *sweep.planned().cells)}
-    )
+    entries = [*sweep.left(), *sweep.planned().cells] if sweep.is_planned else []
+    deleted = set() if with_deleted else sweep.deleted(entries)
+    by_id = {entry.id: entry for entry in entries}
+    earlier = {} if new else {_key(entry.values): entry for entry in entries}
     matched, open_ = [], dict[str, Entry]()
     for cell in loaded.cells.cells:
+        before = by_id.get(cell.id) or earlier.get(_key(cell.values))
+        if before is not None and before.id in deleted:
+            matched.append(CellRun(cell, before.id, None, before))
+            continue
         same = run_of(cell.job, sweep.runs_dir)
         matched.append(CellRun(cell, cell.id, None if same is None else Continuation(same, cell.job)))
         if same is None and (entry := earlier.get(_key(cell.values))) is not None:
@@ -125,6 +134,9 @@ def write_plan(
     matched = match_cells(sweep, loaded) if matched is None else matched
     for each in matched:
         cell = each.cell
+        if each.deleted is not None:
+            entries.append(Entry(each.id, cell.name, cell.values, each.deleted.run))
+            continue
         if each.found is None:
             sweep.path.mkdir(parents=True, exist_ok=True)
             code = code or code_state(Path.cwd(), apart_from=sweep.runs_dir, scratch=sweep.path)

@@ -15,7 +15,7 @@ from orchestrator.launch.states.state_words import State as RunState
 from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan
 from orchestrator.sweeps.search.history import Standing
 
-State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled"]
+State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled", "deleted"]
 
 STARTED_BY_RUN = ("missing", "stopped", "cancelled")
 """What `sweep run` starts: what has not failed, is not done and is not on its way."""
@@ -86,6 +86,7 @@ def left_statuses(sweep: SweepDir) -> list[CellStatus]:
 def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[CellStatus]:
     submissions, search = sweep.submissions(), sweep.search()
     standings = {} if search is None else search.standings()
+    deleted = sweep.deleted(entries)
     runs = [sweep.run(entry) for entry in entries]
     found, troubles = readable_statuses(runs)
     by_run = {status.run: status for status in (*found, *starmap(unreadable, troubles.items()))}
@@ -93,7 +94,9 @@ def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[
     return [
         CellStatus(
             entry,
-            cell_state(
+            "deleted"
+            if entry.id in deleted
+            else cell_state(
                 status.state,
                 status.launched,
                 submissions.get(entry.id),

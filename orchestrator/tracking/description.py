@@ -13,6 +13,7 @@ from orchestrator.files.stored_files import NotStoredError, read_object, read_st
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Exited, Finished, Started
 from orchestrator.run_directory.exits.causes import by_word_of_the_ranks
+from orchestrator.run_directory.labels import label_files
 from orchestrator.run_directory.lease import read_holder
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.inputs import read_inputs
@@ -123,7 +124,7 @@ def describe(run: RunDir, ending: Ending | None = None) -> Description:
 def description_signature(run: RunDir) -> object:
     """Changes whenever `describe` may say something else, but for a holder that died without a word. Costs stats."""
     found = []
-    for path in [*_files(run, run.resolved_generations()), run.events_file]:
+    for path in [*_files(run, run.resolved_generations()), *label_files(run.path), run.events_file]:
         try:
             stat = path.stat()
         except OSError:

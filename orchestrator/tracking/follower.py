@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.safe_path import module_command
 
 LOG_NAME = "mlflow.log"
+SENDER = "orchestrator.tracking"
 DRAIN_SECONDS = 15.0
 """How long the follower goes on sending after its parent has ended or asked it to finish."""
 _LOWER_PRIORITY = 10
@@ -45,9 +48,27 @@ def send_the_end(run: RunDir, most_seconds: float = 0.0) -> None:
         follower.returncode = 0  # it goes on by itself, and nobody will ask how it went
 
 
+def send_in_background(places: Sequence[Path]) -> None:
+    """Start a process that sends what is not sent yet of runs, and deletes in MLflow what lies in the trash; `places`:
+    their folders. It needs nobody, and for what it cannot do there is `orchestrator sync`.
+    """
+    if not places:
+        return
+    with contextlib.suppress(OSError):
+        sender = subprocess.Popen(
+            module_command(SENDER, "--once", *map(str, places)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        sender.returncode = 0  # it goes on by itself, and nobody will ask how it went
+
+
 def _start(run: RunDir, drain_seconds: float, stdin: int) -> subprocess.Popen[bytes]:
     run.logs.mkdir(parents=True, exist_ok=True)
-    command = module_command("orchestrator.tracking", str(run.path.resolve()), "--follow")
+    command = module_command(SENDER, str(run.path.resolve()), "--follow")
     with run.open_to_append(run.logs / LOG_NAME) as log:
         return subprocess.Popen(
             [*command, "--parent", str(os.getpid()), "--drain-seconds", str(drain_seconds)],

@@ -1,7 +1,8 @@
 """The program that sends run directories to their trackers.
 
     python -m orchestrator.tracking RUN_DIR --follow --parent PID    beside a training run, until PID is gone
-    python -m orchestrator.tracking RUN_DIR… --once                  what is not sent yet; one JSON line per run
+    python -m orchestrator.tracking RUN_DIR… --once                  what is not sent yet; one JSON line per run; of an
+                                                                     entry of a trash, its MLflow runs are deleted
 
 Exit code 0: everything was sent; 1: something was not, and the log or the JSON line says why.
 """
@@ -17,12 +18,13 @@ from typing import Any
 
 from orchestrator.errors import MissingDependency, OrchestratorError
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.run_directory.trash import Trashed, entry_at
 from orchestrator.tracking.description import read_target
 from orchestrator.tracking.follower import DRAIN_SECONDS
 from orchestrator.tracking.follower_loop import Follower
 from orchestrator.tracking.locks import BusyError
 from orchestrator.tracking.mlflow.cursor import read_cursor
-from orchestrator.tracking.mlflow.failures import is_locked, is_unreachable
+from orchestrator.tracking.mlflow.failures import explain, is_locked, is_unreachable
 from orchestrator.tracking.trackers import Tracker, asked_for, broken, tracker_of
 
 _PATIENCE_SECONDS = 30.0
@@ -49,8 +51,14 @@ def send_once(runs: list[RunDir]) -> int:
     """Send what is not sent yet of each run and print one JSON object per run; returns the exit code."""
     code = 0
     unreachable: dict[str, str] = {}
+    record: dict[str, Any]
     for run in runs:
-        record: dict[str, Any] = {"run_id": run.run_id, "run_dir": str(run.path), "state": "sent", "message": ""}
+        if (entry := entry_at(run.path)) is not None:
+            record = _delete_in_mlflow(entry)
+            code = max(code, int(record["state"] == "failed"))
+            print(json.dumps(record), flush=True)
+            continue
+        record = {"run_id": run.run_id, "run_dir": str(run.path), "state": "sent", "message": ""}
         record |= {"metrics": 0, "mlflow_run_id": None}
         problems = []
         try:
@@ -69,6 +77,20 @@ def send_once(runs: list[RunDir]) -> int:
             record |= {"state": "failed", "message": "; ".join(problems)}
         print(json.dumps(record), flush=True)
     return code
+
+
+def _delete_in_mlflow(entry: Trashed) -> dict[str, Any]:
+    """Delete the MLflow runs of what lies in the trash; what came of it."""
+    from orchestrator.tracking.mlflow.deletions import delete_there  # imports mlflow
+
+    record = {"name": entry.name, "run_dir": str(entry.path), "state": "deleted", "message": ""}
+    os.chdir(entry.runs_dir)
+    try:
+        delete_there(entry)
+    except Exception as error:  # whatever MLflow raises: the entry keeps what is to be done
+        uri = next((each.get("uri") for each in entry.mlflow), None)
+        record |= {"state": "failed", "message": explain(error, None if uri is None else str(uri))}
+    return record
 
 
 def _send(run: RunDir, name: str, record: dict[str, Any], unreachable: dict[str, str]) -> str | None:

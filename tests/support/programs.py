@@ -11,6 +11,7 @@ NAMED = {
     "bench": "orchestrator.bench.measurement.MODULE",
     "calibration": "orchestrator.cli.jobs.calibration.PROGRAM",
     "evaluation": "orchestrator.cli.models.evaluate.EVALUATION_MODULE",
+    "sending in the background": "orchestrator.tracking.follower.SENDER",
 }
 """Where the name of a program stands."""
 STARTED = {

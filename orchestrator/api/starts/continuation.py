@@ -19,6 +19,8 @@ from orchestrator.run_directory.rundir import in_command
 from orchestrator.spec.loading import LoadedJob
 from orchestrator.spec.schema.diff import Change
 
+_TAGS = "tracking.tags"
+
 
 class StartOptions(NamedTuple):
     """What a person allows of a start."""
@@ -40,7 +42,10 @@ class NoStart(NamedTuple):
 def no_start_sentence(no_start: NoStart) -> str:
     """Why nothing is started, and what can be done."""
     found, status, why = no_start
-    return on_its_way(status) if why == "on its way" else completed_already(found.run, status)
+    said = on_its_way(status) if why == "on its way" else completed_already(found.run, status)
+    if any(change.path.startswith(_TAGS) for change in found.changes):
+        said += f"\n      Tags need no start: orchestrator tag {in_command(found.run)} TAG"
+    return said
 
 
 def run_continued(loaded: LoadedJob, folder: Path, options: StartOptions, reporter: Reporter) -> Continuation | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from orchestrator.launch.run_names import shown_label
 from orchestrator.launch.start_checks import begins_anew
 from orchestrator.launch.states.run_states import RunStatus
 from orchestrator.run_directory.exits.causes import Exit, cause_of
@@ -17,8 +18,8 @@ _LOSSES = (("train/loss", "loss"), ("validation/loss", "validation loss"))
 
 
 def label(run: RunDir) -> str:
-    """name/run_id."""
-    return f"{run.name}/{run.run_id}"
+    """name/run_id, by the name that it was given."""
+    return shown_label(run)
 
 
 def reached(status: RunStatus) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 import typer
 
@@ -16,6 +17,7 @@ from orchestrator.quantities import age, clock_time, short_count
 from orchestrator.run_directory.checkpoints.newest import passed_over
 from orchestrator.run_directory.events.types import FirstStep, Started
 from orchestrator.run_directory.exits.causes import cause_of
+from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.results.record import newest_results
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.loading import load_resolved
@@ -50,8 +52,9 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
             "passed_over": _passed_over(status),
             "evaluations": found,
         }
+        labels = {"labels": asdict(read_labels(run.path))}
         sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
-        print_json({**status.to_json(), "train_iters": total, **also, **sent})
+        print_json({**status.to_json(), "train_iters": total, **also, **labels, **sent})
         return
     typer.echo(f"run {label(run)}")
     typer.echo(aligned([[f"  {name}", text] for name, text in _lines(status, spent, total, unsent, job.launch.nodes)]))
@@ -65,8 +68,12 @@ def _nodes(status: RunStatus) -> int | None:
 
 def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int, most_nodes: int) -> list[tuple[str, str]]:
     run = status.run
-    lines = [("state", status.describe())]
+    labels = read_labels(run.path)
+    lines = [("state", status.describe() + (" (archived)" if labels.archived else ""))]
     lines += [("" if number else "shown by", line) for number, line in enumerate(status.evidence)]
+    lines += [("tags", ", ".join(labels.tags))] if labels.tags else []
+    lines += [("" if number else "note", line) for number, line in enumerate(labels.note.splitlines())]
+    lines += [("before", ", ".join(labels.former_names))] if labels.former_names else []
     lines.append(("iteration", f"{status.iteration or 0} of {total}"))
     values = status.values
     for key, name in (("train/loss", "loss"), ("validation/loss", "validation loss"), ("train/lr", "learning rate")):

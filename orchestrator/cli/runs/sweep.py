@@ -41,6 +41,7 @@ from orchestrator.cli.runs.sweeps.start import (
     warn_of_dropped,
 )
 from orchestrator.cli.runs.sweeps.tables import (
+    STAY_DELETED,
     csv_text,
     describe_cells,
     follow,
@@ -57,6 +58,8 @@ from orchestrator.launch.executor import is_started_here
 from orchestrator.launch.runs import withdraw_generations
 from orchestrator.planning.checks.preflight_checks import runs_dir_of
 from orchestrator.profile_files import profile_file
+from orchestrator.run_directory.events.ledger import CellsRestored
+from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.messages.suggestions import closest
@@ -110,6 +113,7 @@ def run_(
     cluster: ClusterName = None,
     detach: Detach = False,
     new: New = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="Also start deleted cells, at iteration 0.")] = False,
     allow_changes: AllowChanges = False,
     allow_warnings: AllowWarnings = False,
     runs_dir: RunsDir = None,
@@ -125,7 +129,7 @@ def run_(
       orchestrator sweep run lr.yaml --dry-run
       orchestrator sweep run lr.yaml --local
     """
-    asked = SweepOptions(dry_run, max_parallel, local, cluster, detach, new, allow_changes, allow_warnings)
+    asked = SweepOptions(dry_run, max_parallel, local, cluster, detach, new, allow_changes, allow_warnings, deleted)
     start_sweep(files, overrides, (), asked, runs_dir, as_json)
 
 
@@ -141,6 +145,7 @@ class SweepOptions:
     new: bool = False
     allow_changes: bool = False
     allow_warnings: bool = False
+    deleted: bool = False
 
 
 def start_sweep(
@@ -171,7 +176,13 @@ def start_sweep(
     if search is not None:  # its metric is that of the sweep
         loaded = replace(loaded, spec=loaded.spec.model_copy(update={"metric": search.metric}))
     continued = partial(
-        cells_continued, sweep, loaded, new=asked.new, allow_changes=asked.allow_changes, as_json=as_json
+        cells_continued,
+        sweep,
+        loaded,
+        new=asked.new,
+        with_deleted=asked.deleted,
+        allow_changes=asked.allow_changes,
+        as_json=as_json,
     )
     examples = examples_of(loaded) if loaded.draws_cells else None
     if asked.dry_run:
@@ -192,6 +203,8 @@ def start_sweep(
             if examples is None:
                 warn_of_dropped(sweep, [each.id for each in matched])
             planned, new = write_plan(sweep, loaded, matched)
+            if asked.deleted:
+                sweep.append(CellsRestored(cells=tuple(each.id for each in matched)))
             before = len(sweep.submissions_made())
             taken: list[Path] = []
             try:
@@ -303,10 +316,16 @@ def status_(
     if as_json:
         print_json(as_record(sweep, statuses))
         return
+    labels = read_labels(sweep.path)
+    for what, text in (("tags", ", ".join(labels.tags)), ("note", labels.note)):
+        if text:
+            typer.echo(f"{what}: {text}")
     typer.echo(status_table(statuses, metric_of(planned, statuses)))
     typer.echo(summary(sweep, planned, statuses))
     if way_on := what_is_retried(sweep, statuses):
         typer.echo(way_on)
+    if any(status.state == "deleted" for status in statuses):
+        typer.echo(STAY_DELETED)
 
 
 @app.command("results")
@@ -369,7 +388,11 @@ def cancel_(
 
 
 @app.command("list")
-def list_(runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
+def list_(
+    archived: Annotated[bool, typer.Option("--archived", help="Also list archived sweeps.")] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
     """List the sweeps of a folder and their progress.
 
     \b
@@ -377,7 +400,8 @@ def list_(runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
       orchestrator sweep list
     """
     folder = runs_dir or default_runs_dir()
-    found = [(sweep.name, *_how_far(sweep)) for sweep in all_sweeps(folder)]
+    sweeps = [sweep for sweep in all_sweeps(folder) if archived or not read_labels(sweep.path).archived]
+    found = [(sweep.name, *_how_far(sweep)) for sweep in sweeps]
     if as_json:
         print_json(
             [

@@ -14,6 +14,7 @@ from orchestrator.cli.common import AsJson, RunsDir, print_json
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.runs import all_runs, find_run
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir
+from orchestrator.run_directory.trash import trashed
 from orchestrator.safe_path import module_command
 
 
@@ -27,7 +28,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Send the data that a run's trackers are missing: after a server was unavailable, or to refill a lost store.
-    Sending again changes nothing, and the run may still be running.
+    Sending again changes nothing, and the run may still be running. --all also deletes the MLflow runs of deleted runs.
 
     \b
     Example:
@@ -38,6 +39,7 @@ def command(
         raise UserError("name runs, or add --all for every run of the runs folder")
     folder = runs_dir or default_runs_dir()
     runs = all_runs(folder) if every else [find_run(name, folder) for name in run_names or []]
+    runs += [RunDir(entry.path) for entry in trashed(folder) if entry.mlflow] if every else []
     records = []
     for run, record in zip(runs, send(runs), strict=True):
         records.append(record)
@@ -74,7 +76,9 @@ def _line(run: RunDir, record: dict[str, Any]) -> str:
             values = record["metrics"]
             done = f"{values} value{'s' if values != 1 else ''} sent" if values else "nothing new"
             return f"{label(run)}: {done}"
+        case "deleted":
+            return f"{record['name']}: deleted in MLflow"
         case "off":
             return f"{label(run)}: not tracked ({record['message']})"
         case _:
-            return f"{label(run)}: not sent: {record['message']}"
+            return f"{record.get('name') or label(run)}: not sent: {record['message']}"

@@ -8,7 +8,18 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 
-from orchestrator.dashboard.actions import ACTIONS, Action, Outcome, act_on_run, actions_of, retry_cells
+from orchestrator.dashboard.actions import (
+    ACTIONS,
+    HOUSEKEEPING,
+    Action,
+    Outcome,
+    act_on_run,
+    act_on_sweep,
+    actions_of,
+    housekeeping_of,
+    present_value,
+    retry_cells,
+)
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.run_common import asked_run, asked_sweep_dir
 from orchestrator.dashboard.rendering import segment
@@ -20,15 +31,17 @@ from orchestrator.sweeps.states import STARTED_BY_RETRY, cell_statuses
 
 router = APIRouter()
 
+SWEEP_ACTIONS = ("archive", "delete")
+"""What can be done with a sweep beside a retry."""
 _RETRY_EXPLAINED = "Only the cells that failed or are missing start again, each from its last checkpoint."
 
 
 def asked_action(name: str, run: Annotated[RunSummary, Depends(asked_run)], action: str) -> Action:
     """What an address asks for. Raises HTTPException where that cannot be done with the run (409), or at all (404)."""
-    found = ACTIONS.get(action)
+    found = ACTIONS.get(action) or HOUSEKEEPING.get(action)
     if found is None:
         raise HTTPException(404, f"there is no action {action}")
-    if found not in actions_of(run):
+    if found not in (*actions_of(run), *housekeeping_of(run)):
         raise HTTPException(409, f"{run.key} is {run.state}: there is nothing to {found.name}")
     return found
 
@@ -52,24 +65,31 @@ async def form_of_ours(request: Request, its: Its) -> Settings:
     return its.settings
 
 
+async def typed_in_ours(request: Request, its: Its) -> str:
+    """What stands in the field of a form of this dashboard. Raises HTTPException (403) for any other."""
+    return (await checked_form(its.settings, request)).get("typed", "")
+
+
 @router.get("/runs/{name}/{run_id}/actions/{action}", dependencies=[Depends(may_act)])
 def ask(
     request: Request, run: Annotated[RunSummary, Depends(asked_run)], action: Annotated[Action, Depends(asked_action)]
 ) -> Response:
     """Whether that is really meant."""
     values = {"asks": action.asks, "subject": run.key, "now": run.description, "explains": action.explains}
+    values |= {"field": action.field, "typed": present_value(action, run.run), "is_long": action.name == "note"}
     return page(request, "confirm.html", {**values, "label": action.label, "back": _run_address(run)})
 
 
 @router.post("/runs/{name}/{run_id}/actions/{action}")
 async def act(
-    settings: Annotated[Settings, Depends(form_of_ours)],
+    its: Its,
+    typed: Annotated[str, Depends(typed_in_ours)],
     run: Annotated[RunSummary, Depends(asked_run)],
     action: Annotated[Action, Depends(asked_action)],
 ) -> Response:
     """Do it, and show the run with what it came to."""
-    outcome = await run_in_threadpool(act_on_run, action, run.run)
-    return _told(settings, _run_address(run), outcome)
+    outcome = await run_in_threadpool(act_on_run, action, run.run, typed)
+    return _told(its.settings, _run_address(run) if run.run.path.exists() else "/", outcome)
 
 
 @router.get("/sweeps/{name}/actions/retry", dependencies=[Depends(may_act)])
@@ -93,6 +113,34 @@ async def retry(
     """Start them, and show the sweep with what that came to."""
     outcome = await run_in_threadpool(retry_cells, sweep)
     return _told(settings, _sweep_address(sweep), outcome)
+
+
+@router.get("/sweeps/{name}/actions/{action}", dependencies=[Depends(may_act)])
+def ask_of_sweep(request: Request, sweep: Annotated[SweepDir, Depends(asked_sweep)], action: str) -> Response:
+    """Whether a sweep is really to be deleted or archived."""
+    if action not in SWEEP_ACTIONS:
+        raise HTTPException(404, f"there is no action {action}")
+    count = len(sweep.planned().cells)
+    values = {"asks": f"{action.title()} this sweep?", "subject": sweep.name, "now": f"with its {count} cells"}
+    explains = HOUSEKEEPING[action].explains
+    return page(
+        request,
+        "confirm.html",
+        {**values, "explains": explains, "label": action.title(), "back": _sweep_address(sweep)},
+    )
+
+
+@router.post("/sweeps/{name}/actions/{action}")
+async def act_on_it(
+    settings: Annotated[Settings, Depends(form_of_ours)],
+    sweep: Annotated[SweepDir, Depends(asked_sweep)],
+    action: str,
+) -> Response:
+    """Do it, and show what it came to."""
+    if action not in SWEEP_ACTIONS:
+        raise HTTPException(404, f"there is no action {action}")
+    outcome = await run_in_threadpool(act_on_sweep, action, sweep)
+    return _told(settings, _sweep_address(sweep) if sweep.path.exists() else "/sweeps", outcome)
 
 
 def _retried(sweep: SweepDir) -> int:

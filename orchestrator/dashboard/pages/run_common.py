@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Query, Request, Response
 
-from orchestrator.dashboard.actions import actions_of
+from orchestrator.dashboard.actions import actions_of, housekeeping_of
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.settings import Its
@@ -66,7 +66,12 @@ AskedFolder = Annotated[RunDir, Depends(asked_folder)]
 
 def section(request: Request, run: RunSummary, tab: str, template: str, values: Mapping[str, Any]) -> Response:
     """A section of a run's page, under its head. `tab`: a key of SECTIONS."""
-    return part(request, run, template, {"sections": SECTIONS, "tab": tab, "actions": actions_of, **values})
+    return part(
+        request,
+        run,
+        template,
+        {"sections": SECTIONS, "tab": tab, "actions": actions_of, "housekeeping": housekeeping_of, **values},
+    )
 
 
 def part(request: Request, run: RunSummary, template: str, values: Mapping[str, Any]) -> Response:

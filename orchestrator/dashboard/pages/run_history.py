@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from orchestrator.dashboard.pages.parts import Begin, part_of
 from orchestrator.dashboard.pages.run_common import PREFIX, Asked, section
-from orchestrator.launch.event_messages import Group, Told, told
+from orchestrator.launch.event_messages import Group, Told, history_of, told
 from orchestrator.review.checkpoint_history import checkpoints_of, measured_in
 from orchestrator.review.damage import readable
 
@@ -28,7 +28,7 @@ def events(
     begin: Begin = 0,
 ) -> Response:
     """The event log as sentences, the newest first."""
-    found, problem = readable(lambda: told(run.run.events()))
+    found, problem = readable(lambda: told(history_of(run.run)))
     wanted = q.casefold()
     kept = [
         each

@@ -122,17 +122,22 @@ def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None 
     try:
         planned, left, submissions = sweep.planned(), sweep.left(), sweep.submissions()
         search = sweep.search()
-        pruned = _reasons(planned)
+        pruned, deleted = _reasons(planned), sweep.deleted(planned.cells)
     except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{sweep.ledger} cannot be read: {type(error).__name__}: {error}") from error
     gone = [entry for entry in left if entry.run in runs]
     known = [run for entry in (*planned.cells, *gone) if (run := runs.get(entry.run)) is not None]
     metrics = tuple(sorted({key for run in known for key in run.values}))
     by = metric or planned.metric or usual_metric(metrics)
-    cells = [_cell(entry, runs, submissions, by, left=False, search=search) for entry in planned.cells]
+    cells = [
+        _cell(entry, runs, submissions, by, left=False, search=search)
+        for entry in planned.cells
+        if entry.id not in deleted
+    ]
     if search is not None:
         standings = search.standings()
         cells = [replace(cell, standing=standings.get(cell.entry.id)) for cell in cells]
+    cells += [Cell(entry, "deleted", None, None, False) for entry in planned.cells if entry.id in deleted]
     cells += [cell for entry in gone if (cell := _cell(entry, runs, submissions, by, left=True)).state != "missing"]
     sign = -1.0 if planned.goal == "max" else 1.0
     cells.sort(

@@ -83,6 +83,18 @@ class CellsCancelled(LedgerEvent, name="cancelled"):
     cells: Texts
 
 
+class CellsDeleted(LedgerEvent, name="deleted"):
+    """A person deleted the runs of cells: their ids. They are not trained again unless somebody says so."""
+
+    cells: Texts
+
+
+class CellsRestored(LedgerEvent, name="restored"):
+    """Deleted cells count again: their runs are put back, or a person has them begin anew."""
+
+    cells: Texts
+
+
 class SweepNotified(LedgerEvent, name="notified"):
     """People were told of its end."""
 

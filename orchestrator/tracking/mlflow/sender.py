@@ -28,15 +28,15 @@ from orchestrator.tracking.measurements.system import read_measurements, system_
 from orchestrator.tracking.mlflow import limits
 from orchestrator.tracking.mlflow.cursor import Cursor, read_cursor, unsent_bytes, write_cursor
 from orchestrator.tracking.mlflow.datasets import dataset_inputs
+from orchestrator.tracking.mlflow.deletions import LOCK_FILE, restore_there
 from orchestrator.tracking.mlflow.failures import explain
 from orchestrator.tracking.mlflow.parents import Parent, find_or_create_parent, update_parent
 from orchestrator.tracking.mlflow.store import connect, find_or_create, milliseconds
-from orchestrator.tracking.mlflow.tags import NOTE_TAG, label, note_begins
+from orchestrator.tracking.mlflow.tags import NAME_TAG, NOTE_TAG, label, note_begins
 from orchestrator.tracking.trackers import LONGEST_WAIT_SECONDS
 
 _Item = TypeVar("_Item")
 
-LOCK_FILE = "mlflow.lock"
 EVALUATIONS = "evaluations"
 
 # With the values of an ordinary step, about one batch.
@@ -68,6 +68,7 @@ class Sender:
             self._uri = target.uri
             client = connect(self.run.path.parent.parent, target.uri)
             known = read_cursor(self.run)
+            restore_there(client, self.run, known)
             cursor = find_or_create(client, self.run, target, known)
             if cursor is not known:
                 write_cursor(self.run, cursor)
@@ -173,7 +174,7 @@ class Sender:
         if self._is_a_persons(stored.tags.get(NOTE_TAG), cursor):
             del tags[NOTE_TAG]
         if parent is not None and found.info.run_name == label(self.run):  # no person named it
-            tags["mlflow.runName"] = parent.child_name
+            tags.setdefault(NAME_TAG, parent.child_name)
         for params in _batches([Param(name, value) for name, value in missing.items()], limits.PARAMS_PER_BATCH):
             client.log_batch(cursor.run_id, params=params, synchronous=True)
         for batch in _batches(_tags(tags), limits.TAGS_PER_BATCH):

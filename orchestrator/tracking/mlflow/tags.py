@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Exited, Pretrained, Resumed, Started, Submitted
 from orchestrator.run_directory.exits.causes import CAUSES, by_word_of_the_ranks
+from orchestrator.run_directory.labels import label_events, read_labels
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.schema.canonical import config_hash
 from orchestrator.tracking.measurements.goodput import goodput_of
@@ -19,6 +21,7 @@ from orchestrator.tracking.redaction import Redactor
 RUN_ID_TAG = "orchestrator.run_id"
 RUN_DIR_TAG = "orchestrator.run_dir"
 NOTE_TAG = "mlflow.note.content"
+NAME_TAG = "mlflow.runName"
 
 Event = Mapping[str, Any]
 _LONGEST_MESSAGE = 500
@@ -49,6 +52,7 @@ def run_tags(
         tags["mlflow.source.git.commit"] = str(own["code_commit"]).removesuffix("+changes")
     if state != "running":
         tags |= _goodput_tags(run)
+    tags |= _label_tags(run)
     return tags | {RUN_ID_TAG: run.run_id, RUN_DIR_TAG: str(run.path), NOTE_TAG: note(run, facts, cause, own)}
 
 
@@ -94,7 +98,22 @@ def note(run: RunDir, facts: Mapping[str, Any], cause: str | None, own: Mapping[
     lines += [*(f"    orchestrator {name} {shlex.quote(str(run.path))}" for name in commands), ""]
     if own["dashboard"]:
         lines += [f"[Its page in the dashboard]({own['dashboard']})", ""]
+    if words := read_labels(run.path).note:
+        lines += [words, ""]
     return "\n".join(lines)
+
+
+def _label_tags(run: RunDir) -> dict[str, str]:
+    """What people say of it, once anybody has said something. An archived run stays active in MLflow, which would take
+    a deleted one for unknown: its tag says so.
+    """
+    events = label_events(run.path)
+    if not events:
+        return {}
+    labels = Labels.of(events)
+    tags = {"tags": ", ".join(labels.tags), "note": labels.note, "archived": str(labels.archived).lower()}
+    name = label(run) if labels.name == run.name else labels.name
+    return {f"orchestrator.{key}": value for key, value in tags.items()} | ({} if name is None else {NAME_TAG: name})
 
 
 def section(record: Mapping[str, Any], name: str) -> dict[str, Any]:

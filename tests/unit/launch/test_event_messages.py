@@ -9,6 +9,7 @@ from support.event_log import log_of
 
 from orchestrator.launch import event_messages
 from orchestrator.launch.event_messages import thinned, told
+from orchestrator.run_directory.events.labels import LabelEvent
 from orchestrator.run_directory.events.types import Event
 
 
@@ -121,4 +122,4 @@ def test_sentences(event: dict[str, object], text: str) -> None:
 
 
 def test_every_event_has_a_sentence() -> None:
-    assert set(Event.kinds.values()) == set(event_messages.SENTENCES)
+    assert {*Event.kinds.values(), *LabelEvent.kinds.values()} == set(event_messages.SENTENCES)

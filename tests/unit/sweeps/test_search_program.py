@@ -22,7 +22,7 @@ from orchestrator.dashboard.settings import Settings
 from orchestrator.errors import UserError
 from orchestrator.process import Process
 from orchestrator.run_directory.checkpoints.commit_markers import committed, write_commit
-from orchestrator.run_directory.events.ledger import CellsCancelled, LedgerEvent
+from orchestrator.run_directory.events.ledger import CellsCancelled, CellsDeleted, CellsRestored, LedgerEvent
 from orchestrator.run_directory.events.search import SearchPlanned, TrialContinued, TrialRetried
 from orchestrator.run_directory.events.types import Exited, Launched
 from orchestrator.run_directory.rundir import RunDir, append_line
@@ -316,6 +316,20 @@ def test_a_trial_whose_run_was_taken_away_is_not_trained_again(lab: Lab) -> None
     assert not best.exists()
     assert not unbegun.exists()
     assert sum(2 in trial.results for trial in history.trials.values()) == 1
+
+
+def test_a_deleted_trial_waits_for_nobody_until_it_is_restored(lab: Lab) -> None:
+    sweep = lab.plan(HALVING)
+    [best] = [entry.id for entry in sweep.planned().cells if entry.name == "lr=1e-3"]
+    sweep.append(CellsDeleted(cells=(best,)))
+    for _ in range(2):
+        lab.search(sweep)
+        assert best not in lab.machine.starts
+        assert searched(sweep).state == "over"
+    assert {cell.entry.id: cell.state for cell in cell_statuses(sweep, sweep.planned())}[best] == "deleted"
+    sweep.append(CellsRestored(cells=(best,)))
+    lab.search(sweep)
+    assert lab.machine.starts[-1] == best
 
 
 def test_a_stopped_trial_is_continued_to_its_end_and_says_until_then_why_it_was_stopped(lab: Lab) -> None:

@@ -30,10 +30,11 @@ def show_dry_run(
     as_json: bool,
 ) -> None:
     """Print the cells, and with a profile the text of each array and the batch script of the first cell."""
-    starts = [CellStart(each.id, each.cell.name, each.job, each.place(sweep.runs_dir)) for each in matched]
+    there = [each for each in matched if each.deleted is None]
+    starts = [CellStart(each.id, each.cell.name, each.job, each.place(sweep.runs_dir)) for each in there]
     arrays: list[dict[str, Any]] = []
     script = None
-    if profile is not None or not (local or executor_of(starts[0].job).has_clusters):
+    if starts and (profile is not None or not (local or executor_of(starts[0].job).has_clusters)):
         arrays = submit_cells(SweepStart(sweep, starts, profile, parallel, dry_run=True))
         first = starts[0]
         script = (

@@ -13,7 +13,7 @@ from orchestrator.api.starts.preflight import HERE, ON_A_CLUSTER, check_start, v
 from orchestrator.api.targets import TargetOptions, gpu_problems, profile_of
 from orchestrator.cli.common import print_json, warn
 from orchestrator.cli.runs.starts.interrupts import Interrupts
-from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
+from orchestrator.cli.runs.sweeps.tables import STAY_DELETED, follow, summary, what_is_retried
 from orchestrator.cli.terminal import Terminal
 from orchestrator.cluster_profiles import load_profile
 from orchestrator.conversion.exportability import export_problems
@@ -170,19 +170,26 @@ def warn_of_dropped(sweep: SweepDir, cells: Collection[str]) -> None:
 
 
 def cells_continued(
-    sweep: SweepDir, loaded: LoadedSweep, *, new: bool, allow_changes: bool, as_json: bool, dry_run: bool = False
+    sweep: SweepDir,
+    loaded: LoadedSweep,
+    *,
+    new: bool,
+    with_deleted: bool,
+    allow_changes: bool,
+    as_json: bool,
+    dry_run: bool = False,
 ) -> list[CellRun]:
     """The run of each cell, after a person was asked about those whose base was changed in more than safe keys. Raises
     SpecChanged where nobody can be asked.
     """
     if new and allow_changes:
         raise UserError("--new starts other runs, and --allow-changes continues the existing ones: choose one")
-    matched = match_cells(sweep, loaded, new=new)
+    matched = match_cells(sweep, loaded, new=new, with_deleted=with_deleted)
     unsettled = [each.found for each in matched if each.found is not None and not each.found.is_settled]
     if unsettled and (not allow_changes or any(each.is_forbidden for each in unsettled)):
         what = f"{len(unsettled)} of the {len(matched)} cells of sweep {sweep.name} have runs with another spec"
         if choose(unsettled, what, Terminal(as_json or dry_run)) == "new":
-            return match_cells(sweep, loaded, new=True)
+            return match_cells(sweep, loaded, new=True, with_deleted=with_deleted)
     return matched
 
 
@@ -291,6 +298,8 @@ def _tell(sweep: SweepDir, starts: Sequence[CellStart], statuses: Sequence[CellS
     statuses = [status for status in statuses if not status.left]
     if way_on := what_is_retried(sweep, statuses):
         typer.echo(way_on)
+    if any(status.state == "deleted" for status in statuses):
+        typer.echo(STAY_DELETED)
     if any(status.state == "failed" and status.status.cause == "lost" for status in statuses):
         typer.echo(f"      the output of lost cells' tasks is in {sweep.submitit}")
     if any(status.state in UNDER_WAY for status in statuses):

@@ -29,6 +29,7 @@ from orchestrator.sweeps.states import STARTED_BY_RETRY, UNDER_WAY, CellStatus, 
 SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_BETWEEN_LINES = 30.0
 """Of how far a cell is, where lines are printed."""
+STAY_DELETED = "      deleted cells stay so; `sweep run … --deleted` has them begin anew"
 _MOST_SHOWN = 20
 
 

@@ -1,0 +1,68 @@
+"""Tags, notes, names, archiving and deleting on the dashboard, by the commands that a person would type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from support.odd_files import whole_run
+
+from orchestrator.dashboard.app import create_app
+from orchestrator.dashboard.security import form_mark
+from orchestrator.dashboard.settings import Settings
+from orchestrator.run_directory.labels import read_labels
+from orchestrator.run_directory.lease import Lease
+from orchestrator.run_directory.rundir import RunDir
+from orchestrator.run_directory.trash import trashed
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return whole_run("finished", tmp_path / "runs")
+
+
+def test_labels_and_deleting_on_the_page_of_a_run(run: RunDir) -> None:
+    runs_dir = run.path.parent.parent
+    settings = Settings(runs_dir, allows_actions=True)
+    client = TestClient(create_app(settings))
+    page = f"/runs/{run.name}/{run.run_id}"
+
+    def send(action: str, typed: str = "") -> str:
+        fields = {"mark": form_mark(settings), "typed": typed}
+        return client.post(f"{page}/actions/{action}", data=fields, follow_redirects=True).text
+
+    shown = client.get(page).text
+    for action in ("tag", "note", "rename", "archive", "delete"):
+        assert f'href="{page}/actions/{action}"' in shown
+    assert f"{page}/actions/unarchive" not in shown
+    assert "best" in send("tag", "best paper")
+    asked = client.get(f"{page}/actions/tag").text
+    assert 'name="typed"' in asked
+    assert 'value="best paper"' in asked
+    send("tag", "paper")
+    assert read_labels(run.path).tags == ("paper",)
+    send("note", "--yes\r\nsecond line")
+    assert read_labels(run.path).note == "--yes\nsecond line"
+    assert "<textarea" in client.get(f"{page}/actions/note").text
+    assert "It failed." in send("rename", "../x")
+    assert "is archived" in send("archive")
+    assert client.post(f"{page}/actions/archive", data={"mark": form_mark(settings)}).status_code == 409
+    assert f'href="{page}/actions/unarchive"' in client.get(page).text
+    assert client.post(f"{page}/actions/delete", data={"mark": "wrong"}).status_code == 403
+    lease = Lease.acquire(run, launch_id="x")
+    assert client.get(f"{page}/actions/delete").status_code == 409, "it is live"
+    lease.release()
+    assert "1 run deleted" in send("delete")
+    assert [entry.place for entry in trashed(runs_dir)] == [f"{run.name}/{run.run_id}"]
+    assert client.get(page).status_code == 404
+
+
+def test_a_page_that_only_shows_offers_none_of_it(run: RunDir) -> None:
+    client = TestClient(create_app(Settings(run.path.parent.parent)))
+    page = f"/runs/{run.name}/{run.run_id}"
+    assert "/actions/" not in client.get(page).text
+    for action in ("tag", "delete"):
+        assert client.get(f"{page}/actions/{action}").status_code == 403
+        assert client.post(f"{page}/actions/{action}").status_code == 403
+    assert client.get("/sweeps/x/actions/delete").status_code == 403
