@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -223,9 +223,9 @@ class SweepDir:
         """What its ledger says of its search; None where it has none."""
         return history_of(self._events())
 
-    def deleted(self, entries: Iterable[Entry]) -> set[str]:
+    def deleted(self, entries: Iterable[Entry], there: Container[str] = ()) -> set[str]:
         """Ids of those cells that were deleted: as the ledger says, or because their folder is gone. Every cell of a
-        plan has one from the start.
+        plan has one from the start. `there`: runs that are known to be there, as an entry names them.
         """
         said: set[str] = set()
         for event in self._events():
@@ -233,7 +233,11 @@ class SweepDir:
                 said.update(event.cells or ())
             elif isinstance(event, CellsRestored):
                 said.difference_update(event.cells or ())
-        return {entry.id for entry in entries if entry.id in said or not self.run(entry).path.exists()}
+        return {
+            entry.id
+            for entry in entries
+            if entry.id in said or (entry.run not in there and not self.run(entry).path.exists())
+        }
 
     def _events(self) -> Ledger:
         return read_ledger(self.ledger)

@@ -34,8 +34,8 @@ def find_target(text: str, runs_dir: Path) -> Target:
         return run
     if cell_of(run) is not None:
         return sweep
-    named = named_in_command(f"{FOLDER}/{sweep.name}", runs_dir)
-    raise UserError(f"{text} is a run and a sweep: name the run {run.run_id}, or the sweep {named}")
+    words = named_in_command(f"{FOLDER}/{sweep.name}", runs_dir)
+    raise UserError(f"{text} is a run and a sweep: name the run {run.run_id}, or the sweep {words}")
 
 
 def the_only_run(text: str, run: RunDir, runs_dir: Path) -> RunDir:

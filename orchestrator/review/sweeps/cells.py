@@ -122,7 +122,7 @@ def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None 
     try:
         planned, left, submissions = sweep.planned(), sweep.left(), sweep.submissions()
         search = sweep.search()
-        pruned, deleted = _reasons(planned), sweep.deleted(planned.cells)
+        pruned, deleted = _reasons(planned), sweep.deleted(planned.cells, runs)
     except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{sweep.ledger} cannot be read: {type(error).__name__}: {error}") from error
     gone = [entry for entry in left if entry.run in runs]

@@ -97,6 +97,7 @@ def test_states_reasons_and_what_left(tmp_path: Path) -> None:
         summary(tmp_path, 3, state="created"),
         summary(tmp_path, 5, state="stopped"),
     )
+    (tmp_path / "cell" / "00000004").mkdir(parents=True)  # which nobody has read yet
     view = view_of(sweep, runs)
     states = {cell.entry.run: cell.state for cell in view.cells}
     assert states == {
