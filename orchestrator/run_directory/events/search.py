@@ -92,6 +92,8 @@ class TrialRetried(LedgerEvent, name="trial_retried"):
 
 
 class TrialWithdrawn(LedgerEvent, name="trial_withdrawn"):
-    """A person has stopped its run before its rung: it is left alone until the search is started again."""
+    """A person has stopped its run before its rung, or taken the run away: it is left alone until the search is started
+    again.
+    """
 
     cell: Text

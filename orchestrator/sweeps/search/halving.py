@@ -24,7 +24,7 @@ class Trial:
     results: dict[int, float | None] = field(default_factory=dict)
     stopped: int | None = None
     withdrawn: bool = False
-    """A person has stopped its run: it is not started by itself."""
+    """A person has stopped its run, or taken it away: it is not started by itself."""
 
     @property
     def is_open(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.process import Process
-from orchestrator.run_directory.events.ledger import Ledger, TrialDrawn
+from orchestrator.run_directory.events.ledger import CellsDeleted, CellsRestored, Ledger, TrialDrawn
 from orchestrator.run_directory.events.search import (
     RungReached,
     SearchEnded,
@@ -54,7 +54,7 @@ class History:
     """A search so far. `trials`: by cell, in the order of the sweep; `draws`: of a search that draws its cells;
     `started`: the number of its program's starts; `iterations`: of the rungs that were reached, by cell and rung;
     `causes`: why trials count as the worst; `devices`: the GPUs that a cell was last started on here; `retried`: when a
-    person last had one tried again.
+    person last had one tried again; `deleted`: cells whose runs a person has deleted.
     """
 
     planned: SearchPlanned
@@ -68,6 +68,7 @@ class History:
     causes: dict[str, str] = field(default_factory=dict)
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     retried: dict[str, float] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
 
     @property
     def is_running(self) -> bool:
@@ -175,9 +176,17 @@ def history_of(events: Ledger) -> History | None:
 
 def _apply(event: object, to: History) -> None:
     """What an event changes."""
-    if isinstance(event, SearchStarted):
-        for each in to.trials.values():
-            each.withdrawn = False
+    match event:
+        case SearchStarted():
+            for each in to.trials.values():
+                each.withdrawn = each.cell in to.deleted
+        case CellsDeleted():
+            to.deleted.update(event.cells or ())
+        case CellsRestored():
+            to.deleted.difference_update(event.cells or ())
+    if isinstance(event, CellsDeleted | CellsRestored):
+        for cell in to.trials.keys() & set(event.cells or ()):
+            to.trials[cell].withdrawn = cell in to.deleted
     trial = to.trials.get(str(getattr(event, "cell", None)))
     if trial is None:
         return

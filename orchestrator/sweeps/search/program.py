@@ -158,6 +158,8 @@ class _Search:
         """What has become of an open trial that is not under way; None for one that is to be started."""
         assert trial.budget is not None
         run, state = status.status.run, _state(status)
+        if not run.path.exists():
+            return TrialWithdrawn(cell=trial.cell)
         job = load_resolved(run.resolved())
         iteration = self._iteration(history, job, trial.budget)
         if state == "completed" or has_reached(status.status, iteration):
@@ -182,6 +184,9 @@ class _Search:
         entries = {entry.id: entry for entry in self.sweep.planned().cells}
         for move in moves:
             start = self._cell_start(history, move, entries[move.trial.cell])
+            if start is None:
+                self.sweep.append(TrialWithdrawn(cell=move.trial.cell))
+                continue
             devices = self.trainer.room_for(start)
             if devices is None:
                 break
@@ -194,10 +199,13 @@ class _Search:
                 self.trainer.start(start)  # else it has a run that had come so far before this search
         self.trainer.flush()
 
-    def _cell_start(self, history: History, move: Move, entry: Entry) -> CellStart:
+    def _cell_start(self, history: History, move: Move, entry: Entry) -> CellStart | None:
+        """The start that a move asks for; None where a person has taken the run away."""
         run = self.sweep.run(entry)
-        if self.drawing is not None:
+        if self.drawing is not None and move.trial.budget is None:
             self.drawing.make_run(history, move.trial, run)
+        if not run.path.exists():
+            return None
         job = load_resolved(run.resolved())
         is_last = move.rung == history.rules.rungs - 1
         stop_at = None if is_last else self._iteration(history, job, move.rung)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from orchestrator.dashboard.settings import Settings
 from orchestrator.errors import UserError
 from orchestrator.process import Process
 from orchestrator.run_directory.checkpoints.commit_markers import committed, write_commit
-from orchestrator.run_directory.events.ledger import CellsCancelled, LedgerEvent
+from orchestrator.run_directory.events.ledger import CellsCancelled, CellsDeleted, CellsRestored, LedgerEvent
 from orchestrator.run_directory.events.search import SearchPlanned, TrialContinued, TrialRetried
 from orchestrator.run_directory.events.types import Exited, Launched
 from orchestrator.run_directory.rundir import RunDir, append_line
@@ -295,6 +296,40 @@ def test_a_trial_that_a_person_has_stopped_is_left_alone_until_the_search_is_sta
     lab.search(sweep)
     results, _ = found(sweep)
     assert 2 in results["lr=1e-3"]
+
+
+def test_a_trial_whose_run_was_taken_away_is_not_trained_again(lab: Lab) -> None:
+    sweep = lab.plan(HALVING)
+    best, unbegun = (sweep.run(entry).path for entry in sweep.planned().cells if entry.name in ("lr=1e-3", "lr=9e-2"))
+    shutil.rmtree(unbegun)
+
+    def before_it_is_promoted() -> bool:
+        if best.exists() and sum(0 in trial.results for trial in searched(sweep).trials.values()) == 8:
+            shutil.rmtree(best)
+        return False
+
+    lab.search(sweep, before_it_is_promoted)
+    history, ids = searched(sweep), {entry.name: entry.id for entry in sweep.planned().cells}
+    assert history.state == "over"
+    assert history.trials[ids["lr=1e-3"]].withdrawn
+    assert history.trials[ids["lr=9e-2"]].withdrawn
+    assert not best.exists()
+    assert not unbegun.exists()
+    assert sum(2 in trial.results for trial in history.trials.values()) == 1
+
+
+def test_a_deleted_trial_waits_for_nobody_until_it_is_restored(lab: Lab) -> None:
+    sweep = lab.plan(HALVING)
+    [best] = [entry.id for entry in sweep.planned().cells if entry.name == "lr=1e-3"]
+    sweep.append(CellsDeleted(cells=(best,)))
+    for _ in range(2):
+        lab.search(sweep)
+        assert best not in lab.machine.starts
+        assert searched(sweep).state == "over"
+    assert {cell.entry.id: cell.state for cell in cell_statuses(sweep, sweep.planned())}[best] == "deleted"
+    sweep.append(CellsRestored(cells=(best,)))
+    lab.search(sweep)
+    assert lab.machine.starts[-1] == best
 
 
 def test_a_stopped_trial_is_continued_to_its_end_and_says_until_then_why_it_was_stopped(lab: Lab) -> None:
