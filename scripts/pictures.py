@@ -26,6 +26,8 @@ RUNS = ROOT / ".quickstart" / "runs"
 IMAGES = ROOT / "docs" / "images"
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 WIDTH = 1200
+_SIGHT = 5000
+"""Pixels of the window: charts in sight draw themselves."""
 DRAW = (Path(__file__).parent / "page_to_svg.js").read_text()
 
 
@@ -40,7 +42,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with dashboard() as address, sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        page = launched.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light", bypass_csp=True)
+        page = launched.new_page(viewport={"width": WIDTH, "height": _SIGHT}, color_scheme="light", bypass_csp=True)
         page.goto(f"{address}/runs/quickstart/{run.parent.name}")
         # The charts draw themselves when they have their points.
         page.wait_for_function(

@@ -17,6 +17,7 @@ def test_a_page_is_drawn_with_its_words_and_curves(
     dashboards: Dashboards, reviewed: Reviewed, visitor: Visitor
 ) -> None:
     run = reviewed.completed
+    visitor.page.set_viewport_size({"width": 1400, "height": 5000})  # what is in sight is drawn
     page = visitor(dashboards.start(reviewed.runs_dir).page(f"/runs/{run.name}/{run.run_id}"))
     until(page, "[...document.querySelectorAll('.chart')].every(each => each.querySelector('.main-svg'))")
     drawn = ElementTree.fromstring(page.evaluate(DRAW, ["body", 2000]))

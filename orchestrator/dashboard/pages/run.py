@@ -142,7 +142,7 @@ def changes(
     run: AskedFolder,
     its: Its,
     view: AskedView,
-    offset: Count,
+    offset: Count | None = None,
     step: Count = 0,
     events: Count = 0,
     keys: Count = 0,
@@ -151,8 +151,8 @@ def changes(
     """What was measured since a page drew these charts: 204 where nothing was written, which the sizes of two files
     say. `figures` is null where they have to be drawn anew.
     """
-    at = Position(offset, step, events, keys)
-    if is_current(run, at):
+    at = Position(offset or 0, step, events, keys)
+    if offset is not None and is_current(run, at):
         return Response(status_code=204)
 
     def read() -> dict[str, object]:
