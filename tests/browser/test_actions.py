@@ -87,7 +87,7 @@ def test_forms_of_others_do_nothing(acting: Dashboard, own: Reviewed) -> None:
     assert answer(acting, "POST", path, {"mark": mark}, {"Origin": f"http://{host}", "Host": "evil.example"})[0] == 400
     assert answer(acting, "POST", path, {"mark": mark, "padding": "x" * 70_000})[0] == 413
     assert answer(acting, "GET", path, headers={"Host": "rebound.example:80"})[0] == 400
-    for mistaken in ("delete", "cancel"):
+    for mistaken in ("nothing", "cancel"):
         assert answer(acting, "POST", address_of(run, mistaken), {"mark": mark})[0] in (404, 409)
     assert answer(acting, "POST", address_of(own.completed, "resume"), {"mark": mark})[0] == 409
     assert acting.token is not None, "whoever shares a login node reaches its loopback address"
