@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-_THREADS = 64
+_THREADS = 128
 """They wait, and hardly compute."""
 _ASKED_FIRST = 8
 _SLOW_SECONDS = 0.0005

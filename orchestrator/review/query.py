@@ -169,7 +169,8 @@ class _Parser:
     def _list(self) -> list[str]:
         """The values in parentheses."""
         closing = ")" if self._peek() == "(" else "]"
-        opened, found = self.place, []
+        opened = self.place
+        found: list[str] = []
         while self._peek() != closing or not found:
             self.place += 1
             self._skip()

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from baseline.packing import kept, unpack
@@ -209,7 +210,19 @@ def test_a_made_up_index_harms_nobody(folder: Path) -> None:
     number = next(number for number, line in enumerate(lines) if b"\t" in line)
     told, spec, record = lines[number].split(b"\t")
     values = json.loads(told)
-    wrong = ["../..", None, -1, 1e400, [[]], {"a": "b"}, "x" * 5000, 1 << 80, True, [None] * 5, "completed\x1b[31m"]
+    wrong: list[Any] = [
+        "../..",
+        None,
+        -1,
+        1e400,
+        [[]],
+        {"a": "b"},
+        "x" * 5000,
+        1 << 80,
+        True,
+        [None] * 5,
+        "completed\x1b[31m",
+    ]
     for place in range(len(values)):
         for value in wrong:
             made_up = json.dumps([*values[:place], value, *values[place + 1 :]]).encode()
@@ -255,7 +268,8 @@ def test_a_folder_that_nobody_may_write_to(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_several_writers_at_once(folder: Path) -> None:
-    expected, wrong = truth(folder), []
+    expected = truth(folder)
+    wrong: list[str] = []
 
     def work() -> None:
         for _ in range(8):
