@@ -19,6 +19,7 @@ from orchestrator.review.filters.run_fields import Field
 from orchestrator.review.query import quoted
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.table import STATES
+from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.rundir import default_runs_dir
 
 _LONGEST = 40
@@ -115,8 +116,9 @@ def _states(written: Sequence[str]) -> list[str]:
 def _record(run: RunSummary) -> dict[str, Any]:
     """A run for programs."""
     identity = {"run_id": run.run.run_id, "name": run.run.name, "path": str(run.run.path)}
-    more = {"cell": run.cell, "labels": asdict(run.labels), "disk_bytes": run.disk_bytes}
-    return {**identity, **(parse_line(run.record.encode()) or {}), **identity, **more}
+    more = {"cell": run.cell, "disk_bytes": run.disk_bytes}
+    labels = {"labels": asdict(run.labels)} if run.labels != Labels() else {}
+    return {**identity, **(parse_line(run.record.encode()) or {}), **identity, **more, **labels}
 
 
 def _chosen(runs: Sequence[RunSummary], fields: Sequence[Field]) -> list[list[str]]:

@@ -103,7 +103,7 @@ def test_archived_runs_say_so(orchestrator: Orchestrator, made: list[RunDir]) ->
     assert [line.split()[:4:2] for line in lines[3:]] == [["baseline", "created"], ["tiny", "created,"]]
     assert "created, archived" in lines[4]
     records = json.loads(orchestrator("list", "--archived", "--json")[1])
-    assert [record["labels"]["archived"] for record in records] == [False, False, False, True]
+    assert [record.get("labels", {}).get("archived", False) for record in records] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(
