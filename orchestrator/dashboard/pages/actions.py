@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
@@ -34,6 +35,21 @@ router = APIRouter()
 SWEEP_ACTIONS = ("archive", "delete")
 """What can be done with a sweep beside a retry."""
 _RETRY_EXPLAINED = "Only the cells that failed or are missing start again, each from its last checkpoint."
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the page that asks shows. `field`: the label of a field to type into, `typed` what it begins with."""
+
+    asks: str
+    subject: str
+    now: str
+    explains: str
+    label: str
+    back: str
+    field: str = ""
+    typed: str = ""
+    is_long: bool = False
 
 
 def asked_action(name: str, run: Annotated[RunSummary, Depends(asked_run)], action: str) -> Action:
@@ -75,9 +91,18 @@ def ask(
     request: Request, run: Annotated[RunSummary, Depends(asked_run)], action: Annotated[Action, Depends(asked_action)]
 ) -> Response:
     """Whether that is really meant."""
-    values = {"asks": action.asks, "subject": run.key, "now": run.description, "explains": action.explains}
-    field = {"field": action.field, "typed": present_value(action, run.run), "is_long": action.name == "note"}
-    return page(request, "confirm.html", {**values, **field, "label": action.label, "back": address_of(run.run)})
+    question = Question(
+        action.asks,
+        run.key,
+        run.description,
+        action.explains,
+        action.label,
+        address_of(run.run),
+        field=action.field,
+        typed=present_value(action, run.run),
+        is_long=action.name == "note",
+    )
+    return page(request, "confirm.html", vars(question))
 
 
 @router.post("/runs/{name}/{run_id}/actions/{action}")
@@ -98,16 +123,10 @@ def ask_to_retry(request: Request, sweep: Annotated[SweepDir, Depends(asked_swee
     count = _retried(sweep)
     if count == 0:
         raise HTTPException(409, f"no cell of sweep {sweep.name} has failed or is missing")
-    values = {
-        "asks": "Retry the cells of this sweep?",
-        "subject": sweep.name,
-        "now": f"{counted(count, 'cell', 'cells')} would start",
-    }
-    return page(
-        request,
-        "confirm.html",
-        {**values, "explains": _RETRY_EXPLAINED, "label": "Retry", "back": _sweep_address(sweep)},
-    )
+    now = f"{counted(count, 'cell', 'cells')} would start"
+    asks = "Retry the cells of this sweep?"
+    question = Question(asks, sweep.name, now, _RETRY_EXPLAINED, "Retry", _sweep_address(sweep))
+    return page(request, "confirm.html", vars(question))
 
 
 @router.post("/sweeps/{name}/actions/retry")
@@ -124,14 +143,10 @@ def ask_of_sweep(request: Request, sweep: Annotated[SweepDir, Depends(asked_swee
     """Whether a sweep is really to be deleted or archived."""
     if action not in SWEEP_ACTIONS:
         raise HTTPException(404, f"there is no action {action}")
-    count = len(sweep.planned().cells)
-    values = {"asks": f"{action.title()} this sweep?", "subject": sweep.name, "now": f"with its {count} cells"}
-    explains = HOUSEKEEPING[action].explains
-    return page(
-        request,
-        "confirm.html",
-        {**values, "explains": explains, "label": action.title(), "back": _sweep_address(sweep)},
-    )
+    now = f"with {counted(len(sweep.planned().cells), 'cell', 'cells')}"
+    label, explains = action.title(), HOUSEKEEPING[action].explains
+    question = Question(f"{label} this sweep?", sweep.name, now, explains, label, _sweep_address(sweep))
+    return page(request, "confirm.html", vars(question))
 
 
 @router.post("/sweeps/{name}/actions/{action}")
