@@ -23,7 +23,7 @@ from orchestrator.review.index import RunIndex
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.stored_index.index_file import Entry, read_index, write_index
 from orchestrator.review.stored_index.signatures import signatures_in
-from orchestrator.review.summary import summarize_each
+from orchestrator.review.summary import summarize_each, with_disk_use
 from orchestrator.run_directory.events.labels import Archived, Labels, Renamed, Tagged
 from orchestrator.run_directory.labels import write_label
 from orchestrator.run_directory.rundir import RunDir, append_line
@@ -74,7 +74,9 @@ def index_of(folder: Path) -> Path:
 
 def truth(folder: Path) -> list[RunSummary]:
     """What reading every run says."""
-    return sorted(summarize_each(all_runs(folder)), key=lambda run: (run.created or 0.0, run.run.path))
+    return sorted(
+        map(with_disk_use, summarize_each(all_runs(folder))), key=lambda run: (run.created or 0.0, run.run.path)
+    )
 
 
 def same(found: list[RunSummary], expected: list[RunSummary]) -> bool:

@@ -159,6 +159,7 @@ def test_a_layout_that_does_not_allow_fewer_nodes() -> None:
 
 def test_fewest_nodes_are_for_ssh_and_at_most_the_nodes() -> None:
     job = json.loads(tiny_job("hosts").model_dump_json(exclude_unset=True))
-    for section in ({"min_nodes": 1}, {"executor": "ssh", "hosts": ["a"], "min_nodes": 2}):
+    too_many = {"executor": "ssh", "hosts": ["a"], "min_nodes": 2}
+    for section, code in (({"min_nodes": 1}, "hosts_of_ssh"), (too_many, "fewest_nodes")):
         found = problems_of(lambda launch=section: load_text(json.dumps({**job, "launch": launch})))
-        assert [problem.code for problem in found] == ["fewest_nodes"]
+        assert [problem.code for problem in found] == [code]
