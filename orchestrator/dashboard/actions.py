@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.launch.run_names import shown_name
 from orchestrator.review.damage import readable
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.table import STATES
 from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import RunDir

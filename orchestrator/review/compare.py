@@ -12,7 +12,7 @@ from typing import Literal
 from orchestrator.fields.formatting import shorten
 from orchestrator.review.charts.series import Column, Series, usual_of
 from orchestrator.review.redaction import Redaction
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.spec.documents.field_names import short_name
 
 MOST_RUNS = 20

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from orchestrator.review.charts.series import GrowingSeries, Series
 from orchestrator.review.damage import DAMAGE
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.stored_index.index_file import Entry, read_index, write_index
 from orchestrator.review.stored_index.signatures import Signature, signature, signatures_in
-from orchestrator.review.summary import RunSummary, summarize_each, with_disk_use, with_goodput
+from orchestrator.review.summary import summarize_each, with_disk_use, with_goodput
 from orchestrator.run_directory.rundir import RunDir
 
 SECONDS_BETWEEN_LOOKS = 2.0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from orchestrator.launch.event_messages import evidence_of
 from orchestrator.review.logs.pages import closing_lines
-from orchestrator.review.summary import PRETRAINED, RunSummary
+from orchestrator.review.run_summary import RunSummary
+from orchestrator.review.summary import PRETRAINED
 from orchestrator.run_directory.checkpoints.newest import begins_anew
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Exited, Launched, Pretrained, Started, StepSkipped, Submitted

@@ -17,8 +17,8 @@ from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import Facts, facts_of
 from orchestrator.review.damage import readable
 from orchestrator.review.index import RunIndex
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.stored_index.signatures import Stat, signature
-from orchestrator.review.summary import RunSummary
 from orchestrator.run_directory.events.types import Started
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.goodput import Goodput, goodput_of

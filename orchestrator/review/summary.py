@@ -14,7 +14,7 @@ from orchestrator.errors import UserError
 from orchestrator.files.stored_files import open_stored
 from orchestrator.launch.states.run_states import RunStatus, last_iteration, readable_statuses, statuses_of
 from orchestrator.review.damage import DAMAGE
-from orchestrator.review.run_summary import RunSummary as RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.checkpoints.disk_use import disk_use
 from orchestrator.run_directory.events.types import Pretrained

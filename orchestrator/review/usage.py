@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.planning.hardware.devices import computing_unit
 from orchestrator.review.charts.axes import plain
 from orchestrator.review.charts.curves import Figure
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import (
     BY_LAUNCHER,

@@ -26,7 +26,7 @@ from orchestrator.dashboard.pages.run_common import address_of, asked_run, asked
 from orchestrator.dashboard.rendering import counted, segment
 from orchestrator.dashboard.security import checked_form, sealed
 from orchestrator.dashboard.settings import Its, Settings
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.states import STARTED_BY_RETRY, cell_statuses
 

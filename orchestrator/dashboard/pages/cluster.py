@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.parts import Begin, part_of
 from orchestrator.dashboard.settings import Its, Shared
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.usage import RunUsage, Usage, days_figure, gpus_of, usage
 
 Period = Literal["7d", "30d", "all"]

@@ -22,9 +22,9 @@ from orchestrator.review.charts.curves import Curve, View, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels
 from orchestrator.review.damage import readable
 from orchestrator.review.logs.page_size import fitting
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.saved_views import saved_views
 from orchestrator.review.stored_index.signatures import signature
-from orchestrator.review.summary import RunSummary
 from orchestrator.run_directory.rundir import RunDir
 
 router = APIRouter(prefix="/compare")

@@ -13,7 +13,7 @@ from orchestrator.dashboard.actions import actions_of, housekeeping_of
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.rendering import segment
 from orchestrator.dashboard.settings import Its
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.sweeps.ledger import SweepDir, sweep_dir
 

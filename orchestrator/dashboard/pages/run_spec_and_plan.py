@@ -22,8 +22,8 @@ from orchestrator.review.charts.plan_vs_actual import Row, RunPlan, planned_of, 
 from orchestrator.review.damage import readable
 from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.redaction import Redaction
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.specs import Difference, Generation, differences, fields_of, generations_of, text_of
-from orchestrator.review.summary import RunSummary
 from orchestrator.run_directory.rundir import RunDir
 
 router = APIRouter(prefix=PREFIX)

@@ -19,8 +19,8 @@ from orchestrator.fields.formatting import shorten
 from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.query import QueryError, quoted, select
 from orchestrator.review.redaction import Redaction
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.saved_views import saved_views
-from orchestrator.review.summary import RunSummary
 from orchestrator.review.sweeps.cells import best_of, comparison_of
 from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, column_of, counts, offered_columns, ordered
 from orchestrator.sweeps.ledger import sweep_dir

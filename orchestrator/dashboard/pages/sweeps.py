@@ -24,7 +24,7 @@ from orchestrator.review.charts.curves import View, figure_of_curves
 from orchestrator.review.compare import told_apart
 from orchestrator.review.damage import readable
 from orchestrator.review.logs.page_size import fitting, html_bytes
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.sweeps.cells import Cell, Reason, SweepView, importance_of, sweep_folders, view_of
 from orchestrator.review.sweeps.charts import How, heat_map, loss_curves, parallel, scatter
 from orchestrator.spec.documents.field_names import short_name

@@ -27,7 +27,8 @@ from orchestrator.review.charts.series import GrowingSeries, Series
 from orchestrator.review.compare import MOST_RUNS, Comparison, Kind, Row, compare
 from orchestrator.review.damage import readable
 from orchestrator.review.redaction import Redaction
-from orchestrator.review.summary import RunSummary, summarize_each, with_goodput
+from orchestrator.review.run_summary import RunSummary
+from orchestrator.review.summary import summarize_each, with_goodput
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.version import __version__
 

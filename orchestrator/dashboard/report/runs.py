@@ -24,8 +24,8 @@ from orchestrator.review.compare import differences
 from orchestrator.review.damage import readable
 from orchestrator.review.overview import overview_of, parts_of_time
 from orchestrator.review.redaction import Redaction
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.specs import fields_of
-from orchestrator.review.summary import RunSummary
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Started

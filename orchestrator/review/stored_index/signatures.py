@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.files.slow_disks import answers
-from orchestrator.run_directory.rundir import (
-    RunDir,
-)
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.run_directory.runs_folder import places_of_runs
 
 Stat = tuple[int, int, int]

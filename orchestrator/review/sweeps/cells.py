@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import is_name
 from orchestrator.review.damage import readable
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.sweeps.analysis import Importance, Point, axes_of, importance
 from orchestrator.sweeps.ledger import FOLDER, Entry, Submission, SweepDir, SweepPlan
 from orchestrator.sweeps.search.history import History, Standing

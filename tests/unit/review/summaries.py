@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.review.summary import RunSummary, unreadable
+from orchestrator.review.run_summary import RunSummary
+from orchestrator.review.summary import unreadable
 from orchestrator.run_directory.rundir import RunDir
 
 

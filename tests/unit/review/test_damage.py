@@ -22,7 +22,8 @@ from orchestrator.review.charts.series import GrowingSeries
 from orchestrator.review.charts.timeline import marks_of
 from orchestrator.review.index import RunIndex
 from orchestrator.review.query import select
-from orchestrator.review.summary import RunSummary, summarize_each
+from orchestrator.review.run_summary import RunSummary
+from orchestrator.review.summary import summarize_each
 from orchestrator.review.table import COLUMNS, collapsed, ordered
 from orchestrator.run_directory.rundir import RunDir
 

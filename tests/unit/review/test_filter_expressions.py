@@ -17,7 +17,7 @@ from unit.review.summaries import summary
 
 from orchestrator.review.filters.run_fields import field_of, in_order
 from orchestrator.review.query import QueryError, read_query, select
-from orchestrator.review.summary import RunSummary
+from orchestrator.review.run_summary import RunSummary
 from orchestrator.run_directory.events.labels import Labels
 
 Expected = Callable[[RunSummary], bool]

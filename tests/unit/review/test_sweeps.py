@@ -16,7 +16,8 @@ from support.event_log import append_to_ledger
 
 from orchestrator.errors import UserError
 from orchestrator.process import Process
-from orchestrator.review.summary import RunSummary, unreadable
+from orchestrator.review.run_summary import RunSummary
+from orchestrator.review.summary import unreadable
 from orchestrator.review.sweeps.cells import best_of, comparison_of, importance_of, sweep_folders, view_of
 from orchestrator.review.sweeps.charts import heat_map, looks_of, loss_curves, parallel, scatter
 from orchestrator.run_directory.rundir import RunDir

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.event_log import append_event, log_of
 
-from orchestrator.review.summary import RunSummary, unreadable
+from orchestrator.review.run_summary import RunSummary
+from orchestrator.review.summary import unreadable
 from orchestrator.review.usage import Launch, RunUsage, UsageLog, Wait, days_figure, gpus_of, usage
 from orchestrator.review.usage import taken as taken_by
 from orchestrator.run_directory.rundir import RunDir
