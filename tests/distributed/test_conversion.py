@@ -33,6 +33,7 @@ FAMILIES = {
         "qwen3": "Qwen3ForCausalLM",
         "gemma": "GemmaForCausalLM",
         "phi3": "Phi3ForCausalLM",
+        "starcoder2-no-biases": "Starcoder2ForCausalLM",
         "starcoder2": "Starcoder2ForCausalLM",
         "stablelm": "StableLmForCausalLM",
         "nemotron": "NemotronForCausalLM",
@@ -338,7 +339,7 @@ def test_what_cannot_be_is_refused(orchestrator: CommandLine, trained: RunDir, t
     assert "model.position_embedding_type is alibi, and Llama has rope" in message
     assert "model.final_logit_softcapping is 9.0, and Llama has none" in message
     assert "--to megatron-lm" not in message, "it has no such network either"
-    plain = make_run(tmp_path / "runs", tiny_job("plain"))
+    plain = make_run(tmp_path / "runs", tiny_job("plain", model={"activation": "squared_relu"}))
     shutil.copytree(trained.checkpoints, plain.checkpoints)
     message = refusal("export", plain.path, "out", "--to", "hf")
     assert message.endswith("Megatron-LM's own layout takes it: --to megatron-lm\n")

@@ -42,8 +42,6 @@ DECODERS = {
 }
 """What the shipped ones are exported as, but for inputs of benchmarks."""
 NOT_EXPORTED = {
-    "gpt-1.7b": {"model.normalization", "model.activation"},
-    "gpt-7.1b": {"model.normalization", "model.activation"},
     "t5-220m": {"model.position_embedding_type", "model.softmax_scale", "model.normalization"},
     "bert-mnli": {"task"},
     "bert-race": {"task"},
@@ -77,7 +75,8 @@ def test_a_job_that_cannot_be_exported_is_told_of(orchestrator: Any, job: str) -
     ("job", "model", "reason"),
     [
         ("llama3-8b", "Llama (Hugging Face)", None),
-        ("gpt-1.7b", "no Hugging Face model", "model.normalization is LayerNorm"),
+        ("gpt-1.7b", "StarCoder 2 (Hugging Face)", None),
+        ("t5-220m", "no Hugging Face model", "model.normalization is LayerNorm"),
         ("bert-mnli", "no Hugging Face model", "has the head of task mnli"),
     ],
 )
@@ -95,7 +94,7 @@ def test_what_it_can_be_exported_as_is_said_before_it_is_trained(
 
 def test_what_is_stopped_for_its_export_is_not_told_of_it_again(orchestrator: Any) -> None:
     export = "checkpoint.export={format: hf, interval: 100}"
-    refused = orchestrator("validate", SHIPPED["gpt-1.7b"], "--set", "checkpoint.save_interval=100", "--set", export)
+    refused = orchestrator("validate", SHIPPED["t5-220m"], "--set", "checkpoint.save_interval=100", "--set", export)
     assert (refused.code, refused.err.count("model.normalization is LayerNorm")) == (2, 1)
 
 

@@ -93,7 +93,6 @@ def test_adapters_make_no_other_family(preset: str) -> None:
     [
         ({"model_type": "phimoe"}, "model_type 'phimoe' is none of those"),
         ({"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "of type 'longrope'"),
-        ({"model_type": "starcoder2", "use_bias": False}, "use_bias is false"),
         ({"model_type": "stablelm", "use_parallel_residual": True}, "use_parallel_residual is true"),
         ({"model_type": "stablelm", "qk_layernorm": True}, "qk_layernorm is true"),
         ({"attention_bias": True}, "attention_bias is true"),

@@ -15,9 +15,14 @@ QKV = Rule(
 )
 
 
-def with_bias(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """The weight and the bias of a layer; the names of both begin so."""
-    return tuple(Rule(f"{ours}{kind}", (f"{theirs}{kind}",)) for kind in ("weight", "bias"))
+def with_bias(ours: str, theirs: str, only_with: str | None = None) -> tuple[Rule, ...]:
+    """The weight and the bias of a layer; the names of both begin so. `only_with`: the field of `model` without which
+    there is no bias.
+    """
+    return (
+        Rule(f"{ours}weight", (f"{theirs}weight",)),
+        Rule(f"{ours}bias", (f"{theirs}bias",), only_with=only_with),
+    )
 
 
 FIRST = (

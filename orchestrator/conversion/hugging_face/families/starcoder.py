@@ -11,22 +11,16 @@ from orchestrator.conversion.hugging_face.families.llama import (
     FIXED,
     LLAMA,
     MLP,
+    QKV,
     REST,
     SIZES,
     THEIR_ATTENTION,
     THEIR_MLP,
     with_bias,
 )
-from orchestrator.models.blocks.weights import Rule
+from orchestrator.conversion.hugging_face.families.qwen import QKV_BIAS
 
-_QKV = tuple(
-    Rule(
-        f"{ATTENTION}linear_qkv.{kind}",
-        tuple(f"{THEIR_ATTENTION}{part}_proj.{kind}" for part in "qkv"),
-        "interleaved_qkv",
-    )
-    for kind in ("weight", "bias")
-)
+_BIASES = "add_bias_linear"
 
 STARCODER2 = replace(
     LLAMA,
@@ -36,27 +30,28 @@ STARCODER2 = replace(
     rules=(
         FIRST[0],
         *with_bias(f"{ATTENTION}linear_qkv.layer_norm_", "model.layers.{n}.input_layernorm."),
-        *_QKV,
-        *with_bias(f"{ATTENTION}linear_proj.", f"{THEIR_ATTENTION}o_proj."),
+        *(QKV, replace(QKV_BIAS, only_with=_BIASES)),
+        *with_bias(f"{ATTENTION}linear_proj.", f"{THEIR_ATTENTION}o_proj.", _BIASES),
         *with_bias(f"{MLP}linear_fc1.layer_norm_", "model.layers.{n}.post_attention_layernorm."),
-        *with_bias(f"{MLP}linear_fc1.", f"{THEIR_MLP}c_fc."),
-        *with_bias(f"{MLP}linear_fc2.", f"{THEIR_MLP}c_proj."),
+        *with_bias(f"{MLP}linear_fc1.", f"{THEIR_MLP}c_fc.", _BIASES),
+        *with_bias(f"{MLP}linear_fc2.", f"{THEIR_MLP}c_proj.", _BIASES),
         *with_bias("decoder.final_layernorm.", "model.norm."),
         REST[-1],
     ),
     sizes={
         **SIZES,
         **{"norm_epsilon": "norm_epsilon", "hidden_dropout": "residual_dropout", "sliding_window": "sliding_window"},
+        _BIASES: "use_bias",
     },
     fixed={
-        **{field: value for field, value in FIXED.items() if field != "sliding_window"},
-        **{"normalization": "LayerNorm", "add_bias_linear": True},
+        **{field: value for field, value in FIXED.items() if field not in ("sliding_window", _BIASES)},
+        "normalization": "LayerNorm",
     },
-    constants={"use_bias": True},
+    constants={},
     defaults={
         **DEFAULTS,
         **{"num_key_value_heads": 2, "norm_epsilon": 1e-5, "residual_dropout": 0.0, "initializer_range": 0.018042},
-        **{"tie_word_embeddings": True, "max_position_embeddings": 4096},
+        **{"use_bias": True, "tie_word_embeddings": True, "max_position_embeddings": 4096},
     },
     activations={"gelu_tanh": ("gelu_pytorch_tanh",), "gelu": ("gelu",)},
     repeated={"embedding_dropout": "residual_dropout"},
