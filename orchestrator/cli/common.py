@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import OrchestratorError, UserError
 from orchestrator.files.stored_files import printable
-from orchestrator.run_directory.rundir import RUNS_DIR_VARIABLE
+from orchestrator.run_directory.rundir import RUNS_DIR_VARIABLE, default_runs_dir
 
 JobFiles = Annotated[
     list[Path],
@@ -44,6 +44,14 @@ AllowWarnings = Annotated[
     typer.Option("--allow-warnings", help="Start even if a warning says that the work would be lost."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def folder_to_read(runs_dir: Path | None) -> Path:
+    """The folder of the runs. Raises UserError where one was named that is none; the default may be still to come."""
+    folder = runs_dir or default_runs_dir()
+    if not folder.is_dir() and (runs_dir is not None or folder.exists()):
+        raise UserError(f"{folder} {'is not a folder' if folder.exists() else 'is not there'}: it should hold runs")
+    return folder
 
 
 def print_json(value: Any) -> None:

@@ -37,7 +37,7 @@ from orchestrator.run_directory.rundir import (
     write_atomically,
 )
 from orchestrator.run_directory.runs_folder import places_of_runs
-from orchestrator.run_directory.trash import names_in_trash
+from orchestrator.run_directory.trash import names_in_trash, trashed
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
@@ -357,6 +357,12 @@ def _umask() -> int:
 
 
 def _not_found(text: str, runs: list[RunDir], runs_dir: Path) -> str:
+    for entry in reversed(trashed(runs_dir)):
+        _, _, last = entry.place.partition("/")
+        is_meant = text in (entry.name, entry.place, last) or (entry.kind == "run" and last.startswith(text or "/"))
+        if is_meant and entry.kind != "checkpoint" and entry.has_content:
+            undo = f"orchestrator delete {named_in_command(last, runs_dir)} --undo"
+            return f"{entry.kind} {entry.name} was deleted: `{undo}` puts it back"
     is_folder = os.path.isdir(text)
     lacks = f"{text} is a folder, but not a run: it has no resolved.json"
     if not runs:

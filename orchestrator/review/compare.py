@@ -122,7 +122,8 @@ def compare_facts(runs: Sequence[RunSummary], facts: Sequence[Facts | None]) -> 
         values = tuple(column.get(measure.name) for column in columns)
         if any(value is not None for value in values):
             rows.append(Row(measure, values, best_places(values, measure.goal)))
-    return Comparison(tuple(runs), labels([run.key for run in runs], found), tuple(found), tuple(rows), common)
+    said = labels([run.shown_label for run in runs], found)
+    return Comparison(tuple(runs), said, tuple(found), tuple(rows), common)
 
 
 def differences(specs: Sequence[Mapping[str, str]]) -> list[Difference]:

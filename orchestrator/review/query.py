@@ -14,6 +14,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from orchestrator.review.filters.run_fields import Field, as_number, example_of, field_of, number_of, period_of, short
@@ -28,6 +29,7 @@ _COMPARED = re.compile(rf"({_NAME})\s*+(<=|>=|!=|==|[:=<>~])\s*+")
 _LISTED = re.compile(rf"({_NAME})\s++(not\s++)?in\s*+(?=[(\[])", re.IGNORECASE)
 _WORD = re.compile(r'(?:"[^"]*"|[^\s"()])++')
 _ELEMENT = re.compile(r'(?:"[^"]*"|[^\s",()\[\]])++')
+_UNIT = re.compile(r"\s++([A-Za-z]++)(?![^\s()])")
 _SPACE = re.compile(r"\s*+")
 _ORDERS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -159,7 +161,19 @@ class _Parser:
             raise QueryError(f"{short(name + sign)}: a value is missing, as in {name}{sign}{example_of(name)}")
         self.place = match.end()
         value = match[0].replace('"', "")
-        return _holds(self._field(name, [value]), ":" if sign == "~" else sign, value)
+        found = self._field(name, [value])
+        return _holds(found, ":" if sign == "~" else sign, value + self._unit(found, value))
+
+    def _unit(self, found: Field, value: str) -> str:
+        """The unit that stands after a size or a duration with a space between; it would be a word to look for else."""
+        match = _UNIT.match(self.text, self.place)
+        if match is None or found.kind not in ("bytes", "duration"):
+            return ""
+        with suppress(QueryError):
+            number_of(found, value + match[1])
+            self.place = match.end()
+            return match[1]
+        return ""
 
     def _in(self, name: str, values: Sequence[str], *, negated: bool) -> Holds:
         found = self._field(name, values)

@@ -71,6 +71,11 @@ class RunSummary:
         return self.labels.name or self.run.name
 
     @property
+    def shown_label(self) -> str:
+        """`name/run_id`, by its shown name."""
+        return f"{self.title}/{self.run.run_id}"
+
+    @property
     def names(self) -> tuple[str, ...]:
         """All that it is found by: as it is shown, its folder's, and what it was called before."""
         return tuple(dict.fromkeys((self.title, self.run.name, *self.labels.former_names)))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.api.housekeeping.checkpoints import Keep, needed_by_itself, superfluous, weights_needed
-from orchestrator.api.housekeeping.targets import Target, cells_of
+from orchestrator.api.housekeeping.targets import Target, cells_of, folder_of_runs
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import DAMAGE, read_object
 from orchestrator.launch.run_names import shown_label
@@ -24,7 +25,7 @@ from orchestrator.run_directory.events.ledger import CellsDeleted
 from orchestrator.run_directory.events.types import Launched, Submitted
 from orchestrator.run_directory.labels import write_label
 from orchestrator.run_directory.lease import Lease, held_message, read_holder
-from orchestrator.run_directory.rundir import RunDir, in_command, iteration_of
+from orchestrator.run_directory.rundir import RunDir, in_command, iteration_of, membership_of, named_in_command
 from orchestrator.run_directory.trash import Trashed, move_to_trash, place_in, tree_bytes
 from orchestrator.sweeps.ledger import Entry, SweepDir, all_sweeps
 from orchestrator.sweeps.states import UNDER_WAY, cell_state
@@ -56,6 +57,7 @@ def runs_and_sweeps(targets: Sequence[Target], runs_dir: Path) -> list[Doomed]:
     another run needs its weights, or it lies elsewhere: nothing is deleted then.
     """
     found: dict[str, Doomed] = {}
+    sweeps = [target for target in targets if isinstance(target, SweepDir)]
     for target in targets:
         deletion = uuid.uuid4().hex
         for run in cells_of(target) if isinstance(target, SweepDir) else [target]:
@@ -66,7 +68,7 @@ def runs_and_sweeps(targets: Sequence[Target], runs_dir: Path) -> list[Doomed]:
             place = place_in(runs_dir, target.path)
             found[place] = Doomed(place, target.name, tree_bytes(target.path), deletion)
     runs = [each.run for each in found.values() if each.run is not None]
-    _refuse_live(runs, runs_dir)
+    _refuse_live(runs, runs_dir, sweeps)
     _refuse_needed(runs_dir, runs)
     return list(found.values())
 
@@ -123,6 +125,13 @@ def delete(doomed: Sequence[Doomed], runs_dir: Path) -> list[Trashed]:
 def cells_at(runs_dir: Path, place: str) -> list[tuple[SweepDir, Entry]]:
     """The sweeps that a run is a cell of, and as what."""
     return _cells(runs_dir).get(place, [])
+
+
+def cells_lost(doomed: Sequence[Doomed], runs_dir: Path) -> dict[str, int]:
+    """How many cells each sweep loses that is not deleted itself: a run may be a cell of several."""
+    cells, places = _cells(runs_dir), {each.place for each in doomed}
+    sweeps = [sweep for place in places for sweep, _ in cells.get(place, ())]
+    return Counter(sweep.name for sweep in sweeps if place_in(runs_dir, sweep.path) not in places)
 
 
 def _cells(runs_dir: Path) -> dict[str, list[tuple[SweepDir, Entry]]]:
@@ -195,8 +204,10 @@ def _is_held(run: RunDir) -> bool:
     return holder is not None and holder.live
 
 
-def _refuse_live(runs: Sequence[RunDir], runs_dir: Path) -> None:
-    """Raises UserError for runs that some process works on or will, as far as is known: in a queue, too."""
+def _refuse_live(runs: Sequence[RunDir], runs_dir: Path, sweeps: Sequence[SweepDir]) -> None:
+    """Raises UserError for runs that some process works on or will, as far as is known: in a queue, too. A cell of
+    `sweeps` is stopped with its sweep, which would start the next one.
+    """
     found, troubles = readable_statuses(runs)
     cells = _cells(runs_dir) if runs else {}
     for status in [*found, *(unreadable(run, error) for run, error in troubles.items())]:
@@ -209,9 +220,11 @@ def _refuse_live(runs: Sequence[RunDir], runs_dir: Path) -> None:
         ]
         if status.is_active or any(state in UNDER_WAY for state in states):
             state = status.state if status.is_active else "about to be started by its sweep"
+            sweep = next((each for each in sweeps if membership_of(run).get("sweep") == each.name), None)
+            stop = f"cancel {in_command(run)}" if sweep is None else f"sweep cancel {_in_command(sweep)}"
             raise UserError(
                 f"run {shown_label(run)} is {state}: nothing was deleted.\n"
-                f"      `orchestrator cancel {in_command(run)}` stops it; then it can be deleted."
+                f"      `orchestrator {stop}` stops it; then it can be deleted."
             )
 
 
@@ -241,6 +254,10 @@ def mlflow_of_sweep(home: Path) -> list[Mapping[str, Any]]:
 def _uri(store: str) -> str | None:
     """The address of a store as a cursor writes it; None for the one in the runs folder."""
     return None if store == "default" else store
+
+
+def _in_command(sweep: SweepDir) -> str:
+    return named_in_command(sweep.name, folder_of_runs(sweep))
 
 
 def _root(runs_dir: Path) -> Path:

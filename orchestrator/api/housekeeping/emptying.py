@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.api.housekeeping.deletion import cells_at
-from orchestrator.errors import RunNotFound
+from orchestrator.errors import RunNotFound, UserError
 from orchestrator.run_directory.events.labels import Restored
 from orchestrator.run_directory.events.ledger import CellsRestored
 from orchestrator.run_directory.labels import read_labels, write_label
@@ -27,7 +27,7 @@ def deleted_as(text: str, runs_dir: Path) -> list[Trashed]:
     run. Raises RunNotFound, naming the nearest.
     """
     there = [entry for entry in trashed(runs_dir) if entry.has_content]
-    found = [entry for entry in there if text in _names(entry)]
+    found = [entry for entry in there if text in _names(entry)] or _begun(text, there)
     if not found:
         known = sorted({name for entry in there for name in _names(entry)})
         near = closest(text, known)
@@ -68,6 +68,21 @@ def prune(entries: Sequence[Trashed], runs_dir: Path) -> list[Trashed]:
     waiting = [entry for entry in trashed(runs_dir) if entry.mlflow]
     follower.send_in_background([entry.path for entry in waiting])
     return waiting
+
+
+def _begun(text: str, entries: Sequence[Trashed]) -> list[Trashed]:
+    """What was deleted of the run whose id begins so. Raises UserError where several do."""
+    of_run = [(entry, run_id) for entry in entries if text and (run_id := _run_id(entry) or "").startswith(text)]
+    ids = sorted({run_id for _, run_id in of_run})
+    if len(ids) > 1:
+        raise UserError(f"{text} is not one run in the trash but {len(ids)}: {', '.join(ids)}")
+    return [entry for entry, _ in of_run]
+
+
+def _run_id(entry: Trashed) -> str | None:
+    """The id of the run that was deleted, or that a checkpoint is of; None for a sweep."""
+    path = Path(entry.place)
+    return path.name if entry.kind == "run" else path.parent.parent.name if entry.kind == "checkpoint" else None
 
 
 def _names(entry: Trashed) -> set[str]:

@@ -73,7 +73,9 @@ def rename(run: RunDir, name: str) -> Labels:
     is still found by what it was called. Raises UserError for what is no name, or another's.
     """
     if re.fullmatch(NAME_PATTERN, name) is None:
-        raise UserError(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, at most 80, the first no sign")
+        raise UserError(
+            f"{name!r} is no name: letters, digits, `.`, `_` and `-`, at most 80, the first a letter or digit"
+        )
     former = shown_name(run)
     if name != former:
         _check_free(name, run, folder_of_runs(run))

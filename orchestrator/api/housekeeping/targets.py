@@ -14,7 +14,8 @@ from orchestrator.run_directory.rundir import (
     named_in_command,
 )
 from orchestrator.run_directory.runs_folder import RUN_ID
-from orchestrator.sweeps.ledger import FOLDER, SweepDir, find_sweep, sweep_dir
+from orchestrator.spec.messages.suggestions import closest
+from orchestrator.sweeps.ledger import FOLDER, SweepDir, all_sweeps, find_sweep, sweep_dir
 
 Target = RunDir | SweepDir
 
@@ -29,13 +30,16 @@ def find_target(text: str, runs_dir: Path) -> Target:
     sweep = sweep if sweep is not None and sweep.is_planned else None
     try:
         run = find_run(text, runs_dir)
-    except RunNotFound:
+    except RunNotFound as error:
         if sweep is not None:
             return sweep
         named = SweepDir(Path(text).absolute())
-        if not named.is_planned:
-            raise
-        return named
+        if named.is_planned:
+            return named
+        near = closest(text, [each.name for each in all_sweeps(runs_dir)])
+        if near:
+            raise RunNotFound(f"{error}\n      Or did you mean sweep {' or '.join(near)}?") from error
+        raise
     if sweep is None or text not in (run.name, shown_name(run)):
         return run
     if cell_of(run) is not None:

@@ -163,7 +163,8 @@ def _who(found: Comparison, *, colour: bool) -> str:
     for letter, run, label in zip(_LETTERS, found.runs, found.labels, strict=False):
         total = run.train_iters if run.train_iters is not None else "?"
         problem = "" if run.problem is None else f"cannot be read whole: {shorten(run.problem)}"
-        rows.append([letter, shorten(label, _WIDEST_VALUE), run.key, run.state, f"{run.iteration}/{total}", problem])
+        progress = f"{run.iteration}/{total}"
+        rows.append([letter, shorten(label, _WIDEST_VALUE), run.shown_label, run.state, progress, problem])
     lines = aligned(rows).splitlines()
     if colour:
         lines = [letter_in_colour(line[0], number) + line[1:] for number, line in enumerate(lines)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
+from orchestrator.cli.common import AsJson, RunsDir, aligned, folder_to_read, print_json
 from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.files.stored_files import parse_line
@@ -20,7 +20,6 @@ from orchestrator.review.query import quoted
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.table import STATES
 from orchestrator.run_directory.events.labels import Labels
-from orchestrator.run_directory.rundir import default_runs_dir
 
 _LONGEST = 40
 
@@ -74,9 +73,7 @@ def command(
       orchestrator list --where "optimizer.lr>1e-4 and loss<3" --sort loss --limit 10
       orchestrator list --tag baseline --columns name,id,lr,loss,age
     """
-    folder = runs_dir or default_runs_dir()
-    if not folder.is_dir() and (runs_dir is not None or folder.exists()):
-        raise UserError(f"{folder} {'is not a folder' if folder.exists() else 'is not there'}: it should hold runs")
+    folder = folder_to_read(runs_dir)
     filters = [
         *([("--state", f"state in ({', '.join(_states(state))})")] if state else []),
         *(("--tag", f"tag={quoted(each)}") for each in tag or ()),
@@ -97,7 +94,18 @@ def command(
         typer.echo(aligned(_table(runs) if shown is None else _chosen(runs, shown)))
     else:
         matches = "matching runs" if of_name else "runs"
-        typer.echo(f"no {matches}{f' of {name}' if name else ''} in {folder}")
+        hint = "" if of_name or name is None else _meant(name, everything)
+        typer.echo(f"no {matches}{f' of {name}' if name else ''} in {folder}{hint}")
+
+
+def _meant(name: str, runs: Sequence[RunSummary]) -> str:
+    """What may have been meant by a name that no run has."""
+    from orchestrator.spec.messages.suggestions import closest  # takes longer to import than all else
+
+    if any(run.sweep == name for run in runs):
+        return f": `orchestrator list --where sweep={name}` lists the cells of that sweep"
+    near = closest(name, sorted({each for run in runs for each in run.names}))
+    return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 def _states(written: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.api.targets import TargetOptions, known_part_problems
-from orchestrator.cli.common import AllowWarnings, AsJson, Overrides, RunsDir, aligned, print_json
+from orchestrator.cli.common import AllowWarnings, AsJson, Overrides, RunsDir, aligned, folder_to_read, print_json
 from orchestrator.cli.runs.starts.options import AllowChanges, New
 from orchestrator.cli.runs.sweeps.preview import show_dry_run
 from orchestrator.cli.runs.sweeps.search import (
@@ -399,7 +399,7 @@ def list_(
     Example:
       orchestrator sweep list
     """
-    folder = runs_dir or default_runs_dir()
+    folder = folder_to_read(runs_dir)
     sweeps = [sweep for sweep in all_sweeps(folder) if archived or not read_labels(sweep.path).archived]
     found = [(sweep.name, *_how_far(sweep)) for sweep in sweeps]
     if as_json:

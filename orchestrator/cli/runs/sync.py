@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.api.starts.run_sentences import label
-from orchestrator.cli.common import AsJson, RunsDir, print_json
+from orchestrator.cli.common import AsJson, RunsDir, folder_to_read, print_json
 from orchestrator.errors import JobError, UserError
 from orchestrator.launch.runs import all_runs, find_run
-from orchestrator.run_directory.rundir import RunDir, default_runs_dir
+from orchestrator.run_directory.rundir import RunDir
 from orchestrator.run_directory.trash import trashed
 from orchestrator.safe_path import module_command
 
@@ -37,7 +37,7 @@ def command(
     """
     if bool(run_names) == every:
         raise UserError("name runs, or add --all for every run of the runs folder")
-    folder = runs_dir or default_runs_dir()
+    folder = folder_to_read(runs_dir)
     runs = all_runs(folder) if every else [find_run(name, folder) for name in run_names or []]
     runs += [RunDir(entry.path) for entry in trashed(folder) if entry.mlflow] if every else []
     records = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.errors import UserError
 from orchestrator.review.damage import DAMAGE
-from orchestrator.review.filters.run_fields import Field, QueryError, field_of, in_order
+from orchestrator.review.filters.run_fields import FIELDS, Field, QueryError, field_of, in_order
 from orchestrator.review.query import Query, read_query
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.stored_index.index_file import Entry, is_known, read_index, write_index
@@ -62,7 +62,7 @@ def sorted_by(runs: Sequence[RunSummary], sort: str) -> list[RunSummary]:
 def named_field(name: str, runs: Iterable[RunSummary]) -> Field:
     """The field that a name means. Raises UserError where it means none."""
     try:
-        return field_of(name, runs)
+        return field_of(name, runs, otherwise=f"there are {', '.join(FIELDS)}, metrics, and fields of the spec")
     except QueryError as error:
         raise UserError(str(error)) from error
 

@@ -144,9 +144,16 @@ FIELDS: Mapping[str, tuple[Kind, Callable[[RunSummary], Value]]] = {
 """What a run has beside its metrics and its spec."""
 
 
-def field_of(name: str, runs: Iterable[RunSummary], values: Sequence[str] = ()) -> Field:
+def field_of(
+    name: str,
+    runs: Iterable[RunSummary],
+    values: Sequence[str] = (),
+    *,
+    otherwise: str = "to look for the text itself, put it in quotes",
+) -> Field:
     """The field that a name means, where it is compared with `values`. What only some of `runs` have, as a metric of
-    one's own or a field of an older version, can be meant too. Raises QueryError, with what may have been meant.
+    one's own or a field of an older version, can be meant too. Raises QueryError, with what may have been meant, else
+    with what to do `otherwise`.
     """
     key = name.lower()
     if key in FIELDS:
@@ -166,7 +173,7 @@ def field_of(name: str, runs: Iterable[RunSummary], values: Sequence[str] = ()) 
         return _metric(name, metrics.pop())
     if metrics:
         raise QueryError(f"{short(name)} could be {' or '.join(short(metric) for metric in sorted(metrics)[:3])}")
-    said = _hint(name) or "to look for the text itself, put it in quotes"
+    said = _hint(name) or otherwise
     raise QueryError(f"there is no field {short(name)}: {said}".splitlines()[0])
 
 

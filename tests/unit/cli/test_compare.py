@@ -14,6 +14,8 @@ from unit.cli.conftest import Orchestrator
 
 from orchestrator.launch.code.code_version import CodeState
 from orchestrator.launch.runs import create_run
+from orchestrator.run_directory.events.labels import Renamed
+from orchestrator.run_directory.labels import write_label
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
@@ -51,6 +53,13 @@ def test_the_difference_the_measures_and_the_curves(orchestrator: Orchestrator, 
     assert done.out.count("AA") > 5
     assert done.out.count("BB") > 2
     assert all(len(line) <= 100 for line in done.out.splitlines())
+
+
+def test_a_run_goes_by_the_name_that_it_was_given(orchestrator: Orchestrator, runs: list[RunDir]) -> None:
+    write_label(runs[0].path, Renamed(to="champion", former="small"))
+    out = orchestrator("compare", *(run.run_id for run in runs)).out
+    assert f"A  champion  champion/{runs[0].run_id}" in out
+    assert f"B  small     small/{runs[1].run_id}" in out
 
 
 def test_as_json(orchestrator: Orchestrator, runs: list[RunDir]) -> None:

@@ -100,6 +100,9 @@ def test_labels_of_a_live_run_leave_its_training_alone(orchestrator: Orchestrato
         (("delete", "/", "--yes"), "but not a run"),
         (("delete", ".trash", "--yes"), "there is no run .trash"),
         (("prune", "--older-than", "soon"), "--older-than soon: a duration is"),
+        (("prune", "--runs-dir", "nowhere"), "nowhere is not there: it should hold runs"),
+        (("sweep", "list", "--runs-dir", "nowhere"), "nowhere is not there: it should hold runs"),
+        (("sync", "--all", "--runs-dir", "nowhere"), "nowhere is not there: it should hold runs"),
         (("delete", "tiny", "--undo"), "there is no tiny in the trash"),
         (("delete", "tiny", "--undo", "--dry-run"), "leave out the other options"),
     ],
@@ -175,6 +178,30 @@ def test_an_id_in_the_trash_is_not_given_again(orchestrator: Orchestrator, creat
     assert orchestrator("prune", "--yes")[0] == 0
     assert os.listdir(runs_dir / FOLDER) == []
     assert create() == first
+
+
+def test_what_was_deleted_is_found_by_the_beginning_of_its_id(orchestrator: Orchestrator, create: CreateRun) -> None:
+    run, other = saved(create(), 5, 10), create("other")
+    begin = run.run_id[:6]
+    assert orchestrator("delete", run.checkpoint(5), "--yes")[0] == 0
+    assert orchestrator("delete", begin, "--undo")[:2] == (0, f"{run.checkpoint(5)} is back\n")
+    assert orchestrator("delete", begin, other.run_id, "--yes")[0] == 0
+    code, out, err = orchestrator("status", begin)
+    assert (code, out) == (2, "")
+    undo = f"orchestrator delete {run.run_id}"
+    assert err.startswith(f"error: run tiny/{run.run_id} was deleted: `{undo}")
+    assert orchestrator("delete", begin, "--undo")[:2] == (0, f"{run.path} is back\n")
+    assert not other.path.exists()
+
+
+def test_the_beginning_of_two_ids_puts_nothing_back(
+    orchestrator: Orchestrator, create: CreateRun, runs_dir: Path
+) -> None:
+    runs = [create(), create(name="tiny")]
+    orchestrator("delete", *(run.run_id for run in runs), "--yes")
+    code, _, err = orchestrator("delete", runs[0].run_id[:6], "--undo")
+    assert (code, f"not one run in the trash but 2: {runs[0].run_id}, {runs[1].run_id}" in err) == (2, True), err
+    assert len(trashed(runs_dir)) == 2
 
 
 def test_only_what_is_named_is_deleted(orchestrator: Orchestrator, create: CreateRun) -> None:

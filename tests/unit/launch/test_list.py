@@ -112,7 +112,7 @@ def test_archived_runs_say_so(orchestrator: Orchestrator, made: list[RunDir]) ->
         (("--state", "fialed"), "--state: there is no state fialed: did you mean failed?"),
         (("--since", "soon"), "--since: created expects a date like 2026-11-01 or 2026-11-01T12:30, or an age like 2d"),
         (("--sort", "losss"), "there is no field losss: did you mean loss?"),
-        (("--columns", "name,,loss"), "there is no field"),
+        (("--columns", "name,,loss"), "there is no field : there are state, "),
         (
             ("--where", "loss < 3 and optimiser.lr > 1"),
             "--where: there is no field optimiser.lr: did you mean optimizer.lr?\n"
@@ -125,6 +125,13 @@ def test_what_makes_no_sense(orchestrator: Orchestrator, made: list[RunDir], wor
     code, out, err = orchestrator("list", *words)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {said}")
+
+
+def test_a_name_that_no_run_has(orchestrator: Orchestrator, made: list[RunDir], runs_dir: Path) -> None:
+    assert orchestrator("list", "tinyy")[:2] == (0, f"no runs of tinyy in {runs_dir}: did you mean tiny?\n")
+    (made[0].path / "sweep.json").write_text('{"sweep": "rates", "sweep_dir": "sweeps/rates", "cell": "lr=1"}')
+    said = f"no runs of rates in {runs_dir}: `orchestrator list --where sweep=rates` lists the cells of that sweep\n"
+    assert orchestrator("list", "rates")[:2] == (0, said)
 
 
 def test_runs_that_match_in_python(made: list[RunDir], runs_dir: Path) -> None:

@@ -106,12 +106,16 @@ def test_a_sweep_is_deleted_with_its_own_cells(orchestrator: Run, sweep: SweepDi
     assert orchestrator("archive", "tiny")[0] == 0
     assert "tiny" not in orchestrator("sweep", "list")[1]
     assert "tiny" in orchestrator("sweep", "list", "--archived")[1]
+    assert "Or did you mean sweep other?" in orchestrator("delete", "othre", "--yes")[2]
     out = orchestrator("delete", "tiny", "--yes")[1]
     assert "3 runs, 1 sweep deleted" in out
+    assert "sweep other stays, without 1 of its cells\n" in out
+    assert "sweep tiny" not in out
     assert not sweep.path.exists()
     assert states(other) == ["deleted", "missing"], "it had adopted a cell of this one"
     assert orchestrator("delete", "other", "--yes")[0] == 0
     assert all_runs(runs_dir) == []
+    assert "sweep other was deleted: `orchestrator delete other" in orchestrator("archive", "other")[2]
     assert orchestrator("delete", "sweeps/tiny", "--undo")[0] == 0
     assert states(sweep) == ["missing"] * 3
     assert len(trashed(runs_dir)) == 2
@@ -123,7 +127,9 @@ def test_a_cell_that_a_driver_will_start_is_not_deleted(orchestrator: Run, sweep
     entry = sweep.planned().cells[0]
     driver = Process.current().to_record()
     sweep.append(CellsSubmitted(how="local", cluster=None, max_parallel=1, jobs={entry.id: "local"}, driver=driver))
-    for name in (first_run(sweep).run_id, "tiny"):
+    run_id = first_run(sweep).run_id
+    for name, way_out in ((run_id, f"cancel {run_id}"), ("tiny", "sweep cancel tiny")):
         code, _, err = orchestrator("delete", name, "--yes")
         assert (code, "is about to be started by its sweep: nothing was deleted" in err) == (2, True), err
+        assert f"`orchestrator {way_out}" in err
     assert len(deletion.cells_at(sweep.runs_dir, entry.run)) == 1

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from orchestrator.api.housekeeping.checkpoints import Keep
-from orchestrator.api.housekeeping.deletion import Doomed, checkpoints, delete, runs_and_sweeps
+from orchestrator.api.housekeeping.deletion import Doomed, cells_lost, checkpoints, delete, runs_and_sweeps
 from orchestrator.api.housekeeping.emptying import deleted_as, undo
 from orchestrator.api.housekeeping.targets import find_target, the_only_run
 from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
@@ -70,6 +70,8 @@ def command(
     if not as_json:
         rows = [["DELETE", "SIZE"], *([each.name, disk_size(each.bytes)] for each in doomed)]
         typer.echo(aligned(rows) if doomed else "nothing is to be deleted")
+        for sweep, number in sorted(cells_lost(doomed, folder).items()):
+            typer.echo(f"sweep {sweep} stays, without {number} of its cells")
     if dry_run or not doomed:
         if as_json:
             print_json({"deleted": [], "would_delete": [each.to_json(folder) for each in doomed], "bytes": total})

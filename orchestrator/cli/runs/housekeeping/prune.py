@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.api.housekeeping.emptying import prune, to_prune
-from orchestrator.cli.common import AsJson, RunsDir, aligned, print_json
+from orchestrator.cli.common import AsJson, RunsDir, aligned, folder_to_read, print_json
 from orchestrator.cli.runs.housekeeping.common import Yes, ask
 from orchestrator.errors import UserError
 from orchestrator.fields.values import parse_duration
 from orchestrator.quantities import age, disk_size
-from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.run_directory.trash import Trashed
 
 
@@ -39,7 +38,7 @@ def command(
       orchestrator prune --dry-run
       orchestrator prune --older-than 30d --yes
     """
-    folder = runs_dir or default_runs_dir()
+    folder = folder_to_read(runs_dir)
     entries = to_prune(folder, _seconds(older_than))
     total = sum(entry.bytes for entry in entries)
     if entries and not as_json:
