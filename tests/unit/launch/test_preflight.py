@@ -157,7 +157,8 @@ def test_a_start_says_what_validate_warns_of(
         "cli.jobs.tune._measure",
     ):
         fail_at(monkeypatch, f"orchestrator.{place}", KeyboardInterrupt())
-    job = make_job(runtime={}, launch={"env": {"TOKEN": "${env:HF_TOKEN}"}, "template": "own.sh.j2"})
+    changes = {"model__activation": "squared_relu", "runtime": {}}
+    job = make_job(**changes, launch={"env": {"TOKEN": "${env:HF_TOKEN}"}, "template": "own.sh.j2"})
     (project / "own.sh.j2").write_text("true\n")
     path = project / "job.yaml"
     path.write_text(job.model_dump_json(exclude_unset=True))

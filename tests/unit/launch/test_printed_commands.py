@@ -94,6 +94,7 @@ def test_commands_name_the_folder_of_a_run_that_is_elsewhere(
 def test_commands_name_the_folder_of_a_sweep_that_is_elsewhere(elsewhere: Path) -> None:
     sweep = sweep_dir("rates", elsewhere)
     sweep.plan(SweepPlan(1, None, "min", [Entry("1", "lr=1", {}, "rates/1")], [], 0, 0), "")
+    (elsewhere / "rates" / "1").mkdir(parents=True)
     [(name, folder)] = commands_in(what_is_retried(sweep, cell_statuses(sweep, sweep.planned())))
     assert find_sweep(name, folder) == sweep
 
