@@ -27,9 +27,11 @@ import resource, sys
 from orchestrator.cli.main import main
 code = main(sys.argv[1:])
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, file=sys.stderr)
+[most] = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(used.ru_utime + used.ru_stime, int(most) / 1024, file=sys.stderr)
 sys.exit(code)
 """
+"""Its memory by VmHWM: `ru_maxrss` begins with what the process had that started it."""
 
 
 @pytest.fixture(scope="module")
