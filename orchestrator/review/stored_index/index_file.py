@@ -38,6 +38,7 @@ from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.version import __version__
 
+_STATES: Mapping[str, State] = {state: state for state in get_args(State)}
 _VERSION = f"1 {__version__}"
 """Of the lines, and of what summaries say."""
 _MOST_BYTES = 256 << 20
@@ -248,9 +249,7 @@ def _number_or_none(value: Any) -> float | None:
 
 
 def _state(value: Any) -> State:
-    if value not in get_args(State):
-        raise ValueError("no state")
-    return value  # type: ignore[no-any-return]
+    return _STATES[_plain_text(value)]
 
 
 _BY_TYPE: Mapping[str, Callable[[Any], Any]] = {
