@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.fields.formatting import shorten
 from orchestrator.launch.states.state_words import State
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.run_summary import RunSummary
-from orchestrator.spec.documents.field_names import resolve, short_name
 
 STATES: tuple[State, ...] = (
     *("running", "stopping", "queued", "created", "imported"),
@@ -20,8 +18,6 @@ STATES: tuple[State, ...] = (
 )
 """In the order in which they are counted on a page."""
 Kind = Literal["text", "figure"]
-_KEPT_BACK = ("launch.env.", "notifications.")
-"""Fields that may hold secrets are no columns."""
 
 
 @dataclass(frozen=True)
@@ -92,50 +88,6 @@ class Cells:
     def created(self) -> float | None:
         """When its first cell was made."""
         return min((run.created for run in self.runs if run.created is not None), default=None)
-
-
-def column_of(name: str, runs: Iterable[RunSummary]) -> Column | None:
-    """The column of that name: one of the page's own, a metric, or a field of the spec by its path or its short name;
-    None where no run has such a thing.
-    """
-    if name in COLUMNS:
-        return COLUMNS[name]
-    path = resolve(name) or name
-    for run in runs:
-        if path in run.spec and not path.startswith(_KEPT_BACK):
-            kind: Kind = "text" if isinstance(_number_or_text(run.spec[path]), str) else "figure"
-            return Column(name, short_name(path), lambda run: _number_or_text(run.spec.get(path)), kind, path=path)
-        if name in run.values:
-            return Column(name, shorten(name), _metric(name), "figure")
-    return None
-
-
-def offered_columns(runs: Sequence[RunSummary], words: Sequence[str]) -> list[str]:
-    """Columns to choose from that have all of these words in their names: the page's own, metrics, fields of the spec
-    in which the runs differ, then those in which they do not.
-    """
-    metrics = sorted({key for run in runs for key in run.values})
-    values: dict[str, set[str]] = {}
-    for path, value in ((path, value) for run in runs for path, value in run.spec.items()):
-        if not path.startswith(_KEPT_BACK):
-            values.setdefault(path, set()).add(value)
-    fields = sorted(values, key=lambda path: len(values[path]) < 2)
-    labels = {name: f"{name} {column.label}".casefold() for name, column in COLUMNS.items()}
-    return [
-        name
-        for name in dict.fromkeys([*COLUMNS, *metrics, *fields])
-        if all(word in labels.get(name, name.casefold()) for word in words)
-    ]
-
-
-def _number_or_text(text: str | None) -> str | float | None:
-    """A value of a spec: numbers are ordered as such."""
-    if text is None or text == "null":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def ordered(runs: Iterable[RunSummary], column: Column, *, falling: bool) -> list[RunSummary]:

@@ -16,13 +16,14 @@ from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.run_common import Text
 from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.fields.formatting import shorten
+from orchestrator.review.filters.columns import column_of, offered_columns
 from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.query import QueryError, quoted, select
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.saved_views import saved_views
 from orchestrator.review.sweeps.cells import best_of, comparison_of
-from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, column_of, counts, offered_columns, ordered
+from orchestrator.review.table import COLUMNS, Cells, Column, collapsed, counts, ordered
 from orchestrator.sweeps.ledger import sweep_dir
 
 router = APIRouter()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,3 +143,11 @@ def test_runs_that_match_in_python(made: list[RunDir], runs_dir: Path) -> None:
     assert len(interface.runs(runs_dir=runs_dir)) == 4
     with pytest.raises(UserError, match="where: a parenthesis is not closed"):
         interface.runs(where="(loss < 3", runs_dir=runs_dir)
+
+
+def test_it_starts_without_the_spec() -> None:
+    """Importing the spec takes longer than listing thousands of runs out of the index."""
+    look = "import sys, orchestrator.cli.runs.list; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.split()
+    assert "orchestrator.review.table" in loaded
+    assert "orchestrator.spec.job" not in loaded

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from unit.review.summaries import summary
 
 from orchestrator.dashboard.rendering import spark_points, spark_words
+from orchestrator.review.filters.columns import column_of, offered_columns
 from orchestrator.review.redaction import Redaction
 from orchestrator.review.summary import spark
-from orchestrator.review.table import COLUMNS, Cells, collapsed, column_of, counts, offered_columns, ordered
+from orchestrator.review.table import COLUMNS, Cells, collapsed, counts, ordered
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.tracking.measurements.metrics import MetricLog
 
