@@ -151,11 +151,16 @@ class _Down:
         return 1
 
 
+@pytest.mark.parametrize("share", [0.75, 1.0])
 def test_a_server_that_is_away_is_asked_ever_less_often_and_seconds_after_it_is_back(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
     set_limits(monkeypatch, attempts_at_the_end=0)
     waits: list[float] = []
+
+    def share_of_a_wait(least: float, most: float) -> float:
+        assert least <= share <= most
+        return share
 
     class Outage(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -166,6 +171,7 @@ def test_a_server_that_is_away_is_asked_ever_less_often_and_seconds_after_it_is_
             return self.is_set()
 
     said: list[str] = []
+    monkeypatch.setattr("random.uniform", share_of_a_wait)
     follower_loop.Line(_Down(), said.append).follow(Outage())
     assert waits[0] < waits[1] < waits[2]
     assert max(waits) <= 10
