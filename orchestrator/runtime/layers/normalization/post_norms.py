@@ -5,6 +5,7 @@ megatron-core's layers have them before. There the norms go, and what adds the r
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -48,11 +49,16 @@ def normalise_behind(block: TransformerBlockSubmodules, layers: Layers, config: 
             norm = engine.TENorm
             # The linears that normalise their input themselves.
             parts.self_attention.submodules.linear_qkv = engine.TEColumnParallelLinear
-            parts.mlp.submodules.linear_fc1 = engine.TEColumnParallelLinear
+            _submodules(parts.mlp).linear_fc1 = engine.TEColumnParallelLinear
         parts.self_attn_bda = ModuleSpec(AddAndNormalise, {"config": config, "norm": norm})
         parts.mlp_bda = ModuleSpec(AddAndNormalise, {"config": config, "norm": norm})
         parts.sharded_state_dict_keys_map = _KEYS
     block.layer_norm = None
+
+
+def _submodules(spec: Any) -> Any:
+    """The parts of a module to build: megatron-core 0.16 has a ModuleSpec of an MLP, 0.19 a partial."""
+    return spec.keywords["submodules"] if isinstance(spec, functools.partial) else spec.submodules
 
 
 def normalise_embedding(embedding: torch.nn.Module, config: TransformerConfig) -> None:
