@@ -38,9 +38,9 @@ class Header(NamedTuple):
 def read_headers(path: Path) -> list[Header]:
     """The tensors of a file, in its order. Raises UserError with what is wrong with it."""
     if not path.exists():
-        raise UserError(f"{path} is missing")
+        raise UserError(f"{path} is missing", code="file_not_found")
     if not path.is_file():
-        raise UserError(f"{path} is no file")
+        raise UserError(f"{path} is no file", code="not_a_file")
     with file_refusal(path), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(_LENGTH_BYTES)
@@ -94,4 +94,4 @@ def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _damaged(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} is damaged, or no safetensors file: {reason}")
+    return UserError(f"{path} is damaged, or no safetensors file: {reason}", code="damaged_safetensors")
