@@ -233,7 +233,7 @@ class Model:
 
     def _encoded(self, number: int, prompt: str) -> list[int]:
         if not is_text(prompt):
-            raise UserError(f"prompt {number} {NO_TEXT}", code="empty_prompt")
+            raise UserError(f"prompt {number} {NO_TEXT}", code="not_unicode")
         return self.encode(prompt)
 
     def encode(self, text: str) -> list[int]:

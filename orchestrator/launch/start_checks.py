@@ -118,9 +118,10 @@ def refuse_missing(job: JobSpec) -> None:
     looked_at = [unwritable_cache(job)]
     if job.launch.python is None and job.launch.template is None:
         looked_at.append(missing_train_step(job))
-    problems = [f"{each.paths[0]}: {each.message}; {each.hint}" for found in looked_at for each in found]
+    problems = [problem for found in looked_at for problem in found]
     if problems:
-        raise UserError("\n       ".join(problems), code="placement_not_possible")
+        said = [f"{each.paths[0]}: {each.message}; {each.hint}" for each in problems]
+        raise UserError("\n       ".join(said), code=problems[0].code)
 
 
 def _refuse_missing_gpus(job: JobSpec) -> None:
@@ -148,7 +149,7 @@ def _refuse_unset_environment(job: JobSpec) -> None:
         if name not in os.environ
     ]
     if missing:
-        raise UserError("\n       ".join(missing), code="missing_blend")
+        raise UserError("\n       ".join(missing), code="variable_not_set")
 
 
 def refuse_imported(run: RunDir) -> None:

@@ -226,9 +226,9 @@ def _read(file: InputFile, keys: Sequence[str], offset: int, record: int, size: 
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{file.path} is damaged or cut off: {error}", code="damaged_input") from error
     except OSError as error:
-        # A decompressor's error has no number of the system's.
-            code = "unreadable_file" if error.strerror else "damaged_input"
-            raise UserError(f"{file.path} cannot be read: {error.strerror or error}", code=code) from error
+        # A decompressor's errors are not the system's: they have no strerror.
+        code = "unreadable_file" if error.strerror else "damaged_input"
+        raise UserError(f"{file.path} cannot be read: {error.strerror or error}", code=code) from error
     except MemoryError as error:
         raise JobError(
             f"{file.path}:{record + 1}: the record that begins here needs more memory than is available",
