@@ -62,7 +62,9 @@ def message_in(node: ast.expr) -> str:
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         parts = (part.value if isinstance(part, ast.FormattedValue) else part for part in node.values)
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part)}}}" for part in parts)
+        return "".join(
+            str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part)}}}" for part in parts
+        )
     return f"{{{ast.unparse(node)}}}"
 
 
@@ -85,9 +87,7 @@ def wording() -> str:
 
 
 def test_every_error_has_a_code() -> None:
-    without = [
-        place for place, call in calls() if called(call) in CLASSES.keys() - OWN_CODE and code_of(call) is None
-    ]
+    without = [place for place, call in calls() if called(call) in CLASSES.keys() - OWN_CODE and code_of(call) is None]
     assert without == []
 
 

@@ -45,5 +45,6 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
             except UnicodeDecodeError as error:
                 what = why_unreadable(path, line) if number == 1 else None
                 raise UserError(
-                    f"{place}: {what or f'this is not text in UTF-8: {error.reason}'}", code="not_utf8"
+                    f"{place}: {what or f'this is not text in UTF-8: {error.reason}'}",
+                    code="binary_file" if what else "not_utf8",
                 ) from error

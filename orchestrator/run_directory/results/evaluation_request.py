@@ -62,7 +62,7 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}", code="unreadable_file") from error
     except UnicodeDecodeError as error:
         if (what := why_unreadable(path, content)) is not None:
-            raise UserError(f"{path}: {what}", code="not_utf8") from error
+            raise UserError(f"{path}: {what}", code="binary_file") from error
         raise UserError(
             f"{path} is not text in UTF-8: {error.reason} at byte {error.start}", code="not_utf8"
         ) from error

@@ -90,7 +90,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     with refused("not_utf8", "train.tsv:2"):
         list(read_mnli(path))
     path.write_bytes(gzip.compress(HEADER.encode()))
-    with refused("not_utf8", "train.tsv:1"):
+    with refused("binary_file", "train.tsv:1"):
         list(read_mnli(path))
     with refused("unreadable_file", tmp_path):
         list(read_mnli(tmp_path))
