@@ -64,7 +64,7 @@ def find_profile(name: str, start: Path | None = None) -> Path:
     path = profile_file(name, start)
     if path is None:
         message, hint = unknown_profile(name, start)
-        raise UserError(f"{message}: {hint}")
+        raise UserError(f"{message}: {hint}", code="unknown_profile")
     return path
 
 

@@ -31,9 +31,17 @@ from typing import Literal
 
 
 class OrchestratorError(Exception):
-    """Base of all deliberate errors. `exit_code` is what the command line returns."""
+    """Base of all deliberate errors. `exit_code` is what the command line returns. `code` says what is wrong, for
+    programs and tests; a class that stands for one thing has its own.
+    """
 
     exit_code = 1
+    code: str | None = None
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
 
 
 class UserError(OrchestratorError):
@@ -45,21 +53,31 @@ class UserError(OrchestratorError):
 class RunNotFound(UserError):
     """No run matches what was asked for."""
 
+    code = "run_not_found"
+
 
 class RunIsHeld(UserError):
     """Another live process is writing this run."""
+
+    code = "run_is_held"
 
 
 class SweepIsHeld(UserError):
     """Another process is starting the cells of this sweep."""
 
+    code = "sweep_is_held"
+
 
 class SpecChanged(UserError):
     """A job differs from the run that it would continue in changes that need a person's consent."""
 
+    code = "spec_changed"
+
 
 class DataIsHeld(UserError):
     """Another live process is writing this data set."""
+
+    code = "data_is_held"
 
 
 class DataError(UserError):
@@ -69,6 +87,8 @@ class DataError(UserError):
 class MissingDependency(UserError):
     """An optional part of the product is not installed; the message says what to install."""
 
+    code = "missing_dependency"
+
 
 class JobError(OrchestratorError):
     """The job failed."""
@@ -76,6 +96,8 @@ class JobError(OrchestratorError):
 
 class LeaseLost(JobError):
     """Another incarnation of this run has taken over; this one must not write any more."""
+
+    code = "lease_lost"
 
 
 class CheckpointError(JobError):
@@ -85,6 +107,8 @@ class CheckpointError(JobError):
 class ConnectionLost(JobError):
     """The connection to a login node has ended, and not what runs at its other end."""
 
+    code = "connection_lost"
+
 
 class SchedulerError(JobError):
     """The cluster's scheduler does not answer, or fails."""
@@ -92,6 +116,8 @@ class SchedulerError(JobError):
 
 class PerhapsSubmitted(SchedulerError):
     """A submission went unanswered: the job may be in the queue."""
+
+    code = "perhaps_submitted"
 
 
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -108,7 +134,10 @@ def file_refusal(path: object, what: Literal["read", "written"] = "read") -> Ite
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path} cannot be {what}: {error.strerror}") from error
+        raise UserError(
+            f"{path} cannot be {what}: {error.strerror}",
+            code="unreadable_file" if what == "read" else "unwritable_file",
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -163,6 +192,8 @@ _SHOWN_PROBLEMS = 100
 @dataclasses.dataclass(eq=False)
 class SpecError(UserError):
     """A job spec is wrong. Holds every problem found, in the order of their places in the files."""
+
+    code = "wrong_spec"
 
     problems: list[Problem] = dataclasses.field(default_factory=list)
 

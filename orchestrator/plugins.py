@@ -35,14 +35,19 @@ def load(group: str, name: str) -> Any:
         there = sorted({each.name for each in found})
         near = difflib.get_close_matches(name, there, n=2, cutoff=0.5) or there[:5]
         known = f"; there {'is' if len(near) == 1 else 'are'} {', '.join(near)}" if near else ""
-        raise UserError(f"no installed package has an entry point {name} in the group {group}{known}")
+        raise UserError(
+            f"no installed package has an entry point {name} in the group {group}{known}", code="missing_plugin"
+        )
     if len(named) > 1:
-        raise UserError(f"several packages have an entry point {name} in the group {group}: {_list(named)}; keep one")
+        raise UserError(
+            f"several packages have an entry point {name} in the group {group}: {_list(named)}; keep one",
+            code="ambiguous_plugin",
+        )
     try:
         return named[0].load()
     except Exception as error:  # whatever another package's code raises
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{_list(named)} cannot be loaded: {why}") from error
+        raise UserError(f"{_list(named)} cannot be loaded: {why}", code="unloadable_plugin") from error
 
 
 def refused(group: str, name: str, options: Mapping[str, Any]) -> str | None:

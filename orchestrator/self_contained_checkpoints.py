@@ -105,8 +105,14 @@ def job_of(path: Path) -> JobSpec:
     commit = read_commit(path)
     if commit is None:
         if (path / COMMIT_FILE).exists():
-            raise UserError(damage_of_marker(path) or f"{path / COMMIT_FILE} changed while it was read")
-        raise UserError(f"{path} is neither a run nor a committed checkpoint: it has no commit.json that can be read")
+            raise UserError(
+                damage_of_marker(path) or f"{path / COMMIT_FILE} changed while it was read",
+                code="unreadable_commit_marker",
+            )
+        raise UserError(
+            f"{path} is neither a run nor a committed checkpoint: it has no commit.json that can be read",
+            code="neither_run_nor_checkpoint",
+        )
     return _with_tokenizer_of(commit, without_programs(load_resolved(spec_of(commit))))
 
 
@@ -118,7 +124,8 @@ def spec_of(commit: Commit) -> Path:
     if run is None:
         raise UserError(
             f"{commit.path} does not describe its model: it has no {JOB_FILE}, like checkpoints of earlier versions, "
-            "and is not in a run; move it back into the checkpoints folder of its run"
+            "and is not in a run; move it back into the checkpoints folder of its run",
+            code="checkpoint_without_spec",
         )
     return run.resolved()
 

@@ -125,22 +125,34 @@ def _read_metadata(self: Any, *args: Any, **kwargs: Any) -> Metadata:
         with open(path, "rb") as file:
             metadata = _Unpickler(file).load()
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing") from error
+        raise CheckpointError(f"{path} is missing", code="file_not_found") from error
     except DAMAGES as error:
-        raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: {reason_of(error)}") from error
+        raise CheckpointError(
+            f"{path} is not the list of a checkpoint's tensors: {reason_of(error)}", code="unreadable_tensor_list"
+        ) from error
     if not isinstance(metadata, Metadata):
-        raise CheckpointError(f"{path} is not the list of a checkpoint's tensors")
+        raise CheckpointError(f"{path} is not the list of a checkpoint's tensors", code="unreadable_tensor_list")
     said = vars(metadata)  # a pickle may leave any of it out
     if not isinstance(said.get("storage_data"), dict) or not isinstance(said.get("state_dict_metadata"), dict):
-        raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: it has no table of them")
+        raise CheckpointError(
+            f"{path} is not the list of a checkpoint's tensors: it has no table of them", code="unreadable_tensor_list"
+        )
     for index, place in metadata.storage_data.items():
         if not _is_whole(index, MetadataIndex) or not _is_whole(place, _StorageInfo):
-            raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: it does not say in which files")
+            raise CheckpointError(
+                f"{path} is not the list of a checkpoint's tensors: it does not say in which files",
+                code="unreadable_tensor_list",
+            )
         if Path(place.relative_path).name != place.relative_path:
-            raise CheckpointError(f"{path} leads out of its folder, to {place.relative_path}")
+            raise CheckpointError(
+                f"{path} leads out of its folder, to {place.relative_path}", code="tensor_list_leads_out"
+            )
     for name, entry in metadata.state_dict_metadata.items():
         if not _is_whole(entry, BytesStorageMetadata) and not _is_whole_tensor(entry):
-            raise CheckpointError(f"{path} is not the list of a checkpoint's tensors: it does not describe {name}")
+            raise CheckpointError(
+                f"{path} is not the list of a checkpoint's tensors: it does not describe {name}",
+                code="unreadable_tensor_list",
+            )
     metadata.storage_meta = metadata.storage_meta or StorageMeta()
     metadata.storage_meta.load_id = self.load_id
     return metadata
@@ -170,7 +182,10 @@ def _reading_files_by_name(read_data: Any) -> Any:
         for item in plan.items:
             place = self.storage_data.get(item.storage_index)
             if place is None:
-                raise CheckpointError(f"{Path(self.path) / '.metadata'} does not say where {item.storage_index.fqn} is")
+                raise CheckpointError(
+                    f"{Path(self.path) / '.metadata'} does not say where {item.storage_index.fqn} is",
+                    code="tensor_not_listed",
+                )
             by_file.setdefault(place.relative_path, []).append(item)
 
         def read_file(name: str) -> None:
@@ -178,10 +193,12 @@ def _reading_files_by_name(read_data: Any) -> Any:
             try:
                 read_data(self, replace(plan, items=items), planner).wait()
             except FileNotFoundError as error:
-                raise CheckpointError(f"{path} is missing") from error
+                raise CheckpointError(f"{path} is missing", code="file_not_found") from error
             except DAMAGES as error:
                 keys = ", ".join(sorted({item.storage_index.fqn for item in items})[:1])
-                raise CheckpointError(f"{path} cannot be read ({keys} …): {reason_of(error)}") from error
+                raise CheckpointError(
+                    f"{path} cannot be read ({keys} …): {reason_of(error)}", code="unreadable_pickle"
+                ) from error
 
         with ThreadPoolExecutor(_MOST_THREADS) as pool:
             for _ in pool.map(read_file, by_file):
@@ -219,7 +236,7 @@ def require_plain_state(content: bytes, what: str) -> None:
     try:
         _StateUnpickler(io.BytesIO(content)).load()
     except DAMAGES as error:
-        raise CheckpointError(f"{what} cannot be read: {reason_of(error)}") from error
+        raise CheckpointError(f"{what} cannot be read: {reason_of(error)}", code="unreadable_pickle") from error
 
 
 class _StateUnpickler(pickle.Unpickler):

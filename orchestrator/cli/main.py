@@ -262,7 +262,12 @@ def _report(error: OrchestratorError, as_json: bool) -> None:
     if not as_json:
         print(f"error: {error}" if not isinstance(error, SpecError) else str(error), file=sys.stderr)
         return
-    record = {"error": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
+    record: dict[str, object] = {
+        "error": type(error).__name__,
+        **({} if error.code is None else {"code": error.code}),
+        "message": str(error),
+        "exit_code": error.exit_code,
+    }
     if isinstance(error, SpecError):
         print_json({**record, "problems": [problem.to_dict() for problem in error.problems]})
     else:

@@ -65,7 +65,7 @@ def main() -> int:
     try:
         answer = _convert(arguments)
     except OrchestratorError as error:
-        print(json.dumps({"error": str(error), "exit_code": error.exit_code}))
+        print(json.dumps({"error": str(error), "code": error.code, "exit_code": error.exit_code}))
         return error.exit_code
     except OSError as error:
         place = arguments.target if "target" in arguments else arguments.checkpoint

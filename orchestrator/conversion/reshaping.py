@@ -81,7 +81,7 @@ def reshape(source: Path, job: JobSpec, target: Path) -> dict[str, Any]:
     """
     commit = read_commit(source)
     if commit is None:
-        raise CheckpointError(f"{source} has no commit.json that can be read")
+        raise CheckpointError(f"{source} has no commit.json that can be read", code="no_commit_marker")
     target.mkdir(parents=True)
     try:
         copy_tensors(StoredWeights(source), target, job.parallelism.tensor_model_parallel_size)

@@ -42,13 +42,15 @@ def drafted(target: Path) -> Iterator[Path]:
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
     except DataIsHeld as error:
-        raise UserError(f"another process is writing {target} now; wait for it, or name another folder") from error
+        raise UserError(
+            f"another process is writing {target} now; wait for it, or name another folder", code="output_is_held"
+        ) from error
 
 
 def require_free(target: Path) -> None:
     """Raises UserError where something is already."""
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise UserError(f"{target} already exists: name another folder")
+        raise UserError(f"{target} already exists: name another folder", code="output_exists")
 
 
 def require_room(target: Path, needed: int, leave_free: int = 0) -> None:
@@ -57,4 +59,6 @@ def require_room(target: Path, needed: int, leave_free: int = 0) -> None:
     free = shutil.disk_usage(there).free
     if needed + leave_free > free:
         also = f", of which {disk_size(leave_free)} are to be left" if leave_free else ""
-        raise JobError(f"no room for {target}: it takes {disk_size(needed)}, {there} has {disk_size(free)}{also}")
+        raise JobError(
+            f"no room for {target}: it takes {disk_size(needed)}, {there} has {disk_size(free)}{also}", code="disk_full"
+        )

@@ -105,7 +105,7 @@ def check_data(
     for part in used_parts(data, family, headers, samples):
         problems += length_problems(part, headers[part.path], data, family, sequence_length, vision)
     if problems:
-        raise DataError("\n".join(problems))
+        raise DataError("\n".join(problems), code="data_does_not_fit_job")
 
 
 def sources_read(data: DataSpec, samples: Sequence[int]) -> list[str]:

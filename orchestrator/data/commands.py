@@ -209,7 +209,10 @@ def _add_tokenize(app: typer.Typer, run: Run) -> None:
         if chat:
             _refuse_with_chat(json_key, append_eod, split_sentences)
         elif chat_template is not None:
-            raise UserError("--chat-template is how conversations become text: add --chat, or leave it out")
+            raise UserError(
+                "--chat-template is how conversations become text: add --chat, or leave it out",
+                code="option_without_chat",
+            )
         _check_date(chat, chat_date)
         _check_images(chat, image_size, patch_size)
         kind = _type(tokenizer_type, tokenizer_path, tokenizer_merges) or "byte_level"
@@ -325,23 +328,30 @@ def _type(kind: str | None, path: str | None, merges: str | None) -> str | None:
     if kind is None and path is not None:
         kind = type_of_path(path)
         if kind is None and not Path(path).exists():
-            raise UserError(f"--tokenizer-path {path} does not exist{looked_for(Path(path))}")
+            raise UserError(f"--tokenizer-path {path} does not exist{looked_for(Path(path))}", code="missing_tokenizer")
         if kind is None:
             raise UserError(
                 f"--tokenizer-path {path}: its name does not show the kind of tokenizer; name it with "
-                f"--tokenizer-type: {TYPES_BY_PATH}"
+                f"--tokenizer-type: {TYPES_BY_PATH}",
+                code="unclear_tokenizer_type",
             )
     if kind == "byte_level" and path is not None:
-        raise UserError(f"--tokenizer-path {path}: the byte_level tokenizer has no files; leave it out, or name a type")
+        raise UserError(
+            f"--tokenizer-path {path}: the byte_level tokenizer has no files; leave it out, or name a type",
+            code="option_not_for_tokenizer",
+        )
     if merges is not None and kind != "gpt2_bpe":
-        raise UserError("--tokenizer-merges is for gpt2_bpe, whose --tokenizer-path is a vocab.json")
+        raise UserError(
+            "--tokenizer-merges is for gpt2_bpe, whose --tokenizer-path is a vocab.json",
+            code="option_not_for_tokenizer",
+        )
     return kind
 
 
 def _keys(given: list[str] | None) -> tuple[str, ...]:
     keys = tuple(given or ("text",))
     if len(set(keys)) != len(keys):
-        raise UserError(f"--json-key {', '.join(keys)}: each key once")
+        raise UserError(f"--json-key {', '.join(keys)}: each key once", code="duplicate_json_key")
     return keys
 
 
@@ -362,7 +372,8 @@ def _check_case(lower_case: bool | None, kind: str) -> None:
     if lower_case is not None and kind != "wordpiece":
         option = "--tokenizer-lower-case" if lower_case else "--tokenizer-keep-case"
         raise UserError(
-            f"{option} is for wordpiece, but the tokenizer is {kind}, whose files determine it: leave it out"
+            f"{option} is for wordpiece, but the tokenizer is {kind}, whose files determine it: leave it out",
+            code="option_not_for_tokenizer",
         )
 
 
@@ -374,41 +385,55 @@ def _refuse_with_chat(json_key: list[str] | None, append_eod: bool, split_senten
     }
     for option, (is_given, reason) in reasons.items():
         if is_given:
-            raise UserError(f"{option} does not go with --chat: {reason}; leave it out")
+            raise UserError(f"{option} does not go with --chat: {reason}; leave it out", code="option_not_with_chat")
 
 
 def _check_date(chat: bool, chat_date: str | None) -> None:
     if chat_date is None:
         return
     if not chat:
-        raise UserError("--chat-date is the date for chat templates: add --chat, or leave it out")
+        raise UserError(
+            "--chat-date is the date for chat templates: add --chat, or leave it out", code="option_without_chat"
+        )
     try:
         check_day(chat_date)
     except ValueError as error:
-        raise UserError(f"--chat-date {chat_date}: {error}") from error
+        raise UserError(f"--chat-date {chat_date}: {error}", code="malformed_chat_date") from error
 
 
 def _check_images(chat: bool, image_size: int | None, patch_size: int | None) -> None:
     """Raises UserError where the sizes of images and patches go with nothing, or not with each other."""
     if image_size is None:
         if patch_size is not None:
-            raise UserError("--patch-size is for images: add --image-size, or leave it out")
+            raise UserError(
+                "--patch-size is for images: add --image-size, or leave it out", code="patch_size_without_images"
+            )
         return
     if not chat:
-        raise UserError("--image-size is for conversations with images: add --chat, or leave it out")
+        raise UserError(
+            "--image-size is for conversations with images: add --chat, or leave it out", code="option_without_chat"
+        )
     patch = VisionSpec().patch_size if patch_size is None else patch_size
     if image_size % patch:
         default = ", the default," if patch_size is None else ""
         legal = divisors_of(image_size, "--patch-size", patch)
         nearest = " or ".join(map(str, (*legal.below[:1], *legal.above[:1])))
-        raise UserError(f"--patch-size {patch}{default} does not divide --image-size {image_size}: write {nearest}")
+        raise UserError(
+            f"--patch-size {patch}{default} does not divide --image-size {image_size}: write {nearest}",
+            code="patch_does_not_divide_image",
+        )
 
 
 def _prefix(path: Path) -> Path:
     if path == Path("-"):
-        raise UserError("--output-prefix - would be standard output, where files cannot go: write a name, like corpus")
+        raise UserError(
+            "--output-prefix - would be standard output, where files cannot go: write a name, like corpus",
+            code="output_is_standard_output",
+        )
     if not path.name or path.is_dir():
-        raise UserError(f"--output-prefix {path} is a folder; write a name in it, like {path / 'corpus'}")
+        raise UserError(
+            f"--output-prefix {path} is a folder; write a name in it, like {path / 'corpus'}", code="output_is_folder"
+        )
     return path
 
 

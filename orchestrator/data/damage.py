@@ -34,14 +34,14 @@ def refuse_damage(prefixes: Iterable[Path]) -> None:
     them."""
     indices = [each for prefix in prefixes for each in (prefix, loss_mask_prefix(prefix), *_images(prefix))]
     if found := [damage for each in indices if (damage := index_damage(each)) is not None]:
-        raise DataError("\n".join(found))
+        raise DataError("\n".join(found), code="damaged_data_set")
 
 
 def refuse_lost_images(prefix: Path) -> None:
     """Raises DataError where a data set's images are not all there, or another's; UserError where it is not there
     itself."""
     if (damage := images_damage(str(prefix), read_index(prefix))) is not None:
-        raise DataError(damage)
+        raise DataError(damage, code="damaged_images")
 
 
 def _images(prefix: Path) -> list[Path]:

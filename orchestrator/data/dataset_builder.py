@@ -34,7 +34,7 @@ def prepare(
     """
     sources = survey(data, sentences=sentences, vision=vision, asked=True)
     if troubles := [f"{source.place}: {source.trouble}" for source in sources if source.trouble is not None]:
-        raise UserError("\n       ".join(troubles))
+        raise UserError("\n       ".join(troubles), code="data_set_cannot_be_made")
     made = []
     for source in sources:
         if source.is_to_be_made:

@@ -34,7 +34,8 @@ def first_documents(request: ShowRequest) -> Iterator[str]:
         raise UserError(
             f"{request.prefix} contains token id {int(ids.max())}, but the tokenizer has {tokenizer.vocab_size} "
             f"tokens: "
-            "it was made with another one (choose with --tokenizer-type and --tokenizer-path)"
+            "it was made with another one (choose with --tokenizer-type and --tokenizer-path)",
+            code="tokenizer_differs",
         )
     mask, patches = _mask(request, header, len(ids)), _patches(request)
     for first, last in pairwise(ends):
@@ -59,7 +60,7 @@ def _mask(request: ShowRequest, header: IndexHeader, tokens: int) -> Any:
     if manifest is None or manifest.counted_tokens is None:
         return None
     if problem := mask_problem(str(request.prefix), header):
-        raise UserError(problem)
+        raise UserError(problem, code="damaged_mask")
     return np.fromfile(bin_path(loss_mask_prefix(request.prefix)), dtype="u1", count=tokens)
 
 
@@ -91,5 +92,7 @@ def _tokenizer(request: ShowRequest) -> Tokenizer:
         }
         return load_tokenizer(TokenizerSpec.model_validate(chosen))
     if manifest is None:
-        raise UserError(f"{request.prefix} has no manifest: name its tokenizer with --tokenizer-type")
+        raise UserError(
+            f"{request.prefix} has no manifest: name its tokenizer with --tokenizer-type", code="missing_manifest"
+        )
     return load_tokenizer(manifest.tokenizer)

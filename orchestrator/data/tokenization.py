@@ -84,7 +84,10 @@ def tokenize(request: TokenizeRequest, display: Display, *, wait: bool = False) 
         for manifest, key in zip(manifests, request.json_keys, strict=True):
             if manifest.documents == 0:
                 out.discard()
-                raise UserError(_nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"))
+                raise UserError(
+                    _nothing_found(manifest, f"text for {key!r}" if not request.chat else "conversation"),
+                    code="no_text",
+                )
         for warning in _about_conversations(manifests[0]):
             display.warn(warning)
         has_no_images = request.vision is None and (request.chat or request.overwrite)
@@ -112,7 +115,10 @@ def _encode_all(request: TokenizeRequest, files: Sequence[InputFile], out: Parti
         for chunk, result in encoded:
             if result.malformed and request.on_error == "fail":
                 first = result.malformed[0]
-                raise UserError(f"{first}. {first.way_out}, or leave such records out: data tokenize --on-error skip")
+                raise UserError(
+                    f"{first}. {first.way_out}, or leave such records out: data tokenize --on-error skip",
+                    code="wrong_record",
+                )
             out.append(result, chunk.end, chunk.text_bytes, chunk.disk_bytes)
             uncommitted += chunk.text_bytes + (len(result.keys[-1].tokens) if request.vision is not None else 0)
             if uncommitted >= shard:
@@ -173,14 +179,20 @@ def _outputs(request: TokenizeRequest, tokenizer: Tokenizer) -> dict[Path, np.dt
 def _refuse_other_than_json(files: Sequence[InputFile]) -> None:
     for file in files:
         if file.kind != "json":
-            raise UserError(f"input {file.path}: conversations are read from .jsonl, .ndjson and .json, a line each")
+            raise UserError(
+                f"input {file.path}: conversations are read from .jsonl, .ndjson and .json, a line each",
+                code="file_kind_not_for_chat",
+            )
 
 
 def _refuse_without_fields(files: Sequence[InputFile], keys: Sequence[str]) -> None:
     for file in files:
         if file.kind not in ("json", "parquet"):
             listed = " ".join(f"--json-key {key}" for key in keys)
-            raise UserError(f"input {file.path}: plain text has no fields, and {listed} asks for {len(keys)} of them")
+            raise UserError(
+                f"input {file.path}: plain text has no fields, and {listed} asks for {len(keys)} of them",
+                code="plain_text_has_no_fields",
+            )
 
 
 def _identity(

@@ -45,7 +45,7 @@ def ordered_map(
             try:
                 yield item, function(item)
             except MemoryError as error:
-                raise JobError(_no_memory(place(item))) from error
+                raise JobError(_no_memory(place(item)), code="record_out_of_memory") from error
         return
     pool = [_start(build) for _ in range(workers)]
     free: SimpleQueue[_Worker[Item, Result]] = SimpleQueue()
@@ -94,10 +94,11 @@ class _Worker(Generic[Item, Result]):
             raise JobError(
                 f"a worker process died (exit code {self.process.exitcode}; -9 is often a lack of memory) in the "
                 f"record that "
-                f"begins at {place(item)}. {_KEPT}"
+                f"begins at {place(item)}. {_KEPT}",
+                code="worker_died",
             ) from error
         if isinstance(answer, MemoryError):
-            raise JobError(_no_memory(place(item)))
+            raise JobError(_no_memory(place(item)), code="record_out_of_memory")
         if isinstance(answer, OrchestratorError):
             raise answer
         return answer

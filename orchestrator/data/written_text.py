@@ -57,4 +57,6 @@ def _documents(source: DataSource, spec: DataSourceSpec) -> Iterable[str | Mappi
         raise
     except Exception as error:  # whatever another package's code raises
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise JobError(f"{plugins.described(plugins.DATA_SOURCES, spec.plugin)} failed: {why}") from error
+        raise JobError(
+            f"{plugins.described(plugins.DATA_SOURCES, spec.plugin)} failed: {why}", code="failed_plugin"
+        ) from error

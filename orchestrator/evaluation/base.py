@@ -109,5 +109,7 @@ class TaskContext:
         if not asked.options.get("add_bos"):
             return []
         if self.tokenizer.bos is None:
-            raise UserError("--add-bos: the tokenizer of this model has no token that begins a text")
+            raise UserError(
+                "--add-bos: the tokenizer of this model has no token that begins a text", code="no_begin_token"
+            )
         return [self.tokenizer.bos]

@@ -82,7 +82,9 @@ class Harness:
         if not Path(spec).is_file() and spec not in own.all_tasks:
             own = TaskManager(include_path=folders)  # with all that the harness brings, which takes its time
             if spec not in own.all_tasks:
-                raise UserError(f"--lm-eval {spec}: there is no such task, and no such YAML file")
+                raise UserError(
+                    f"--lm-eval {spec}: there is no such task, and no such YAML file", code="missing_harness_task"
+                )
         loaded = own.load([spec])
         for task in loaded["tasks"].values():
             _set_fewshot(task, options["num_fewshot"])
@@ -97,7 +99,7 @@ class Harness:
             yield
         except UserError as error:
             named = f"--lm-eval {self._asked.where}: "
-            raise UserError(f"{named}{str(error).removeprefix(named)}") from error
+            raise UserError(f"{named}{str(error).removeprefix(named)}", code=error.code) from error
         except OrchestratorError:
             raise
         except Exception as error:
@@ -107,7 +109,8 @@ class Harness:
             said, *_ = str(error).strip().splitlines() or [kind]
             raise UserError(
                 f"--lm-eval {self._asked.where}: {kind}: {said} (a task's data must be on this machine: "
-                "dataset_path json, and dataset_kwargs with data_files)"
+                "dataset_path json, and dataset_kwargs with data_files)",
+                code="wrong_harness_task",
             ) from error
 
 
@@ -176,7 +179,8 @@ class Adapter(TemplateLM):
             if len(continuation) > self.max_length:
                 raise UserError(
                     f"a continuation has {len(continuation)} tokens, and the model {self.max_length} positions: "
-                    f"{str(said and said[1])[:60]!r}"
+                    f"{str(said and said[1])[:60]!r}",
+                    code="continuation_too_long",
                 )
             tokens = [*context, *continuation][-(self.max_length + 1) :]
             sequences.append(ScoredTokens(tokens, len(tokens) - len(continuation)))
@@ -196,12 +200,14 @@ class Adapter(TemplateLM):
         if unknown := sorted(set(options) - _GENERATION_OPTIONS):
             raise UserError(
                 f"generation_kwargs has {', '.join(unknown)}; known are until, max_gen_toks, do_sample, "
-                f"{', '.join(sorted(_GENERATION_OPTIONS))}"
+                f"{', '.join(sorted(_GENERATION_OPTIONS))}",
+                code="unknown_generation_options",
             )
         room = self.max_length - most
         if room < 1:
             raise UserError(
-                f"max_gen_toks {most} leaves no room for a context: the model has {self.max_length} positions"
+                f"max_gen_toks {most} leaves no room for a context: the model has {self.max_length} positions",
+                code="no_room_for_context",
             )
         if not draws:
             options["temperature"] = 0.0

@@ -347,7 +347,10 @@ def resolve_environment(text: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in os.environ:
-            raise UserError(f"${{env:{name}}} is used in the spec, but {name} is not set in the environment")
+            raise UserError(
+                f"${{env:{name}}} is used in the spec, but {name} is not set in the environment",
+                code="variable_not_set",
+            )
         return os.environ[name]
 
     return _ENV_REFERENCE.sub(value, text)

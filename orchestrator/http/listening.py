@@ -31,4 +31,4 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         why = str(error.strerror or error).partition(" (while ")[0]  # Python names the address once more
         hint = "; choose another one with --port, or 0 for a free one" if error.errno == errno.EADDRINUSE else ""
-        raise UserError(f"cannot listen on {host}, port {port}: {why}{hint}") from error
+        raise UserError(f"cannot listen on {host}, port {port}: {why}{hint}", code="cannot_listen") from error

@@ -63,9 +63,11 @@ def each_with_images(count: int, images: Sequence[Sequence[Image]] | None, what:
     if images is None:
         return [()] * count
     if isinstance(images, str | bytes) or any(isinstance(own, str | bytes | Path) for own in images):
-        raise UserError(f"images: give a list of them for each of the {what}")
+        raise UserError(f"images: give a list of them for each of the {what}", code="images_not_a_list")
     if len(images) != count:
-        raise UserError(f"{count} {what} have {len(images)} lists of images; give one for each")
+        raise UserError(
+            f"{count} {what} have {len(images)} lists of images; give one for each", code="missing_image_lists"
+        )
     return list(images)
 
 
@@ -79,7 +81,7 @@ def seen(
     """
     tokens = list(tokens)
     if problem := marks_problem(tokens.count(IMAGE), len(given), sees=vision is not None):
-        raise UserError(f"{what} {problem}")
+        raise UserError(f"{what} {problem}", code="images_do_not_fit_prompt")
     if vision is None or not given:
         return tokens, None
     placed: list[int] = []
@@ -98,11 +100,14 @@ def _pixels(image: Image, size: int) -> Pixels:
     if not isinstance(image, np.ndarray):
         if not isinstance(image, str | Path | bytes):
             kind = f"{type(image).__module__}.{type(image).__name__}"
-            raise UserError(f"a {kind} is not an image: give a file, its content, or uint8 [3, {size}, {size}]")
+            raise UserError(
+                f"a {kind} is not an image: give a file, its content, or uint8 [3, {size}, {size}]", code="not_an_image"
+            )
         return pixels(Path(image) if isinstance(image, str) else image, size)
     if image.shape != (3, size, size) or image.dtype != np.uint8:
         raise UserError(
-            f"an array of {image.dtype}, {list(image.shape)}, is not an image: give uint8, [3, {size}, {size}]"
+            f"an array of {image.dtype}, {list(image.shape)}, is not an image: give uint8, [3, {size}, {size}]",
+            code="not_an_image",
         )
     return image
 

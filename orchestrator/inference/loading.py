@@ -53,7 +53,7 @@ def open_network(
     else:
         commit = require_whole(run, iteration, control, ranks)
     if commit is None:
-        raise CheckpointError(f"{weights.label} has no complete checkpoint to generate from")
+        raise CheckpointError(f"{weights.label} has no complete checkpoint to generate from", code="no_checkpoint")
     seed_everything(job.runtime.seed, ranks)
     words = vocabulary(job)
     config = transformer_config(job, device, "torch")

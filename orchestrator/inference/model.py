@@ -170,11 +170,13 @@ class Model:
         shows: bool,
     ) -> Iterator[TextDelta]:
         if batch_size < 1:
-            raise UserError(f"batch_size {batch_size}: it must be at least 1")
+            raise UserError(f"batch_size {batch_size}: it must be at least 1", code="batch_size_not_positive")
         requests = self.requests(prompts, options, images)
         used = self.ends if ends is None else tuple(token_ids(ends, "ends"))
         if not all(0 <= end < self.vocab_size for end in used):
-            raise UserError(f"ends {list(used)}: the vocabulary has {self.vocab_size} tokens")
+            raise UserError(
+                f"ends {list(used)}: the vocabulary has {self.vocab_size} tokens", code="token_outside_vocabulary"
+            )
         for first in range(0, len(requests), batch_size):
             yield from self._writer.write(requests[first : first + batch_size], used, shows=shows)
 
@@ -198,7 +200,10 @@ class Model:
         else:
             each = options
         if len(each) != len(prompts):
-            raise UserError(f"{len(prompts)} prompts have {len(each)} options; give one for all or one for each")
+            raise UserError(
+                f"{len(prompts)} prompts have {len(each)} options; give one for all or one for each",
+                code="option_count_differs",
+            )
         return [
             self._request(number, prompt, given if isinstance(given, Generation) else options_of(given), own)
             for number, (prompt, given, own) in enumerate(
@@ -210,21 +215,25 @@ class Model:
         tokens = self._encoded(number, prompt) if isinstance(prompt, str) else token_ids(prompt, f"prompt {number}")
         if options.add_bos:
             if self.tokenizer.bos is None:
-                raise UserError(f"add_bos: the {self.tokenizer.spec.type} tokenizer has no token that begins a text")
+                raise UserError(
+                    f"add_bos: the {self.tokenizer.spec.type} tokenizer has no token that begins a text",
+                    code="no_begin_token",
+                )
             tokens = [self.tokenizer.bos, *tokens]
         if not tokens:
             tokens = [self.tokenizer.eod]  # what stands before a document in training
         tokens, images = seen(tokens, given, self.job.model.vision, self._patch, f"prompt {number}")
-        if not 0 <= min(tokens) <= max(tokens) < self.vocab_size:
-            raise UserError(f"prompt {number} has ids outside the vocabulary of {self.vocab_size} tokens")
+        self._check_ids(tokens, f"prompt {number}")
         self._check_length(tokens, options, images)
         if options.stop and self._tokenizer_if_any is None:
-            raise UserError("stop: without a tokenizer there is no text to search for a stop string")
+            raise UserError(
+                "stop: without a tokenizer there is no text to search for a stop string", code="stop_without_tokenizer"
+            )
         return Request(number, tokens, options, images)
 
     def _encoded(self, number: int, prompt: str) -> list[int]:
         if not is_text(prompt):
-            raise UserError(f"prompt {number} {NO_TEXT}")
+            raise UserError(f"prompt {number} {NO_TEXT}", code="not_unicode")
         return self.encode(prompt)
 
     def encode(self, text: str) -> list[int]:
@@ -251,7 +260,7 @@ class Model:
         else:
             said = refusal(1, new, most, f"{taken} for what is written, its beginning included")
         if said is not None:
-            raise UserError(said)
+            raise UserError(said, code="sequence_too_long")
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -286,14 +295,18 @@ class Model:
     def _passes(self) -> ModelRunner:
         if self._family.no_generation is not None:
             able = " and ".join(family.name for family in FAMILIES.values() if family.no_generation is None)
-            raise UserError(f"a {self._family.name} cannot generate text: generation supports architectures {able}")
+            raise UserError(
+                f"a {self._family.name} cannot generate text: generation supports architectures {able}",
+                code="model_cannot_generate",
+            )
         if not self._family.is_encoder_decoder:
             return DecoderRunner(self.network)
         start = decoder_start(self.tokenizer)
         if start >= self.vocab_size:
             raise UserError(
                 f"the decoder begins with the tokenizer's token {start}, and the vocabulary has "
-                f"{self.vocab_size}: it is not this model's tokenizer"
+                f"{self.vocab_size}: it is not this model's tokenizer",
+                code="tokenizer_differs",
             )
         return EncoderDecoderRunner(self.network, start)
 
@@ -320,13 +333,13 @@ class Model:
         tokens, placed = self._seen(tokens, images)
         if self._family.is_encoder_decoder:
             if encoder_tokens is None or len(encoder_tokens) != len(tokens):
-                raise UserError("a T5 needs as many lists of encoder_tokens as of tokens")
+                raise UserError("a T5 needs as many lists of encoder_tokens as of tokens", code="unequal_lists")
             self._check_lists(encoder_tokens, least=1)
             self._check_lists(tokens, least=1)
             assert isinstance(self._passes, EncoderDecoderRunner)
             return scoring.whole(self.network, self._passes.logits(_lists(encoder_tokens), _lists(tokens)), tokens)
         if encoder_tokens is not None:
-            raise UserError(f"a {self._family.name} has no encoder: leave encoder_tokens out")
+            raise UserError(f"a {self._family.name} has no encoder: leave encoder_tokens out", code="no_encoder")
         self._check(tokens, least=1)
         return scoring.logits(self.network, tokens, placed)
 
@@ -357,22 +370,29 @@ class Model:
 
     def _check(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
         if not self._family.is_decoder_only:
-            raise UserError(f"a {self._family.name} has no next token: this is for decoders")
+            raise UserError(f"a {self._family.name} has no next token: this is for decoders", code="not_a_decoder")
         self._check_lists(tokens, least, unread)
 
     def _check_lists(self, tokens: Sequence[Sequence[int]], least: int, unread: int = 0) -> None:
         if not tokens:
-            raise UserError("no tokens were given")
+            raise UserError("no tokens were given", code="no_tokens")
         for number, row in enumerate(tokens):
             if len(row) < least:
-                raise UserError(f"list {number} has {len(row)} tokens; at least {least} are needed")
+                raise UserError(
+                    f"list {number} has {len(row)} tokens; at least {least} are needed", code="too_few_tokens"
+                )
             if self.longest is not None and len(row) - unread > self.longest:
                 raise UserError(
                     f"list {number} has {len(row)} tokens, but the model has learned {self.longest} positions: shorten "
-                    f"it to {self.longest + unread} tokens at most"
+                    f"it to {self.longest + unread} tokens at most",
+                    code="sequence_too_long",
                 )
-            if not 0 <= min(row) <= max(row) < self.vocab_size:
-                raise UserError(f"list {number} has ids outside the vocabulary of {self.vocab_size} tokens")
+            self._check_ids(row, f"list {number}")
+
+    def _check_ids(self, ids: Sequence[int], what: str) -> None:
+        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            said = f"{what} has ids outside the vocabulary of {self.vocab_size} tokens"
+            raise UserError(said, code="token_outside_vocabulary")
 
 
 def _lists(tokens: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -401,7 +421,7 @@ def load(
     """
     weights = open_weights(Path(which).absolute())
     if weights.run is None and iteration is not None:
-        raise UserError(f"{which} is one checkpoint: an iteration selects a checkpoint of a run")
+        raise UserError(f"{which} is one checkpoint: an iteration selects a checkpoint of a run", code="not_a_run")
     job = _laid_out(weights.job, tensor_model_parallel_size, pipeline_model_parallel_size)
     for name, value in job.launch.env.items():
         os.environ[name] = resolve_environment(value)
@@ -422,6 +442,7 @@ def _laid_out(job: JobSpec, tp: int | None, pp: int | None) -> JobSpec:
     if tp * pp != world:
         raise UserError(
             f"tensor_model_parallel_size {tp} · pipeline_model_parallel_size {pp} = {tp * pp} processes are needed, "
-            f"and there are {world}"
+            f"and there are {world}",
+            code="process_count_differs",
         )
     return at_layout(job, tp, pp)

@@ -23,7 +23,9 @@ def token_ids(given: Sequence[int], what: str) -> list[int]:
             raise TypeError("a bool is no id")
         return [operator.index(each) for each in given]
     except TypeError as error:
-        raise UserError(f"{what} is not a list of token ids, which are whole numbers: {error}") from error
+        raise UserError(
+            f"{what} is not a list of token ids, which are whole numbers: {error}", code="not_token_ids"
+        ) from error
 
 
 @dataclass(frozen=True)

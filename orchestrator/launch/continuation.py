@@ -164,5 +164,6 @@ def _refuse_unreadable(name: str, runs_dir: Path, or_else: str) -> None:
             raise UserError(
                 f"run {run.name}/{run.run_id} has checkpoints up to iteration {checkpoints[-1].iteration}, and its "
                 f"spec cannot be compared with this job: {str(error).splitlines()[0]}.\n"
-                f"      Restore that file to continue it, or {or_else}."
+                f"      Restore that file to continue it, or {or_else}.",
+                code="unreadable_stored_spec",
             ) from error

@@ -179,7 +179,7 @@ def states_of(name: str, job_ids: Iterable[str], warn: Warn = lambda message: No
     except OrchestratorError:
         raise
     except Exception as error:  # of another package's code: it is not to take what is known of other runs with it
-        raise SchedulerError(f"executor {name}: {type(error).__name__}: {error}") from error
+        raise SchedulerError(f"executor {name}: {type(error).__name__}: {error}", code="failed_executor") from error
 
 
 def is_started_here(job: JobSpec) -> bool:
@@ -201,8 +201,13 @@ def executor(name: str) -> Executor:
         module, _, attribute = SHIPPED[name].partition(":")
         return cast(Executor, getattr(importlib.import_module(module), attribute)())
     if name in BY_LAUNCHER:
-        raise UserError(f"launch.executor: {name} starts runs from this machine, where no scheduler has them")
+        raise UserError(
+            f"launch.executor: {name} starts runs from this machine, where no scheduler has them",
+            code="executor_without_scheduler",
+        )
     try:
         return cast(Executor, plugins.load(plugins.EXECUTORS, name)())
     except UserError as error:
-        raise UserError(f"launch.executor: {error}; this package has {', '.join((*SHIPPED, *BY_LAUNCHER))}") from error
+        raise UserError(
+            f"launch.executor: {error}; this package has {', '.join((*SHIPPED, *BY_LAUNCHER))}", code="unknown_executor"
+        ) from error

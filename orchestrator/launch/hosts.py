@@ -28,23 +28,26 @@ def hosts_of(launch: LaunchSpec) -> list[str]:
     if len(hosts) < launch.nodes:
         raise UserError(
             f"launch.hosts: {len(hosts)} {'host is' if len(hosts) == 1 else 'hosts are'} named for launch.nodes: "
-            f"{launch.nodes}; name more, or write launch.nodes: {max(1, len(hosts))}"
+            f"{launch.nodes}; name more, or write launch.nodes: {max(1, len(hosts))}",
+            code="too_few_hosts",
         )
     return hosts
 
 
 def _in_file(path: Path) -> list[str]:
     if not path.is_file():
-        raise UserError(f"launch.hosts_file: there is no file {path}")
+        raise UserError(f"launch.hosts_file: there is no file {path}", code="file_not_found")
     try:
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"launch.hosts_file: {path} cannot be read: {why}") from error
+        raise UserError(f"launch.hosts_file: {path} cannot be read: {why}", code="unreadable_file") from error
     if len(content) > _MOST_BYTES:
-        raise UserError(f"launch.hosts_file: {path} is larger than 1 MiB: it has one host on each line")
+        raise UserError(
+            f"launch.hosts_file: {path} is larger than 1 MiB: it has one host on each line", code="hosts_file_too_large"
+        )
     hosts = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
@@ -52,5 +55,7 @@ def _in_file(path: Path) -> list[str]:
             try:
                 hosts.append(check_host(words[0]))
             except ValueError as error:
-                raise UserError(f"{path}:{number}: {words[0]!r} is not a host: {error}") from error
+                raise UserError(
+                    f"{path}:{number}: {words[0]!r} is not a host: {error}", code="malformed_host"
+                ) from error
     return hosts

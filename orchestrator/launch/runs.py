@@ -77,7 +77,8 @@ def find_run(text: str, runs_dir: Path) -> RunDir:
     except OSError as error:
         who = "ask its owner for permission to read it" if isinstance(error, PermissionError) else "put that file right"
         raise UserError(
-            f"run {run.name}/{run.run_id} cannot be read: {run.events_file}: {error.strerror}; {who}"
+            f"run {run.name}/{run.run_id} cannot be read: {run.events_file}: {error.strerror}; {who}",
+            code="unreadable_run",
         ) from error
     return run
 
@@ -101,7 +102,7 @@ def _meant(text: str, runs_dir: Path) -> RunDir:
             return matches[0]
         if matches:
             listed = "\n".join(f"      {run.name}/{run.run_id}" for run in _by_age(matches))
-            raise UserError(f"{text} is not one run but {len(matches)}:\n{listed}")
+            raise UserError(f"{text} is not one run but {len(matches)}:\n{listed}", code="ambiguous_run")
     raise RunNotFound(_not_found(text, _by_age(runs), runs_dir))
 
 
@@ -198,7 +199,8 @@ def refuse_lost_spec(job: JobSpec, runs_dir: Path, or_else: str) -> None:
             raise UserError(
                 f"{run.path} began with this very spec and has checkpoints up to iteration "
                 f"{checkpoints[-1].iteration}, but its spec cannot be read: {why}.\n"
-                f"      Restore that file to continue it, or {or_else}."
+                f"      Restore that file to continue it, or {or_else}.",
+                code="unreadable_stored_spec",
             ) from error
 
 
@@ -284,7 +286,9 @@ def _in_folder(folder: Path) -> Iterator[None]:
             for path in missing:
                 path.rmdir()
         if isinstance(error, OSError):
-            raise UserError(f"no run can be created in {folder}: {error.strerror}") from error
+            raise UserError(
+                f"no run can be created in {folder}: {error.strerror}", code="run_cannot_be_created"
+            ) from error
         raise
 
 

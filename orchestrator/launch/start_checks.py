@@ -35,7 +35,8 @@ def check_installed(job: JobSpec) -> None:
     if "megatron-core" in missing and sys.version_info >= (3, 14):
         raise MissingDependency(
             "training needs megatron-core, which has no wheels for Python 3.14: use Python 3.11, 3.12 or 3.13, for the "
-            "ranks alone by launch.python"
+            "ranks alone by launch.python",
+            code="python_too_new",
         )
     if missing:
         raise MissingDependency(
@@ -86,9 +87,15 @@ def _refuse_hosts(job: JobSpec) -> None:
     hosts_of(job.launch)
     node_counts(job)
     if shutil.which("ssh") is None:
-        raise UserError("launch.executor: ssh: there is no program ssh on this machine; install OpenSSH's client")
+        raise UserError(
+            "launch.executor: ssh: there is no program ssh on this machine; install OpenSSH's client",
+            code="missing_program",
+        )
     if job.launch.copy_to is not None and shutil.which("rsync") is None:
-        raise UserError("launch.copy_to: there is no program rsync on this machine; install it here and on the host")
+        raise UserError(
+            "launch.copy_to: there is no program rsync on this machine; install it here and on the host",
+            code="missing_program",
+        )
 
 
 def _refuse_other_machines(job: JobSpec) -> None:
@@ -97,7 +104,8 @@ def _refuse_other_machines(job: JobSpec) -> None:
         raise UserError(
             f"this job runs on {job.launch.nodes} machines: start it on the first one, with MASTER_ADDR set to that "
             "machine's address and NODE_RANK to 0; it then prints what to start on the others. With launch.executor: "
-            "ssh and launch.hosts it starts on all of them"
+            "ssh and launch.hosts it starts on all of them",
+            code="several_machines",
         )
 
 
@@ -110,9 +118,10 @@ def refuse_missing(job: JobSpec) -> None:
     looked_at = [unwritable_cache(job)]
     if job.launch.python is None and job.launch.template is None:
         looked_at.append(missing_train_step(job))
-    problems = [f"{each.paths[0]}: {each.message}; {each.hint}" for found in looked_at for each in found]
+    problems = [problem for found in looked_at for problem in found]
     if problems:
-        raise UserError("\n       ".join(problems))
+        said = [f"{each.paths[0]}: {each.message}; {each.hint}" for each in problems]
+        raise UserError("\n       ".join(said), code=problems[0].code)
 
 
 def _refuse_missing_gpus(job: JobSpec) -> None:
@@ -122,7 +131,9 @@ def _refuse_missing_gpus(job: JobSpec) -> None:
     if job.launch.on_hosts or "SLURM_GPUS_ON_NODE" in os.environ:
         return
     if job.runtime.device == "cuda" and job.launch.template is None and gpus_counted() == 0:
-        raise UserError("runtime.device is cuda, and this machine has no GPU; write auto or cpu to train on its CPU")
+        raise UserError(
+            "runtime.device is cuda, and this machine has no GPU; write auto or cpu to train on its CPU", code="no_gpu"
+        )
 
 
 def _refuse_unset_environment(job: JobSpec) -> None:
@@ -138,7 +149,7 @@ def _refuse_unset_environment(job: JobSpec) -> None:
         if name not in os.environ
     ]
     if missing:
-        raise UserError("\n       ".join(missing))
+        raise UserError("\n       ".join(missing), code="variable_not_set")
 
 
 def refuse_imported(run: RunDir) -> None:
@@ -146,7 +157,8 @@ def refuse_imported(run: RunDir) -> None:
     if run.events().imported_from is not None:
         raise UserError(
             f"run {run.run_id} was imported: it holds weights and no optimizer, and cannot be resumed.\n"
-            f"      Start another job from it, with checkpoint.pretrained: {run.path}"
+            f"      Start another job from it, with checkpoint.pretrained: {run.path}",
+            code="run_was_imported",
         )
 
 
@@ -163,5 +175,6 @@ def refuse_without_checkpoint(run: RunDir, *, from_scratch: bool) -> None:
         raise UserError(
             f"run {run.run_id} was started before and has no checkpoint to continue from; nothing was started or "
             "changed.\n"
-            "      To begin again at iteration 0, add --from-scratch."
+            "      To begin again at iteration 0, add --from-scratch.",
+            code="no_checkpoint_to_resume",
         )

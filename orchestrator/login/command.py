@@ -169,7 +169,8 @@ class _Attempt:
             elif kind == "gone":
                 raise JobError(
                     f"{self._command.cluster.login}: the command was killed there, or its machine was restarted.\n"
-                    "      See what it has done with `orchestrator list`, then run it again."
+                    "      See what it has done with `orchestrator list`, then run it again.",
+                    code="remote_command_killed",
                 )
 
     def _show(self, stream: int, data: bytes) -> None:

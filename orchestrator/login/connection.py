@@ -100,7 +100,7 @@ class Connection:
         if found is None:
             raise ConnectionLost("it does not answer")
         if found[0] == "refused":
-            raise UserError(f"{self._cluster.login}: {found[1]}")
+            raise UserError(f"{self._cluster.login}: {found[1]}", code="login_node_cannot_serve")
         return found[1] if found[0] == kind else self._answer(kind)
 
     def _send(self, kind: str, key: str, archive: Archive) -> None:
@@ -121,7 +121,9 @@ class Connection:
         said = [line.strip() for line in lines if line.strip()]
         words = said[-1][:_MOST_WORDS] if said else "the connection has ended"
         if code is not None and 0 <= code < agent.CONNECTION_LOST and not self.has_answered:
-            return UserError(f"{self._cluster.login}: {words}")  # of the shell there, or of its Python
+            return UserError(
+                f"{self._cluster.login}: {words}", code="unreachable_login_node"
+            )  # of the shell there, or of its Python
         return ConnectionLost(words)
 
     def _write(self, data: bytes) -> None:
@@ -166,7 +168,10 @@ def run_at(
     except FileNotFoundError as error:
         raise _no_ssh() from error
     except subprocess.TimeoutExpired as error:
-        raise ConnectionLost(f"{login} did not answer {command[0]} within {seconds:g} s: try again later") from error
+        raise ConnectionLost(
+            f"{login} did not answer {command[0]} within {seconds:g} s: try again later",
+            code="login_node_did_not_answer",
+        ) from error
     if done.returncode == agent.CONNECTION_LOST:
         raise unreachable(login, done.stderr.strip()[-_MOST_WORDS:] or "the connection has ended")
     return done
@@ -174,7 +179,9 @@ def run_at(
 
 def unreachable(login: str, words: str) -> UserError:
     """The error of a login node to which there is no connection."""
-    return UserError(f"{login} cannot be reached: {words}\n      Does `ssh {login}` work?")
+    return UserError(
+        f"{login} cannot be reached: {words}\n      Does `ssh {login}` work?", code="unreachable_login_node"
+    )
 
 
 def _no_ssh() -> MissingDependency:

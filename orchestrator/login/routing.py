@@ -61,7 +61,8 @@ def command_there(name: str, arguments: Sequence[str], values: Mapping[str, Any]
         if "runs_dir" in values and (place := _place_that_is_named(values)) is not None:
             raise UserError(
                 f"the runs are on {place.cluster.name}, but orchestrator {name} does not run on a login node: "
-                "log in there for it, or name a folder of this machine with --runs-dir"
+                "log in there for it, or name a folder of this machine with --runs-dir",
+                code="command_not_on_login_node",
             )
         return None
     place = _place_of_runs(values)
@@ -99,7 +100,7 @@ def _job(values: Mapping[str, Any]) -> JobSpec:
         return load_job(files, overrides).job
     cells = load_sweep(files, overrides, arrays=arrays).cells.cells
     if not cells:
-        raise UserError("no cell")
+        raise UserError("no cell", code="no_cell")
     return cells[0].job
 
 
@@ -112,7 +113,10 @@ def _place_that_is_named(values: Mapping[str, Any]) -> _Place | None:
     path = find_profile(name)
     cluster = read_profile(path).value
     if cluster.login is None:
-        raise UserError(f"--runs-dir {given}: {path} has no login node: add `login: USER@HOST` to it")
+        raise UserError(
+            f"--runs-dir {given}: {path} has no login node: add `login: USER@HOST` to it",
+            code="profile_without_login_node",
+        )
     return _Place(path, cluster, folder or None)
 
 
@@ -156,7 +160,8 @@ def _dashboard(place: _Place, values: Mapping[str, Any]) -> Command:
     if values["allow_host"] or not is_loopback(str(values["host"])):
         raise UserError(
             f"the dashboard of {place.cluster.name} is for this machine alone: leave out --host and --allow-host, "
-            "or start it on the login node"
+            "or start it on the login node",
+            code="dashboard_for_this_machine",
         )
     with listen("127.0.0.1", int(values["port"])) as listening:
         port = listening.getsockname()[1]

@@ -105,7 +105,10 @@ def migrate_accelerate(text: str, source: str, preset: str | None = None) -> Mig
         raise SpecError(problems=parsed.problems)
     document = _plain(parsed.root)
     if not isinstance(document, dict) or not isinstance(document.get(_SECTION), dict):
-        raise UserError(f"{source} has no {_SECTION}: it is not a configuration of Accelerate with Megatron-LM")
+        raise UserError(
+            f"{source} has no {_SECTION}: it is not a configuration of Accelerate with Megatron-LM",
+            code="accelerate_without_megatron",
+        )
     migration = Migration(source)
     migration.values["name"] = name_of_file(source) or "migrated"
     inner = {f"{_SECTION}.{key}": value for key, value in document.pop(_SECTION).items()}

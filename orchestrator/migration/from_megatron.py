@@ -88,7 +88,7 @@ def migrate_script(
     try:
         script = follow(text, variables, lambda words: _wanted(words) is not None, read_file)
     except ShellSyntaxError as error:
-        raise UserError(f"{source}:{error.line}: {error.message}") from error
+        raise UserError(f"{source}:{error.line}: {error.message}", code="shell_syntax") from error
     started = _chosen(script, source, which)
     command = _wanted(started.words)
     assert command is not None, "only such commands are kept"
@@ -107,7 +107,9 @@ def migrate_words(words: Sequence[str], source: str, *, without: Sequence[str] =
     values: list[Value] = [(word,) for word in words]
     command = _wanted(values)
     if command is None:
-        raise UserError(f"{source}: these are not flags of a training: {' '.join(words)[:200]}")
+        raise UserError(
+            f"{source}: these are not flags of a training: {' '.join(words)[:200]}", code="not_training_flags"
+        )
     migration = migrate_command(command, source, launcher_options(command.launcher), without)
     migration.values.setdefault("name", "migrated")
     return migration
@@ -130,7 +132,7 @@ def _variables(arguments: Sequence[str], given: dict[str, str], scheduler: dict[
     for name in sorted((name for name in given if name.isdigit() and name != "0"), key=int):
         number = int(name)
         if number > 1000:
-            raise UserError(f"--set-var {name}: no script has that many arguments")
+            raise UserError(f"--set-var {name}: no script has that many arguments", code="argument_number_too_large")
         while len(positional) < number:
             missing = str(len(positional) + 1)
             positional.append((Unknown(f"${missing}", f"argument {missing} of the script", missing),))
@@ -149,13 +151,20 @@ def _chosen(script: Script, source: str, which: int | None) -> StartedCommand:
     if not found:
         raise UserError(
             f"{source} starts no recognisable training: no command with a program such as pretrain_gpt.py and its "
-            "flags, and no variable that holds flags. If it starts another script, migrate that one"
+            "flags, and no variable that holds flags. If it starts another script, migrate that one",
+            code="no_training_found",
         )
     if which is None and len(found) > 1:
         lines = ", ".join(str(each.line) for each in found[:_SHOWN_COMMANDS])
-        raise UserError(f"{source} starts {len(found)} trainings (lines {lines}): choose one with --command 1, 2, …")
+        raise UserError(
+            f"{source} starts {len(found)} trainings (lines {lines}): choose one with --command 1, 2, …",
+            code="several_trainings",
+        )
     if which is not None and not 1 <= which <= len(found):
-        raise UserError(f"{source} starts {len(found)} training{'s' if len(found) > 1 else ''}: there is no {which}")
+        raise UserError(
+            f"{source} starts {len(found)} training{'s' if len(found) > 1 else ''}: there is no {which}",
+            code="training_number_too_large",
+        )
     return found[(which or 1) - 1]
 
 
@@ -250,7 +259,7 @@ def migrate_command(
 def _left_out(line: CommandLine, name: str, source: str) -> Flag:
     flag = line.flags.pop(name.lstrip("-").replace("_", "-"), None)
     if flag is None:
-        raise UserError(f"--without {name}: {source} has no such flag")
+        raise UserError(f"--without {name}: {source} has no such flag", code="missing_flag")
     return flag
 
 

@@ -65,12 +65,14 @@ def to_megatron(job: JobSpec) -> MegatronCommand:
         raise UserError(
             f"{job.name} has a task: Megatron-LM fine-tunes with another program, tasks/main.py --task "
             f"{job.labelled_task.name.upper()} --train-data … --valid-data … --epochs …, whose flags are not written "
-            "here"
+            "here",
+            code="task_not_in_megatron",
         )
     if job.model.has_vision:
         raise UserError(
             f"{job.name} has images (model.vision): Megatron-LM trains such a model with another program, "
-            "examples/multimodal/train.py, whose flags are not written here"
+            "examples/multimodal/train.py, whose flags are not written here",
+            code="images_not_in_megatron",
         )
     writer = FlagWriter(_with_halves(job))
     for path in _HALVES:

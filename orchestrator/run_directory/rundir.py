@@ -219,7 +219,7 @@ class RunDir:
         """The newest resolved spec. Raises UserError when there is none."""
         generations = self.resolved_generations()
         if not generations:
-            raise UserError(f"{self.path} is not a run directory: it has no resolved.json")
+            raise UserError(f"{self.path} is not a run directory: it has no resolved.json", code="not_a_run_directory")
         return generations[-1]
 
     def next_resolved(self) -> Path:
@@ -389,7 +389,10 @@ def write_refusal(error: OSError) -> UserError | None:
         way_out = "name another folder, or get permission to write to this one"
     else:
         return None
-    return UserError(f"nothing can be written in {path.parent}: {error.strerror}; {way_out}")
+    return UserError(
+        f"nothing can be written in {path.parent}: {error.strerror}; {way_out}",
+        code="disk_full" if is_full_disk(error) else "unwritable_folder",
+    )
 
 
 def _was_written(path: Path) -> bool:

@@ -86,10 +86,13 @@ def place_in(runs_dir: Path, path: Path) -> str:
     absolute = Path(os.path.abspath(path))
     real = Path(os.path.realpath(absolute.parent)) / absolute.name
     if root not in real.parents:
-        raise UserError(f"{path} is not in {runs_dir}, or only through a link: nothing outside of it is deleted")
+        raise UserError(
+            f"{path} is not in {runs_dir}, or only through a link: nothing outside of it is deleted",
+            code="outside_runs_folder",
+        )
     place = real.relative_to(root)
     if _kind_of(place.parts) is None:
-        raise UserError(f"{path} is no run, no sweep and no checkpoint of {runs_dir}")
+        raise UserError(f"{path} is no run, no sweep and no checkpoint of {runs_dir}", code="nothing_to_delete")
     return place.as_posix()
 
 
@@ -127,7 +130,8 @@ def move_to_trash(
             _remove(entry.path)
             if error.errno == errno.EXDEV:
                 raise UserError(
-                    f"{source} is on another disk than {runs_dir}, where no rename reaches: remove it there by hand"
+                    f"{source} is on another disk than {runs_dir}, where no rename reaches: remove it there by hand",
+                    code="trash_on_another_disk",
                 ) from error
             raise
         sync_folder(source.parent)
@@ -162,12 +166,19 @@ def put_back(entry: Trashed) -> Path:
     try:
         place_in(entry.runs_dir, target)
         if os.path.lexists(target):
-            raise UserError(f"{target} is there again: move that away before {entry.name} is put back")
+            raise UserError(
+                f"{target} is there again: move that away before {entry.name} is put back", code="restored_place_taken"
+            )
         os.rename(entry.content, target)
     except FileNotFoundError:
         if not entry.has_content:
-            raise UserError(f"{entry.name} is in the trash no more: its files were removed") from None
-        raise UserError(f"{entry.name} cannot be put back: {target.parent} is gone; put that back first") from None
+            raise UserError(
+                f"{entry.name} is in the trash no more: its files were removed", code="trashed_files_gone"
+            ) from None
+        raise UserError(
+            f"{entry.name} cannot be put back: {target.parent} is gone; put that back first",
+            code="restored_folder_gone",
+        ) from None
     sync_folder(target.parent)
     _remove(entry.path)
     return target
@@ -222,7 +233,10 @@ def _trash(runs_dir: Path, *, make: bool = False) -> Path:
         with suppress(FileExistsError):
             trash.mkdir()
     if os.path.lexists(trash) and not _is_folder(trash):
-        raise UserError(f"{trash} is not a folder of its own: move it away, it should hold what is deleted")
+        raise UserError(
+            f"{trash} is not a folder of its own: move it away, it should hold what is deleted",
+            code="trash_not_a_folder",
+        )
     return trash
 
 

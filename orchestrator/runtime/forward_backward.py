@@ -63,13 +63,17 @@ def _in_order(step: TrainStep, parts: Mapping[str, Any]) -> dict[str, Part]:
     where, names = f"{type(step).__name__}.loss", (*step.parts, *metrics_of(step))
     if set(parts) != set(names):
         given, promised = ", ".join(parts) or "nothing", ", ".join(names)
-        raise UserError(f"{where} gives {given}, and its parts are {promised}; return each of them, in any order")
+        raise UserError(
+            f"{where} gives {given}, and its parts are {promised}; return each of them, in any order",
+            code="loss_parts_differ",
+        )
     for name, part in parts.items():
         for field in (part.total, part.count):
             if not isinstance(field, torch.Tensor) or field.dim() or field.device != part.total.device:
                 raise UserError(
                     f"{where} gives a part {name} whose total and count are not both tensors of no dimension on one "
-                    "device; return sums over the micro-batch for both"
+                    "device; return sums over the micro-batch for both",
+                    code="malformed_loss_part",
                 )
     return {name: parts[name] for name in names}
 

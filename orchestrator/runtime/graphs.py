@@ -76,7 +76,8 @@ class CUDAGraphs:
         except RuntimeError as error:
             said = next(iter(str(error).splitlines()), type(error).__name__)
             raise UserError(
-                f"the passes cannot be a CUDA graph here: {said}; train with --set {GRAPHS}=false"
+                f"the passes cannot be a CUDA graph here: {said}; train with --set {GRAPHS}=false",
+                code="failing_cuda_graphs",
             ) from error
         replay: Callable[[], None] = graph.replay
         return replay
@@ -107,7 +108,9 @@ def choose_graphs(
             not_ = "" if asked else "not "
             print(f"the passes are {not_}CUDA graphs: {why or own.cause}", flush=True)
     elif asked and not device.is_cuda:
-        raise UserError(f"{GRAPHS} is true, but this process computes on the CPU; leave it out")
+        raise UserError(
+            f"{GRAPHS} is true, but this process computes on the CPU; leave it out", code="cuda_graphs_without_gpu"
+        )
     return CUDAGraphs() if asked else None
 
 

@@ -224,5 +224,5 @@ def _checkpoints(run: RunDir, events: EventLog) -> list[dict[str, Any]]:
 def _read_spec(path: Path) -> dict[str, Any]:
     spec = read_object(path, path.parent)
     if not spec:
-        raise UserError(f"{path} cannot be read as a resolved spec")
+        raise UserError(f"{path} cannot be read as a resolved spec", code="unreadable_stored_spec")
     return spec

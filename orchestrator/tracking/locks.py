@@ -16,6 +16,8 @@ from orchestrator.files.stored_files import open_to_append
 class BusyError(OrchestratorError):
     """Another process is sending."""
 
+    code = "tracking_is_held"
+
 
 @contextmanager
 def alone(path: Path, seconds: float, otherwise: str) -> Iterator[None]:

@@ -26,7 +26,8 @@ def spread(gpus: int, per_node: int) -> tuple[int, int]:
         below = gpus // per_node * per_node
         raise UserError(
             f"--gpus {gpus}: machines have {per_node} GPUs, so use at most {per_node} or a multiple of it: "
-            f"{below} or {below + per_node}"
+            f"{below} or {below + per_node}",
+            code="uneven_gpu_count",
         )
     return gpus // per_node, per_node
 

@@ -193,7 +193,7 @@ def fields_kept(keys: Iterable[str]) -> frozenset[str]:
     for key in keys:
         path = key if key in KEYS else short.get(key)
         if path is None:
-            raise UserError(_not_searched(key, list(short)))
+            raise UserError(_not_searched(key, list(short)), code="layout_not_searched")
         kept.add(KEYS[path])
     return frozenset(kept)
 

@@ -184,7 +184,7 @@ def _trial(run: RunDir, watcher: _Steps, end: Exit) -> Trial:
         )
     said = f"{cause_of(end.cause).sentence}: {end.message}" if end.message else cause_of(end.cause).sentence
     if end.cause in ("user_error", "held"):
-        raise UserError(f"no layout can be tried here: {said}\n      its run: {run.path}")
+        raise UserError(f"no layout can be tried here: {said}\n      its run: {run.path}", code="no_layout_to_try")
     if end.cause in ("out_of_memory", "host_out_of_memory"):
         return Trial("out_of_memory", message=said, device=device, layers=layers)
     return Trial("failed", message=f"{said}; see {run.logs}", device=device, layers=layers)

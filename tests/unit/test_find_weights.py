@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from support.event_log import append_event
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.launch.runs import find_run
 from orchestrator.run_directory.checkpoints.commit_markers import write_commit
 from orchestrator.run_directory.checkpoints.pretrained import find_weights
@@ -51,15 +51,15 @@ def test_a_cell_of_a_sweep_is_no_jobs_latest_run(tmp_path: Path) -> None:
     assert find_weights("job", tmp_path) == cell.path == find_run("job", tmp_path).path
     own.membership.unlink()
     shutil.rmtree(own.checkpoints)
-    with pytest.raises(UserError, match="has no committed checkpoint yet"):
+    with refused("no_checkpoint"):
         find_weights("job", tmp_path)
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "runs" / "job" / "11111111", 3.0, iterations=())
-    with pytest.raises(UserError, match="has no committed checkpoint yet"):
+    with refused("no_checkpoint"):
         find_weights("job", tmp_path / "runs")
-    with pytest.raises(UserError, match="no checkpoint and no run at") as caught:
+    with refused("missing_pretrained") as caught:
         find_weights("jobb", tmp_path / "runs")
     assert f"{tmp_path / 'jobb'} and {tmp_path / 'runs' / 'jobb'}" in str(caught.value)

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.event_log import append_event, lines_of
 from support.refusals import refuse
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.run_directory.rundir import RunDir, append_line, read_lines, write_atomically, write_refusal
 
 fork = multiprocessing.get_context("fork")
@@ -33,7 +33,7 @@ def test_names(run: RunDir) -> None:
 
 
 def test_generations_are_numbered_not_sorted_by_name(run: RunDir) -> None:
-    with pytest.raises(UserError, match=r"is not a run directory: it has no resolved\.json"):
+    with refused("not_a_run_directory", "resolved.json"):
         run.resolved()
     for number in range(1, 12):
         path = run.next_resolved()

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refused import refused
 from support.training import make_run, tiny_job
 
 from orchestrator.data.tokenizers.vocabulary import content_hash
-from orchestrator.errors import UserError
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
 from orchestrator.self_contained_checkpoints import files_to_carry, job_of, open_weights, run_of
 from orchestrator.spec.job import JobSpec
@@ -105,7 +105,7 @@ def test_an_older_checkpoint_is_read_with_its_run(tmp_path: Path) -> None:
     write_commit(run.checkpoint(1), iteration=1, consumed_samples=8, files={})
     assert job_of(run.checkpoint(1)).model == job.model
     alone = shutil.copytree(run.checkpoint(1), tmp_path / "alone")
-    with pytest.raises(UserError, match=r"does not describe its model: it has no job\.json"):
+    with refused("checkpoint_without_spec", "job.json"):
         open_weights(alone)
-    with pytest.raises(UserError, match="neither a run nor a committed checkpoint"):
+    with refused("neither_run_nor_checkpoint"):
         open_weights(tmp_path)

@@ -18,6 +18,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.refused import refused
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
@@ -124,7 +125,7 @@ def test_code_in_what_all_ranks_share(saved: Path, tmp_path: Path, monkeypatch: 
     folder = shutil.copytree(saved, tmp_path / "planted")
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     torch.save({"iteration": 5, "args": Call(tmp_path / "ran")}, folder / "common.pt")
-    with pytest.raises(CheckpointError, match=r"common\.pt cannot be read: it names posix\.mkdir"):
+    with refused("unreadable_pickle", "common.pt", "posix.mkdir", kind=CheckpointError):
         StoredWeights(folder).shared()
     assert not (tmp_path / "ran").exists()
     torch.save({"iteration": 5}, folder / "common.pt")
@@ -139,9 +140,7 @@ def test_what_all_ranks_share_may_be_an_object(tmp_path: Path, planted: bool) ->
     dcp.save({"common_state/shard_0_1": [shared]}, checkpoint_id=str(tmp_path / "new"), planner=whole, no_dist=True)
     stored = StoredWeights(tmp_path / "new")
     if planted:
-        with pytest.raises(
-            CheckpointError, match=r"common_state/shard_0_1 of .* cannot be read: it names posix\.mkdir"
-        ):
+        with refused("unreadable_pickle", "common_state/shard_0_1", "posix.mkdir", kind=CheckpointError):
             stored.shared()
         assert not (tmp_path / "ran").exists()
     else:
@@ -264,16 +263,16 @@ def test_states_of_layers_are_looked_into_before_they_are_read(recipes: Any, tmp
         def __reduce__(self) -> tuple[Any, ...]:
             return sys.modules[OF_MEGATRON].beside, ()
 
-    for planted, said in (
-        (Call(ran), "it names posix.mkdir"),
-        (Beside(), f"it names {OF_MEGATRON}.beside"),
-        (Nested(), "it names posix.mkdir"),
-        (Attribute(), "it names builtins.getattr"),
+    for planted, name in (
+        (Call(ran), "posix.mkdir"),
+        (Beside(), f"{OF_MEGATRON}.beside"),
+        (Nested(), "posix.mkdir"),
+        (Attribute(), "builtins.getattr"),
     ):
-        with pytest.raises(CheckpointError, match=f"the state cannot be read: {said}, which weights never contain"):
+        with refused("unreadable_pickle", "the state", name, kind=CheckpointError):
             require_plain_state(pickle.dumps({**state, "scale_bwd": planted}), "the state")
     assert not ran.exists()
-    with pytest.raises(CheckpointError, match="the state cannot be read"):
+    with refused("unreadable_pickle", "the state", kind=CheckpointError):
         require_plain_state(pickle.dumps(state)[:50], "the state")
 
 

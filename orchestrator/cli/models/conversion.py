@@ -47,7 +47,9 @@ def convert(*arguments: str) -> dict[str, Any]:
     except ValueError:
         answer = {"error": f"the conversion ended with exit code {process.returncode}", "exit_code": 1}
     if "error" in answer:
-        raise (UserError if answer["exit_code"] == UserError.exit_code else JobError)(answer["error"])
+        raise (UserError if answer["exit_code"] == UserError.exit_code else JobError)(
+            answer["error"], code=answer.get("code")
+        )
     return answer
 
 

@@ -82,7 +82,8 @@ def check_keys(config: Mapping[str, Any], known: Set[str], name: str, place: str
         raise UserError(
             f"config.json: not known for {name}: {', '.join(unknown[:_SHOWN])}{more}; with keys that are not "
             "understood, it may be another network. Remove keys without effect from config.json, and import it "
-            "again"
+            "again",
+            code="unknown_config_keys",
         )
 
 
@@ -93,7 +94,9 @@ def _equal(value: Any, neutral: Any) -> bool:
 
 def no_network(key: str, value: Any) -> UserError:
     """The refusal of a value that is understood."""
-    return UserError(f"config.json: {key} is {short(value)}, which this version does not support")
+    return UserError(
+        f"config.json: {key} is {short(value)}, which this version does not support", code="unsupported_config_value"
+    )
 
 
 def short(value: Any) -> str:

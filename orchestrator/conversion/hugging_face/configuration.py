@@ -34,11 +34,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise UserError(f"{folder} has no config.json: it is not the folder of a Hugging Face model") from error
+        raise UserError(
+            f"{folder} has no config.json: it is not the folder of a Hugging Face model", code="missing_config"
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {error}", code="unreadable_config") from error
     if not isinstance(config, dict):
-        raise UserError(f"{path} is not a JSON object")
+        raise UserError(f"{path} is not a JSON object", code="not_a_json_object")
     return config
 
 
@@ -104,9 +106,9 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
             fields[field] = value
     for field in ("num_layers", "hidden_size", "num_attention_heads"):
         if field not in fields:
-            raise UserError(f"config.json has no {family.sizes[field]}")
+            raise UserError(f"config.json has no {family.sizes[field]}", code="missing_config_key")
     if family.rotary and "ffn_hidden_size" not in fields:
-        raise UserError("config.json has no intermediate_size")
+        raise UserError("config.json has no intermediate_size", code="missing_config_key")
     fields |= {
         **family.imported,
         **(_lengths(config, family.positions, family) if family.positions is not None else {}),
@@ -194,7 +196,10 @@ def _lengths(config: Mapping[str, Any], key: str, family: Family) -> dict[str, i
 
 def _whole(value: Any, what: str) -> int:
     if not isinstance(value, int) or value < 1:
-        raise UserError(f"config.json: {what} must be a whole number above 0, and is {json.dumps(value)}")
+        raise UserError(
+            f"config.json: {what} must be a whole number above 0, and is {json.dumps(value)}",
+            code="config_value_not_positive",
+        )
     return value
 
 
@@ -206,7 +211,10 @@ def to_dtype(config: Mapping[str, Any]) -> str:
 
 def _refuse_others(config: Mapping[str, Any], family: Family, place: str) -> None:
     if config.get("quantization_config") is not None:
-        raise UserError(f"config.json: quantization_config{place} is set; quantized weights cannot be imported")
+        raise UserError(
+            f"config.json: quantization_config{place} is set; quantized weights cannot be imported",
+            code="quantized_weights",
+        )
     for key, wanted in family.constants.items():
         value = config.get(key, family.defaults.get(key, wanted))
         yes_or_no = wanted is None or isinstance(wanted, bool)
@@ -216,7 +224,10 @@ def _refuse_others(config: Mapping[str, Any], family: Family, place: str) -> Non
         both = [config[name] for name in (alias, key) if config.get(name) is not None]
         if len(both) == 2 and both[0] != both[1]:
             said = " and ".join(map(json.dumps, both))
-            raise UserError(f"config.json: {alias} and {key}{place} are the same, and say {said}: remove one")
+            raise UserError(
+                f"config.json: {alias} and {key}{place} are the same, and say {said}: remove one",
+                code="conflicting_config_values",
+            )
 
 
 def _refuse_mixed_layers(config: Mapping[str, Any], windowed: bool, place: str) -> None:
@@ -227,7 +238,8 @@ def _refuse_mixed_layers(config: Mapping[str, Any], windowed: bool, place: str) 
         raise UserError(
             f"config.json: layer_types{place} is {short(layers)}, which this version does not support: only models "
             f"can be "
-            f"imported whose layers are all {kind} where sliding_window is {'set' if windowed else 'not'}"
+            f"imported whose layers are all {kind} where sliding_window is {'set' if windowed else 'not'}",
+            code="unsupported_layer_types",
         )
 
 
@@ -249,7 +261,10 @@ def _our_activation(value: Any, key: str, family: Family, place: str) -> str:
         if value in theirs:
             return ours
     known = ", ".join(name for theirs in family.activations.values() for name in theirs)
-    raise UserError(f"config.json: {key}{place} is {value!r}; {family.name} is imported with {known}")
+    raise UserError(
+        f"config.json: {key}{place} is {value!r}; {family.name} is imported with {known}",
+        code="unsupported_config_value",
+    )
 
 
 def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
@@ -257,12 +272,15 @@ def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     old, new = section(config, "rope_scaling"), section(config, "rope_parameters")
     if old and new and old != new:
         raise UserError(
-            "config.json: rope_scaling and rope_parameters are the same, but have different values: remove one"
+            "config.json: rope_scaling and rope_parameters are the same, but have different values: remove one",
+            code="conflicting_config_values",
         )
     parameters = {**old, **new}
     base = parameters.pop("rope_theta", None) or config.get("rope_theta") or family.defaults.get("rope_theta", 10000)
     if isinstance(base, bool) or not isinstance(base, int | float) or base != base // 1:
-        raise UserError(f"config.json: rope_theta is {base!r}, and the base is a whole number here")
+        raise UserError(
+            f"config.json: rope_theta is {base!r}, and the base is a whole number here", code="rope_theta_not_whole"
+        )
     fields: dict[str, Any] = {"rotary_base": int(base)}
     former, kind = parameters.pop("type", None), parameters.pop("rope_type", None)
     kind = kind or former or "default"
@@ -270,15 +288,23 @@ def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     if _PARTIAL_FIELD not in family.fixed:
         fields[_PARTIAL_FIELD] = part or config.get(_PARTIAL) or family.defaults.get(_PARTIAL, 1.0)
     elif (part or 1.0) != 1.0:
-        raise UserError(f"config.json: only a part of each head is rotated ({_PARTIAL})")
+        raise UserError(
+            f"config.json: only a part of each head is rotated ({_PARTIAL})", code="unsupported_partial_rotary"
+        )
     if not isinstance(kind, str) or kind not in _SCALING:
-        raise UserError(f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}")
+        raise UserError(
+            f"config.json: rotary positions of type {kind!r}; there are {', '.join(_SCALING)}",
+            code="unsupported_rope_type",
+        )
     given = {name: value for name, value in parameters.items() if value is not None}
     if kind == "yarn" and config.get(_POSITIONS) is not None:
         given.setdefault("original_max_position_embeddings", config[_POSITIONS])
     other = sorted(given.keys() - set(_SCALING[kind]))
     if other:
-        raise UserError(f"config.json: rotary positions of type {kind} with {', '.join(other)}, not known here")
+        raise UserError(
+            f"config.json: rotary positions of type {kind} with {', '.join(other)}, not known here",
+            code="unknown_rope_keys",
+        )
     return fields if kind == "default" else {**fields, "rope_scaling": {"type": kind, **given}}
 
 
@@ -286,5 +312,5 @@ def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """What stands under a key; nothing where it is missing. Raises UserError when it is no object."""
     value = config.get(key)
     if value is not None and not isinstance(value, dict):
-        raise UserError(f"config.json: {key} is {value!r} and not an object")
+        raise UserError(f"config.json: {key} is {value!r} and not an object", code="config_value_not_an_object")
     return value or {}

@@ -60,7 +60,8 @@ class Source:
         if others:
             raise CheckpointError(
                 f"the checkpoint holds {', '.join(others[:_SHOWN])}{' …' if len(others) > _SHOWN else ''}, "
-                f"which {self.family.name} does not have"
+                f"which {self.family.name} does not have",
+                code="unexpected_tensors",
             )
         for weight in weights:
             key = weight.rule.ours
@@ -107,16 +108,21 @@ class Source:
 def require_stored(weights: StoredWeights, key: str, shape: tuple[int, ...]) -> None:
     """Raises CheckpointError when a checkpoint has no tensor of this shape."""
     if key not in weights:
-        raise CheckpointError(f"the checkpoint has no {key}: it is not the model that its run describes")
+        raise CheckpointError(
+            f"the checkpoint has no {key}: it is not the model that its run describes", code="missing_tensors"
+        )
     if (stored := weights.shape(key)) != shape:
-        raise CheckpointError(f"{key} of the checkpoint is {stored}, which is not the model that its run describes")
+        raise CheckpointError(
+            f"{key} of the checkpoint is {stored}, which is not the model that its run describes",
+            code="tensor_shape_differs",
+        )
 
 
 def narrowed(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
     """A tensor in a format. Raises UserError, which names it, when a number is too large for that."""
     found = tensor.to(dtype)
     if dtype == torch.float16 != tensor.dtype and not torch.equal(found.isfinite(), tensor.isfinite()):
-        raise UserError(f"{name} has numbers too large for fp16: export it as bf16 or fp32")
+        raise UserError(f"{name} has numbers too large for fp16: export it as bf16 or fp32", code="too_large_for_fp16")
     return found
 
 
@@ -186,7 +192,7 @@ def require_whole(checkpoint: Path) -> None:
         changed = [name for name in small if file_record(checkpoint / name) != commit.files[name]]
         findings = [f"{checkpoint / name} is damaged" for name in changed]
     if findings:
-        raise CheckpointError("; ".join(findings))
+        raise CheckpointError("; ".join(findings), code="damaged_checkpoint")
 
 
 def _write_tokenizer(job: JobSpec, folder: Path, wanted: WithTokenizer) -> tuple[SpecialIds, str | None]:

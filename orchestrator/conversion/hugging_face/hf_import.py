@@ -82,7 +82,8 @@ def check_copies(published: PublishedWeights, weights: list[Weight]) -> None:
         if name in published and name not in used and not torch.equal(published.read(name), published.read(of)):
             raise UserError(
                 f"config.json says tie_word_embeddings: true, and {name} is not {of}: "
-                "write false there if the output layer has weights of its own"
+                "write false there if the output layer has weights of its own",
+                code="tied_weights_differ",
             )
 
 

@@ -48,7 +48,9 @@ def export_adapter(
     """
     model = job.model
     if not model.has_adapters:
-        raise UserError("the run has no adapters (model.lora): leave out --adapter to export the whole model")
+        raise UserError(
+            "the run has no adapters (model.lora): leave out --adapter to export the whole model", code="no_adapters"
+        )
     family = family_of_job(job)
     require_free(target)
     source = _Source(StoredWeights(checkpoint), model, dtype)

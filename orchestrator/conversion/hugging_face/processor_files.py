@@ -20,7 +20,8 @@ def image_token(tokenizer: TokenizerSpec) -> int:
     if found is None:
         raise UserError(
             f"the tokenizer has no token {MARK}, which transformers needs to find images: export the model "
-            "without it (--no-tokenizer); image_token_index is then the last id of the vocabulary"
+            "without it (--no-tokenizer); image_token_index is then the last id of the vocabulary",
+            code="no_image_token",
         )
     return found
 

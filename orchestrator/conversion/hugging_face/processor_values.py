@@ -24,7 +24,8 @@ def refuse_other_pixels(folder: Path, image_size: int) -> None:
     if wrong := _differences(said, image_size):
         raise UserError(
             f"{folder / name}: {'; '.join(wrong)}. The model would get other images than it was trained on; if that "
-            "is intended, write these values there"
+            "is intended, write these values there",
+            code="image_preprocessing_differs",
         )
 
 
@@ -55,9 +56,9 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {error}", code="unreadable_config") from error
     if not isinstance(found, dict):
-        raise UserError(f"{path} is not a JSON object")
+        raise UserError(f"{path} is not a JSON object", code="not_a_json_object")
     return found
 
 

@@ -59,7 +59,8 @@ def to_library(model: SentencePieceModel) -> LibraryTokenizer:
     if reasons := list(_against(model)):
         raise UserError(
             f"{model.path} is not a SentencePiece model of Llama 2's kind, and only those are exported: "
-            f"{'; '.join(reasons)}; export with --no-tokenizer, and add a tokenizer.json yourself"
+            f"{'; '.join(reasons)}; export with --no-tokenizer, and add a tokenizer.json yourself",
+            code="sentencepiece_not_exportable",
         )
     vocabulary = {text: number for number, (text, _, _) in enumerate(model.pieces)}
     scores = {text: score for text, score, kind in model.pieces if kind == _NORMAL}

@@ -60,14 +60,20 @@ def to_vision(said: Mapping[str, Any], layer: Any) -> dict[str, Any]:
     """
     kind = said.get("model_type", _MODEL_TYPE)
     if kind != _MODEL_TYPE:
-        raise UserError(f"config.json: vision_config is a {kind}; images are encoded by a {_MODEL_TYPE} here")
+        raise UserError(
+            f"config.json: vision_config is a {kind}; images are encoded by a {_MODEL_TYPE} here",
+            code="unsupported_image_encoder",
+        )
     config = {**_DEFAULTS, **(said or _WITHOUT)}
     for key, wanted in _CONSTANTS.items():
         if config[key] != wanted:
             raise no_network(f"{key} of vision_config", config[key])
     for key in ("image_size", "patch_size"):
         if not isinstance(config[key], int):
-            raise UserError(f"config.json: {key} of vision_config is {json.dumps(config[key])}; images are square here")
+            raise UserError(
+                f"config.json: {key} of vision_config is {json.dumps(config[key])}; images are square here",
+                code="images_not_square",
+            )
     fields = {field: config[key] for field, key in _SIZES.items()}
     fields |= {
         "activation": _activation(config["hidden_act"]),
@@ -83,17 +89,27 @@ def _activation(value: Any) -> str:
         if value in theirs:
             return ours
     known = ", ".join(name for theirs in _ACTIVATIONS.values() for name in theirs)
-    raise UserError(f"config.json: hidden_act of vision_config is {value!r}; imported are {known}")
+    raise UserError(
+        f"config.json: hidden_act of vision_config is {value!r}; imported are {known}", code="unsupported_config_value"
+    )
 
 
 def _layers(count: Any, layer: Any) -> int:
     """How many of the encoder's layers are computed."""
     if type(layer) is not int:
         said = json.dumps(layer)
-        raise UserError(f"config.json: vision_feature_layer is {said}; the output of one layer is taken here")
+        raise UserError(
+            f"config.json: vision_feature_layer is {said}; the output of one layer is taken here",
+            code="unsupported_vision_feature_layer",
+        )
     if type(count) is not int:
-        raise UserError(f"config.json: num_hidden_layers of vision_config is {json.dumps(count)}")
+        raise UserError(
+            f"config.json: num_hidden_layers of vision_config is {json.dumps(count)}", code="unsupported_config_value"
+        )
     layers = layer if layer >= 0 else count + 1 + layer
     if not 1 <= layers <= count:
-        raise UserError(f"config.json: vision_feature_layer {layer} is the output of none of the {count} layers")
+        raise UserError(
+            f"config.json: vision_feature_layer {layer} is the output of none of the {count} layers",
+            code="unsupported_vision_feature_layer",
+        )
     return layers

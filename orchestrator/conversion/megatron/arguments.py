@@ -85,11 +85,17 @@ def to_model(arguments: Mapping[str, Any], family: ModelFamily = GPT) -> dict[st
     none.
     """
     if missing := [name for name in ("num_layers", "hidden_size", "num_attention_heads") if name not in arguments]:
-        raise UserError(f"the checkpoint's arguments do not say {', '.join(missing)}: give the job with --job")
+        raise UserError(
+            f"the checkpoint's arguments do not say {', '.join(missing)}: give the job with --job",
+            code="missing_megatron_arguments",
+        )
     arguments = sentences.with_known_layers(arguments, family)
     stray = {what for name, what in _NOT_HERE.items() if arguments.get(name) not in (*_UNSET, _NONE_OF_IT.get(name))}
     if stray:
-        raise UserError(f"the checkpoint's network has {', '.join(sorted(stray))}, which is not imported")
+        raise UserError(
+            f"the checkpoint's network has {', '.join(sorted(stray))}, which is not imported",
+            code="network_not_importable",
+        )
     arguments = {**{ours: arguments.get(theirs) for theirs, ours in _RENAMED.items()}, **arguments}
     names = (*SAME, *(SAME_OF_EXPERTS if arguments.get("num_experts") else ()))
     model = {name: arguments[name] for name in names if arguments.get(name) is not None}
@@ -114,7 +120,10 @@ def _positions(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if arguments.get("use_rotary_position_embeddings"):
         kind = "rope"
     if kind not in _POSITIONS:
-        raise UserError(f"the checkpoint's network has positions {kind}; imported are {', '.join(_POSITIONS)}")
+        raise UserError(
+            f"the checkpoint's network has positions {kind}; imported are {', '.join(_POSITIONS)}",
+            code="unsupported_positions",
+        )
     found: dict[str, Any] = {"position_embedding_type": kind}
     if kind == "learned_absolute" and arguments.get("max_position_embeddings"):
         found["max_position_embeddings"] = arguments["max_position_embeddings"]
@@ -129,7 +138,10 @@ def _window(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if size is None or size[0] < 0:
         return {}
     if isinstance(skip, list):
-        raise UserError("the checkpoint's network has windows by a list of layers, which is not imported")
+        raise UserError(
+            "the checkpoint's network has windows by a list of layers, which is not imported",
+            code="network_not_importable",
+        )
     return {"sliding_window": size[0] + 1, **({"window_attn_skip_freq": skip} if skip else {})}
 
 
@@ -150,7 +162,9 @@ def differences(job: JobSpec, arguments: Mapping[str, Any], family: ModelFamily 
         theirs = ModelSpec.model_validate(described)
     except ValidationError as error:
         said = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors() if each["loc"])
-        raise UserError(f"the checkpoint's arguments describe an unsupported network: {said}") from error
+        raise UserError(
+            f"the checkpoint's arguments describe an unsupported network: {said}", code="network_not_importable"
+        ) from error
     there, here = network_of(theirs), network_of(job.model)
     return [f"model.{name} is {there[name]} there and {here[name]} here" for name in there if there[name] != here[name]]
 
@@ -183,16 +197,22 @@ def require_representable(job: JobSpec) -> None:
     """Raises UserError when Megatron-LM has no such network, or its arguments cannot say it."""
     if not sentences.has_layout(job.model.family) or job.has_task:
         what = "has a task" if job.has_task else f"is a {job.model.family.name}"
-        raise UserError(f"{job.name} {what}: checkpoints for Megatron-LM support only GPT, BERT and T5")
+        raise UserError(
+            f"{job.name} {what}: checkpoints for Megatron-LM support only GPT, BERT and T5",
+            code="family_not_in_megatron",
+        )
     sentences.require_halves_alike(job)
     if job.model.has_vision:
         raise UserError(
-            f"{job.name} has images (model.vision), which checkpoints for Megatron-LM do not support: export it --to hf"
+            f"{job.name} has images (model.vision), which checkpoints for Megatron-LM do not support: "
+            "export it --to hf",
+            code="images_not_in_megatron",
         )
     if job.model.has_adapters:
         raise UserError(
             f"{job.name} has adapters (model.lora), which Megatron-LM's checkpoints do not support: export it --to "
-            "hf, which merges them into the weights, import the result, and export that"
+            "hf, which merges them into the weights, import the result, and export that",
+            code="adapters_not_in_megatron",
         )
     unsaid = [each for each in to_megatron(job).unsaid if each.path.startswith("model.")]
     # A checkpoint's arguments say how many rows there are, whatever Megatron-LM takes from the tokenizer, and the
@@ -201,7 +221,7 @@ def require_representable(job: JobSpec) -> None:
     unsaid = [each for each in unsaid if not each.path.startswith(said)]
     if unsaid:
         listed = "; ".join(f"{each.path} is {each.value} ({each.reason})" for each in unsaid)
-        raise UserError(f"Megatron-LM has no such network: {listed}")
+        raise UserError(f"Megatron-LM has no such network: {listed}", code="network_not_in_megatron")
 
 
 def to_arguments(job: JobSpec, *, iteration: int, consumed_samples: int, padded_vocab: int) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def _described(
     consumed = (plain or {}).get("consumed_train_samples")
     keys = [key for key in stored.keys() if _is_weight(key)]  # noqa: SIM118 - it is no mapping
     if not keys:
-        raise CheckpointError(f"{checkpoint} has no weights")
+        raise CheckpointError(f"{checkpoint} has no weights", code="checkpoint_without_weights")
     narrow = {torch.bfloat16: "bf16", torch.float16: "fp16"}
     iteration = shared.get("iteration", 0)
     return MegatronCheckpoint(
@@ -182,7 +182,9 @@ def import_megatron(source: Path, job: JobSpec, target: Path, *, with_optimizer:
     wanted = wanted_tensors(job, found.rows, with_optimizer=with_optimizer and not is_plain)
     sources, missing = find_sources(wanted, found.tensors)
     if missing:
-        raise CheckpointError(f"{source} has no {', '.join(missing[:_SHOWN])} of the shape that the job describes")
+        raise CheckpointError(
+            f"{source} has no {', '.join(missing[:_SHOWN])} of the shape that the job describes", code="missing_tensors"
+        )
     if with_optimizer and is_plain:  # of the older format alone, which is read as the job's optimizer has it
         sources |= {key: (Source(key),) for key in stored.keys() if not _is_weight(key)}  # noqa: SIM118
     iteration = found.iteration if with_optimizer else 0
@@ -237,13 +239,19 @@ def export_megatron(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, A
     """
     require_free(target)
     if job.model.attention_plugin is not None:
-        raise UserError(f"Megatron-LM has no attention {job.model.attention_plugin} (model.attention_plugin)")
+        raise UserError(
+            f"Megatron-LM has no attention {job.model.attention_plugin} (model.attention_plugin)",
+            code="attention_not_in_megatron",
+        )
     commit = read_commit(checkpoint)
     if commit is None:
-        raise CheckpointError(f"{checkpoint} has no commit.json that can be read")
+        raise CheckpointError(f"{checkpoint} has no commit.json that can be read", code="no_commit_marker")
     stored = StoredWeights(checkpoint)
     if _TABLE not in stored:
-        raise CheckpointError(f"{checkpoint} has no {_TABLE}: it does not hold the model that its job describes")
+        raise CheckpointError(
+            f"{checkpoint} has no {_TABLE}: it does not hold the model that its job describes",
+            code="checkpoint_without_model",
+        )
     where = {"iteration": commit.iteration, "consumed_samples": commit.consumed_samples}
     arguments = to_arguments(job, **where, padded_vocab=stored.shape(_TABLE)[0])
     shared = stored.shared()

@@ -141,5 +141,6 @@ def require_halves_alike(job: JobSpec) -> None:
     if model.family.is_encoder_decoder and model.encoder_layers != model.decoder_layers:
         raise UserError(
             f"Megatron-LM has no such network: the decoder of its T5 has as many layers as the encoder, despite "
-            f"--decoder-num-layers, but {job.name} has {model.encoder_layers} and {model.decoder_layers}"
+            f"--decoder-num-layers, but {job.name} has {model.encoder_layers} and {model.decoder_layers}",
+            code="network_not_in_megatron",
         )

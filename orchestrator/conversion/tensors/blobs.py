@@ -59,9 +59,9 @@ def read_tensor(path: Path, offset: int, length: int) -> torch.Tensor:
         flat = torch.frombuffer(content, dtype=tensor.dtype) if content else torch.empty(0, dtype=tensor.dtype)
         return torch.as_strided(flat, tensor.size, tensor.stride, tensor.offset)
     except (*DAMAGES, zipfile.BadZipFile, struct.error) as error:
-        raise CheckpointError(f"{path} is damaged at byte {offset}: {reason_of(error)}") from error
+        raise CheckpointError(f"{path} is damaged at byte {offset}: {reason_of(error)}", code="damaged_file") from error
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}", code="unreadable_file") from error
 
 
 def _described(pickled: bytes) -> _Tensor | None:

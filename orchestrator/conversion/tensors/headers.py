@@ -38,45 +38,53 @@ class Header(NamedTuple):
 def read_headers(path: Path) -> list[Header]:
     """The tensors of a file, in its order. Raises UserError with what is wrong with it."""
     if not path.exists():
-        raise UserError(f"{path} is missing")
+        raise UserError(f"{path} is missing", code="file_not_found")
     if not path.is_file():
-        raise UserError(f"{path} is no file")
+        raise UserError(f"{path} is no file", code="not_a_file")
     with file_refusal(path), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(_LENGTH_BYTES)
         length = int.from_bytes(start, "little")
         if len(start) < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, LONGEST_HEADER):
-            raise _damaged(path, f"it says that its header has {length} bytes, but the file has {size}")
+            raise _damaged(
+                path, f"it says that its header has {length} bytes, but the file has {size}", code="torn_safetensors"
+            )
         text = file.read(length)
     try:
         header = json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"its header is not JSON: {error}") from error
+        raise _damaged(path, f"its header is not JSON: {error}", code="not_json") from error
     if not isinstance(header, dict):
-        raise _damaged(path, "its header is no JSON object")
+        raise _damaged(path, "its header is no JSON object", code="not_a_json_object")
     header.pop("__metadata__", None)
     data = _LENGTH_BYTES + length
     found = [_checked(path, name, entry, data) for name, entry in header.items()]
     end = data
     for each in sorted(found, key=lambda each: (each.offset, each.bytes)):
         if each.offset != end:
-            raise _damaged(path, f"{each.name} does not begin where the tensor before it ends")
+            raise _damaged(path, f"{each.name} does not begin where the tensor before it ends", code="misplaced_tensor")
         end += each.bytes
     if end != size:
-        raise _damaged(path, f"it has {size} bytes, and its header speaks of {end}")
+        raise _damaged(path, f"it has {size} bytes, and its header speaks of {end}", code="torn_safetensors")
     return found
 
 
 def _checked(path: Path, name: str, entry: Any, data: int) -> Header:
     """An entry whose shape and place agree."""
     if not isinstance(entry, dict):
-        raise _damaged(path, f"{name} is no entry of a tensor")
+        raise _damaged(path, f"{name} is no entry of a tensor", code="not_a_tensor_entry")
     dtype, shape, place = entry.get("dtype"), _counts(entry.get("shape")), _counts(entry.get("data_offsets"))
     if not isinstance(dtype, str) or shape is None or place is None or len(place) != 2 or place[0] > place[1]:
-        raise _damaged(path, f"{name} has no dtype, shape and data_offsets that can be understood")
+        raise _damaged(
+            path, f"{name} has no dtype, shape and data_offsets that can be understood", code="malformed_tensor_entry"
+        )
     size = place[1] - place[0]
     if dtype in _ITEM_BYTES and math.prod(shape) * _ITEM_BYTES[dtype] != size:
-        raise _damaged(path, f"{name} is {dtype} of shape {shape}, and {size} bytes are said to hold it")
+        raise _damaged(
+            path,
+            f"{name} is {dtype} of shape {shape}, and {size} bytes are said to hold it",
+            code="tensor_size_differs",
+        )
     return Header(path, name, shape, dtype, data + place[0], size)
 
 
@@ -93,5 +101,5 @@ def _once_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _damaged(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} is damaged, or no safetensors file: {reason}")
+def _damaged(path: Path, reason: str, *, code: str) -> UserError:
+    return UserError(f"{path} is damaged, or no safetensors file: {reason}", code=code)

@@ -30,12 +30,16 @@ class PublishedWeights:
         for path, listed in self._files().items():
             stored = read_headers(path)
             if missing := listed - {header.name for header in stored}:
-                raise UserError(f"{path} lacks {_listed(sorted(missing))}, which {INDEX} says it holds")
+                raise UserError(
+                    f"{path} lacks {_listed(sorted(missing))}, which {INDEX} says it holds", code="missing_tensors"
+                )
             for header in stored:
                 if not header.name.endswith(family.buffers):
                     name = self._full_name(header.name)
                     if name in self._headers:
-                        raise UserError(f"{self._headers[name].path} and {path} both hold {name}")
+                        raise UserError(
+                            f"{self._headers[name].path} and {path} both hold {name}", code="duplicate_tensor"
+                        )
                     self._headers[name] = header
 
     def check(self, shapes: dict[str, tuple[int, ...]], ignored: Sequence[str]) -> None:
@@ -56,7 +60,10 @@ class PublishedWeights:
         }
         said = [f"{what} {_listed(names)}" for what, names in found.items() if names]
         if said:
-            raise UserError(f"the weights in {self._folder} are not those of its config.json: {'; '.join(said)}")
+            raise UserError(
+                f"the weights in {self._folder} are not those of its config.json: {'; '.join(said)}",
+                code="network_differs",
+            )
 
     def __contains__(self, name: str) -> bool:
         return name in self._headers
@@ -78,9 +85,9 @@ class PublishedWeights:
         try:
             content = mapped(header.path, header.offset, header.bytes)
         except OSError as error:
-            raise UserError(f"{header.path} cannot be read: {error.strerror}") from error
+            raise UserError(f"{header.path} cannot be read: {error.strerror}", code="unreadable_file") from error
         except ValueError as error:
-            raise UserError(f"{header.path} has become shorter while it was read") from error
+            raise UserError(f"{header.path} has become shorter while it was read", code="file_shrank") from error
         return torch.frombuffer(content, dtype=self.dtype(name)).view(header.shape)
 
     def _full_name(self, name: str) -> str:
@@ -99,15 +106,20 @@ class PublishedWeights:
         if single.is_file():  # transformers takes it, too, where there is an index beside it
             return {single: set()}
         if not index.is_file():
-            raise UserError(f"{self._folder} has no {SINGLE} and no {INDEX}{_instead(self._folder)}")
+            raise UserError(
+                f"{self._folder} has no {SINGLE} and no {INDEX}{_instead(self._folder)}", code="missing_weights"
+            )
         try:
             places = json.loads(index.read_bytes())["weight_map"].items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{index} is damaged: it has no weight_map") from error
+            raise UserError(f"{index} is damaged: it has no weight_map", code="damaged_safetensors_index") from error
         files: dict[Path, set[str]] = {}
         for name, file in places:
             if not isinstance(file, str) or Path(file).name != file or file == ".." or "\0" in file:
-                raise UserError(f"{index} names {json.dumps(file)} for {name}, which is no file of its folder")
+                raise UserError(
+                    f"{index} names {json.dumps(file)} for {name}, which is no file of its folder",
+                    code="safetensors_index_leads_out",
+                )
             files.setdefault(self._folder / file, set()).add(name)
         return dict(sorted(files.items()))
 

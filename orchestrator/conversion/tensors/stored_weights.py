@@ -107,13 +107,13 @@ class StoredWeights:
             with weights_only():
                 found = torch.load(source, map_location="cpu", weights_only=True)
         except OSError as error:
-            raise CheckpointError(f"{what} cannot be read: {error.strerror}") from error
+            raise CheckpointError(f"{what} cannot be read: {error.strerror}", code="unreadable_file") from error
         except DAMAGES as error:
-            raise CheckpointError(f"{what} cannot be read: {reason_of(error)}") from error
+            raise CheckpointError(f"{what} cannot be read: {reason_of(error)}", code="unreadable_pickle") from error
         if inside and isinstance(found, list) and len(found) == 1:
             found = found[0]
         if not isinstance(found, dict):
-            raise CheckpointError(f"{what} holds no state")
+            raise CheckpointError(f"{what} holds no state", code="checkpoint_without_state")
         return found
 
     def __contains__(self, key: str) -> bool:
@@ -138,7 +138,7 @@ class StoredWeights:
             if chunk.holds(place)
         ]
         if sum(part.numel() for _, part in parts) != shape.numel():
-            raise CheckpointError(f"{key} is not whole in {self._folder}")
+            raise CheckpointError(f"{key} is not whole in {self._folder}", code="incomplete_tensor")
         if len(parts) == 1:
             return parts[0][1]
         whole = torch.empty(shape, dtype=dtype)
@@ -152,7 +152,9 @@ class StoredWeights:
     def _part(self, key: str, chunk: _Chunk, place: Sequence[int]) -> torch.Tensor:
         tensor = read_tensor(chunk.path, chunk.start, chunk.length)
         if (*tensor.shape,) != (*chunk.sizes,) or tensor.dtype != self.dtype(key):
-            raise CheckpointError(f"{chunk.path} holds something else than the list of tensors says of {key}")
+            raise CheckpointError(
+                f"{chunk.path} holds something else than the list of tensors says of {key}", code="tensor_not_as_listed"
+            )
         return tensor[tuple(at - start for at, start in zip(place, chunk.offsets, strict=False))]
 
     def _near(self, key: str, place: Sequence[int]) -> list[_Chunk]:
@@ -169,7 +171,9 @@ class StoredWeights:
         for entry in self._entries[key].chunks:
             info = self._metadata.storage_data.get(MetadataIndex(key, entry.offsets))
             if info is None:
-                raise CheckpointError(f"{self._folder / '.metadata'} does not say where {key} is")
+                raise CheckpointError(
+                    f"{self._folder / '.metadata'} does not say where {key} is", code="tensor_not_listed"
+                )
             path = self._folder / info.relative_path
             yield _Chunk((*entry.offsets,), (*entry.sizes,), path, info.offset, info.length)
 

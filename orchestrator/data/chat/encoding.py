@@ -186,7 +186,8 @@ def _vicuna(tokenizer: Tokenizer) -> JinjaTemplate:
     if tokenizer.encode(end) != [tokenizer.eod]:
         raise UserError(
             f"chat template vicuna: no text becomes the token with which the {tokenizer.spec.type} tokenizer ends a "
-            "document, so that an answer could not be ended; write plain, or name another tokenizer"
+            "document, so that an answer could not be ended; write plain, or name another tokenizer",
+            code="no_end_of_answer_token",
         )
     return JinjaTemplate("vicuna", VICUNA, {"begin": tokenizer.begins, "end": end}, tokenizer.begins)
 
@@ -201,7 +202,7 @@ def _jinja(
 def _from_file(name: str) -> str:
     path = Path(name)
     if not path.is_file():
-        raise UserError(f"chat template {name} is not a file; write {TEMPLATES_SAID}")
+        raise UserError(f"chat template {name} is not a file; write {TEMPLATES_SAID}", code="unknown_chat_template")
     return template_file(path)
 
 
@@ -248,5 +249,5 @@ def _beside(tokenizer: Tokenizer, name: str) -> dict[str, Any]:
     try:
         config = read_json(path.read_bytes())
     except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
+        raise UserError(f"{path} is not JSON: {error}", code="not_json") from error
     return config if isinstance(config, dict) else {}

@@ -117,7 +117,7 @@ def compiled(name: str, content: str) -> bool:
     try:
         return RENDERER.compile(content)
     except (TemplateError, BoundsError) as error:
-        raise UserError(f"chat template {name}: {error}") from error
+        raise UserError(f"chat template {name}: {error}", code="failing_chat_template") from error
 
 
 def rendered(content: str, masked: Sequence[int] = (), day: str | None = None, **values: Any) -> str:

@@ -263,7 +263,8 @@ class JinjaTemplate:
         if as_text is False:
             raise UserError(
                 f"chat template {self.name}: it leaves out the assistant's turns; name another: "
-                "--chat-template, in a job data.chat.template"
+                "--chat-template, in a job data.chat.template",
+                code="answers_left_out",
             )
         return False
 
@@ -272,7 +273,7 @@ class JinjaTemplate:
         try:
             return _PROBE in self._render(_PROBED, in_parts=in_parts)
         except BoundsError as error:
-            raise UserError(f"chat template {self.name}: {error}") from error
+            raise UserError(f"chat template {self.name}: {error}", code="failing_chat_template") from error
         except ValueError:
             return None
 
@@ -290,12 +291,13 @@ class JinjaTemplate:
         try:
             text = self._render(_PROBED)
         except ValueError as error:
-            raise UserError(f"chat template {self.name}: {error}") from error
+            raise UserError(f"chat template {self.name}: {error}", code="failing_chat_template") from error
         end = text.rpartition(_PROBE)[2].rstrip()
         if not end:
             raise UserError(
                 f"chat template {self.name}: it writes nothing that ends an assistant's turn, so a model would never "
-                "learn to stop; mark what counts with {% generation %} and {% endgeneration %}"
+                "learn to stop; mark what counts with {% generation %} and {% endgeneration %}",
+                code="no_end_of_answer",
             )
         return end
 
@@ -323,4 +325,4 @@ def template_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"chat template {path} cannot be read: {error}") from error
+        raise UserError(f"chat template {path} cannot be read: {error}", code="unreadable_chat_template") from error

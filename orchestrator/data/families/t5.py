@@ -50,7 +50,8 @@ class SpanTokens:
             raise UserError(
                 f"the tokenizer {tokenizer.spec.path} has no sentinels <extra_id_0>, <extra_id_1>, …, which mark the "
                 f"spans "
-                "that T5 predicts; write data.tokenizer.vocab_extra_ids: 100 to add some"
+                "that T5 predicts; write data.tokenizer.vocab_extra_ids: 100 to add some",
+                code="no_sentinel_tokens",
             )
         self.cls, self.sep = tokenizer.token_id("[CLS]"), tokenizer.token_id("[SEP]")
         self.bos = decoder_start(tokenizer)

@@ -70,7 +70,7 @@ def read_index(prefix: Path) -> IndexHeader:
     """
     for path in (idx_path(prefix), bin_path(prefix)):
         if not path.is_file():
-            raise UserError(_missing(prefix, path))
+            raise UserError(_missing(prefix, path), code="missing_data_set")
     path = idx_path(prefix)
     with file_refusal(path), open(path, "rb") as file:
         return _read(prefix, path, file)
@@ -102,7 +102,7 @@ def sequences_before(header: IndexHeader, document: int) -> int:
 
 def damaged(path: Path | str, what: str) -> DataError:
     """The error that says that an index is damaged within."""
-    return DataError(f"{path} is damaged: {what}. Tokenize again or copy it again")
+    return DataError(f"{path} is damaged: {what}. Tokenize again or copy it again", code="damaged_index")
 
 
 def _missing(prefix: Path, path: Path) -> str:
@@ -128,19 +128,27 @@ def _from_here() -> str:
 def _read(prefix: Path, path: Path, file: BinaryIO) -> IndexHeader:
     raw = file.read(HEADER.size)
     if raw[: len(MAGIC)] != MAGIC:
-        raise UserError(f"{path} is not the index of an indexed data set: it does not begin with MMIDIDX")
+        raise UserError(
+            f"{path} is not the index of an indexed data set: it does not begin with MMIDIDX", code="not_an_index"
+        )
     if len(raw) < HEADER.size:
-        raise DataError(f"{path} is torn: it ends inside its header. Tokenize again or copy it again")
+        raise DataError(
+            f"{path} is torn: it ends inside its header. Tokenize again or copy it again", code="torn_index"
+        )
     _, version, code, sequences, marks = HEADER.unpack(raw)
     if version != 1 or code not in DTYPES:
-        raise UserError(f"{path} has version {version} and dtype code {code}; only version 1, codes 1 to 8 are known")
+        raise UserError(
+            f"{path} has version {version} and dtype code {code}; only version 1, codes 1 to 8 are known",
+            code="unknown_index_version",
+        )
     dtype, itemsize = DTYPES[code]
     idx_bytes = os.fstat(file.fileno()).st_size
     expected = HEADER.size + sequences * 12 + marks * 8
     if marks < 1 or idx_bytes not in (expected, expected + sequences):
         raise DataError(
             f"{path} is torn: {sequences} sequences and {marks - 1} documents need {expected} bytes, "
-            f"it has {idx_bytes}. Tokenize again or copy it again"
+            f"it has {idx_bytes}. Tokenize again or copy it again",
+            code="torn_index",
         )
     tokens = _tokens(file, sequences, itemsize)
     file.seek(HEADER.size + sequences * 12 + (marks - 1) * 8)
@@ -151,7 +159,8 @@ def _read(prefix: Path, path: Path, file: BinaryIO) -> IndexHeader:
     if bin_bytes != tokens * itemsize:
         raise DataError(
             f"{bin_path(prefix)} and {path} do not belong together: the index describes {tokens} tokens of "
-            f"{itemsize} bytes, the data has {bin_bytes} bytes. Tokenize again or copy both again"
+            f"{itemsize} bytes, the data has {bin_bytes} bytes. Tokenize again or copy both again",
+            code="index_and_data_differ",
         )
     return IndexHeader(prefix, dtype, itemsize, sequences, marks - 1, tokens, bin_bytes)
 

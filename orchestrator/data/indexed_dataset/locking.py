@@ -43,7 +43,7 @@ def _opened(folder: Path) -> int:
             except FileNotFoundError:
                 continue  # removed in between
         except OSError as error:
-            raise UserError(f"cannot write to {folder}: {error.strerror}") from error
+            raise UserError(f"cannot write to {folder}: {error.strerror}", code="unwritable_folder") from error
 
 
 def _lock(descriptor: int, folder: Path, wait: bool) -> None:

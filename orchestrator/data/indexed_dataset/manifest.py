@@ -89,4 +89,6 @@ def read_manifest(prefix: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, ValidationError) as error:
-        raise DataError(f"{path} is damaged or not a manifest: {error}. Remove it or tokenize again") from error
+        raise DataError(
+            f"{path} is damaged or not a manifest: {error}. Remove it or tokenize again", code="damaged_manifest"
+        ) from error

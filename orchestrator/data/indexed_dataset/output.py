@@ -102,7 +102,9 @@ class PartialOutput:
         descriptor = os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if os.fstat(descriptor).st_size < size:
             os.close(descriptor)
-            raise JobError(f"{self.folder / name} is shorter than was committed; run again with --overwrite")
+            raise JobError(
+                f"{self.folder / name} is shorter than was committed; run again with --overwrite", code="shard_shrank"
+            )
         os.ftruncate(descriptor, size)
         return descriptor
 
@@ -236,7 +238,8 @@ class PartialOutput:
             way_out = "make room and run" if full else "run"
             raise JobError(
                 f"cannot write to {self.folder}: {error.strerror}. Finished shards are kept: "
-                f"{way_out} the same command again to continue"
+                f"{way_out} the same command again to continue",
+                code="unwritable_output",
             ) from error
 
 
@@ -300,7 +303,8 @@ def _earlier_progress(folder: Path, job: dict[str, Any], overwrite: bool) -> Pro
         return None
     raise UserError(
         f"{folder} holds an unfinished tokenization with other {' and '.join(different)}. "
-        "Run the earlier command again to finish it, or start over with --overwrite or by removing that folder"
+        "Run the earlier command again to finish it, or start over with --overwrite or by removing that folder",
+        code="unfinished_output_differs",
     )
 
 
@@ -308,4 +312,7 @@ def _refuse_existing(prefixes: Sequence[Path]) -> None:
     for prefix in prefixes:
         for path in (idx_path(prefix), bin_path(prefix)):
             if path.exists():
-                raise UserError(f"{path} exists already; add --overwrite to replace it, or choose another prefix")
+                raise UserError(
+                    f"{path} exists already; add --overwrite to replace it, or choose another prefix",
+                    code="output_exists",
+                )

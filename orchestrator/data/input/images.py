@@ -45,10 +45,13 @@ def pixels(source: Path | bytes, size: int, most: float = math.inf) -> Pixels:
             upright = image if image.mode == "RGB" else image.convert("RGB")
     except library.UnidentifiedImageError as error:
         raise UserError(
-            f"{name} is not supported; supported are {', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
+            f"{name} is not supported; supported are {', '.join(FORMATS[:-1])} and {FORMATS[-1]}",
+            code="unsupported_image_format",
         ) from error
     except Exception as error:  # decoders raise whatever a damaged file makes them stumble over
-        raise UserError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise UserError(
+            f"{name} cannot be read: {getattr(error, 'strerror', None) or error}", code="unreadable_image"
+        ) from error
     width, height = upright.size
     shorter = min(width, height)
     scaled = (size * width // shorter, size * height // shorter)

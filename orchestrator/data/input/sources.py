@@ -103,11 +103,13 @@ def find_inputs(request: TextRequest, usual: Sequence[str] = SOURCE_GLOBS) -> In
                 named = request.globs or (() if usual is SOURCE_GLOBS else usual)
                 globs = " ".join(named) or "the usual text or source files (choose with --glob)"
                 others = "".join(f"; left out is {each}" for each in tree.left_out[:1])
-                raise UserError(f"directory {given} holds no file that matches {globs}{others}")
+                raise UserError(
+                    f"directory {given} holds no file that matches {globs}{others}", code="no_matching_files"
+                )
         elif given.is_file():
             tree = FolderTree([given])
         else:
-            raise UserError(f"input {given} does not exist, or is not a file or directory")
+            raise UserError(f"input {given} does not exist, or is not a file or directory", code="missing_input")
         found.files.extend(_input_file(path, request.txt_documents) for path in tree.files)
         found.left_out.extend(tree.left_out)
     return found
@@ -124,7 +126,7 @@ def _tree(root: Path, request: TextRequest, usual: Sequence[str]) -> FolderTree:
     try:
         tree = folder_tree(root, wanted)
     except OSError as error:
-        raise UserError(f"directory {root} cannot be read: {error.strerror}") from error
+        raise UserError(f"directory {root} cannot be read: {error.strerror}", code="unreadable_folder") from error
     if request.globs:
         tree.files = [path for path in tree.files if any(fnmatch.fnmatch(path.name, glob) for glob in request.globs)]
         return tree
@@ -222,12 +224,15 @@ def _read(file: InputFile, keys: Sequence[str], offset: int, record: int, size: 
             yield step
             record = step[3][1]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{file.path} is damaged or cut off: {error}") from error
+        raise UserError(f"{file.path} is damaged or cut off: {error}", code="damaged_input") from error
     except OSError as error:
-        raise UserError(f"{file.path} cannot be read: {error.strerror or error}") from error
+        # A decompressor's errors are not the system's: they have no strerror.
+        code = "unreadable_file" if error.strerror else "damaged_input"
+        raise UserError(f"{file.path} cannot be read: {error.strerror or error}", code=code) from error
     except MemoryError as error:
         raise JobError(
-            f"{file.path}:{record + 1}: the record that begins here needs more memory than is available"
+            f"{file.path}:{record + 1}: the record that begins here needs more memory than is available",
+            code="record_out_of_memory",
         ) from error
 
 
@@ -275,7 +280,7 @@ def _read_array(
                 yield _step_of(file, held, length, raw.tell())
                 held, length = [], 0
     except ArrayError as error:
-        raise UserError(f"{file.path}:{error.line}: {error}") from error
+        raise UserError(f"{file.path}:{error.line}: {error}", code="wrong_record") from error
     if held:
         yield _step_of(file, held, length, raw.tell())
 
@@ -291,7 +296,10 @@ def _whole_file(file: InputFile, stream: IO[bytes]) -> bytes:
     content = stream.read(LONGEST_RECORD + 1)
     if len(content) > LONGEST_RECORD:
         way_out = "--txt-documents line makes a document of each line of a .txt, --exclude leaves the file out"
-        raise UserError(f"{file.path}: this document has more than {LONGEST_RECORD >> 20} MiB of text: {way_out}")
+        raise UserError(
+            f"{file.path}: this document has more than {LONGEST_RECORD >> 20} MiB of text: {way_out}",
+            code="record_too_long",
+        )
     return content
 
 
@@ -317,7 +325,9 @@ def _line(file: InputFile, stream: IO[bytes], number: int, most: int) -> bytes:
     if len(found) > most:
         raise UserError(
             f"{file.path}:{number}: this {'paragraph' if file.kind == 'paragraph' else 'line'} has more than "
-            f"{LONGEST_RECORD >> 20} MiB, decompressed: no document has that much text. Split it, or leave out the file"
+            f"{LONGEST_RECORD >> 20} MiB, decompressed: no document has that much text. Split it, or leave "
+            "out the file",
+            code="record_too_long",
         )
     return found
 
@@ -342,7 +352,8 @@ def _read_rows(file: InputFile, keys: Sequence[str], record: int) -> Iterator[_S
         for key in keys:
             if key not in columns:
                 raise UserError(
-                    f"{file.path} has no column {key}; it has {', '.join(columns)} (choose with --json-key)"
+                    f"{file.path} has no column {key}; it has {', '.join(columns)} (choose with --json-key)",
+                    code="missing_column",
                 )
         rows, total = 0, max(table.metadata.num_rows, 1)
         for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=list(keys)):
@@ -352,11 +363,14 @@ def _read_rows(file: InputFile, keys: Sequence[str], record: int) -> Iterator[_S
             for number, row in enumerate(values[skipped:], first + 1):
                 if any(isinstance(value, str) and len(value) > LONGEST_RECORD for value in row):
                     raise UserError(
-                        f"{file.path}:{number}: this value has more than {LONGEST_RECORD >> 20} MiB of text"
+                        f"{file.path}:{number}: this value has more than {LONGEST_RECORD >> 20} MiB of text",
+                        code="record_too_long",
                     )
             if values[skipped:]:
                 size = sum(len(value) for row in values[skipped:] for value in row if isinstance(value, str))
                 block = Block(str(file.path), file.kind, first + 1, values[skipped:])
                 yield block, size, file.bytes * rows // total, (0, rows)
     except ValueError as error:  # pyarrow's ArrowInvalid is one
-        raise UserError(f"{file.path} is not a parquet file or is damaged: {error}") from error
+        raise UserError(
+            f"{file.path} is not a parquet file or is damaged: {error}", code="not_a_parquet_file"
+        ) from error

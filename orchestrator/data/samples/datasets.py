@@ -82,7 +82,7 @@ def build_datasets(
     Raises UserError or DataError, on all ranks alike, when the data are missing or do not fit the job.
     """
     if data.blend is None:
-        raise UserError("data.blend is not set: name at least one data set")
+        raise UserError("data.blend is not set: name at least one data set", code="no_blend")
     samples = (train_samples, validation_samples, test_samples)
     _refuse_damage(sources_read(data, samples), group)
     check_data(
@@ -130,7 +130,7 @@ def _refuse_damage(paths: Sequence[str], group: torch.distributed.ProcessGroup |
     said: list[str | None] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(said, found, group=group)
     if messages := dict.fromkeys(message for message in said if message is not None):
-        raise DataError("\n".join(messages))
+        raise DataError("\n".join(messages), code="damaged_data_set")
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,15 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_RECORD + 1), b""), start=1):
             place = f"{path}:{number}"
             if len(line) > LONGEST_RECORD:
-                raise UserError(f"{place}: this line has more than {LONGEST_RECORD >> 20} MiB: no example is so long")
+                raise UserError(
+                    f"{place}: this line has more than {LONGEST_RECORD >> 20} MiB: no example is so long",
+                    code="record_too_long",
+                )
             try:
                 yield place, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 what = why_unreadable(path, line) if number == 1 else None
-                raise UserError(f"{place}: {what or f'this is not text in UTF-8: {error.reason}'}") from error
+                raise UserError(
+                    f"{place}: {what or f'this is not text in UTF-8: {error.reason}'}",
+                    code="binary_file" if what else "not_utf8",
+                ) from error

@@ -19,5 +19,5 @@ def read_examples(task: TaskSpec, paths: Sequence[str]) -> list[Example]:
     """All examples of some files, in their order. Raises UserError, with file and line, for what cannot be read."""
     examples = [example for path in paths for example in _READERS[task.name](Path(path))]
     if not examples:
-        raise UserError(f"{', '.join(paths)}: there is no labelled example of {task.name}")
+        raise UserError(f"{', '.join(paths)}: there is no labelled example of {task.name}", code="no_labelled_examples")
     return examples

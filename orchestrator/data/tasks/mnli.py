@@ -32,15 +32,20 @@ def read_mnli(path: Path) -> Iterator[Example]:
             continue
         row = line.split("\t")
         if len(row) != len(names):
-            raise UserError(f"{place}: this row has {len(row)} columns, and the first line names {len(names)}")
+            raise UserError(
+                f"{place}: this row has {len(row)} columns, and the first line names {len(names)}",
+                code="wrong_column_count",
+            )
         premise, hypothesis, label = (row[column].strip() for column in columns)
         if label == _NO_AGREEMENT:
             continue
         if label not in LABELS:
-            raise UserError(f"{place}: the label {label!r} is none of {', '.join(LABELS)}, and - for none")
+            raise UserError(
+                f"{place}: the label {label!r} is none of {', '.join(LABELS)}, and - for none", code="unknown_label"
+            )
         for column, text in (("premise", premise), ("hypothesis", hypothesis)):
             if not text:
-                raise UserError(f"{place}: the {column} is empty")
+                raise UserError(f"{place}: the {column} is empty", code="empty_field")
         yield Example(((premise, hypothesis),), LABELS.index(label))
 
 
@@ -51,5 +56,6 @@ def _column(names: list[str], column: str, place: str) -> int:
     wanted = " or ".join(_COLUMNS[column])
     raise UserError(
         f"{place}: no column {wanted} for the {column}; the first line names the columns of a TSV file of MNLI, "
-        "and a test file without labels cannot be used"
+        "and a test file without labels cannot be used",
+        code="missing_column",
     )

@@ -28,7 +28,7 @@ def race_files(path: Path) -> list[Path]:
     with file_refusal(path):
         tree = folder_tree(path)
     if unread := [each for each in tree.left_out if not each.is_read]:
-        raise UserError(f"{unread[0]}; take it out of {path}, or fix it")
+        raise UserError(f"{unread[0]}; take it out of {path}, or fix it", code="unreadable_folder")
     return [each for each in tree.files if each.suffix.lower() in _ENDINGS]
 
 
@@ -40,7 +40,7 @@ def read_race(path: Path) -> Iterator[Example]:
     """
     files = race_files(path)
     if not files:
-        raise UserError(f"{path} has no files that end in {', '.join(_ENDINGS)}")
+        raise UserError(f"{path} has no files that end in {', '.join(_ENDINGS)}", code="no_matching_files")
     for file in files:
         for place, line in read_lines(file):
             if line.strip():
@@ -51,9 +51,9 @@ def _record(line: str, place: str) -> dict[str, Any]:
     try:
         record = read_json(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: this is not a JSON object on one line: {error}") from error
+        raise UserError(f"{place}: this is not a JSON object on one line: {error}", code="not_json") from error
     if not isinstance(record, dict):
-        raise UserError(f"{place}: this is not a JSON object")
+        raise UserError(f"{place}: this is not a JSON object", code="not_a_json_object")
     return record
 
 
@@ -61,17 +61,25 @@ def _questions(record: dict[str, Any], place: str) -> Iterator[Example]:
     article, questions = record.get("article"), record.get("questions")
     options, answers = record.get("options"), record.get("answers")
     if not _is_text(article) or not article.strip():
-        raise UserError(f"{place}: there is no text as article")
+        raise UserError(f"{place}: there is no text as article", code="missing_field")
     if not _are_texts(questions) or not _are_texts(answers) or not isinstance(options, list):
-        raise UserError(f"{place}: questions and answers must be lists of texts, and options a list of lists of them")
+        raise UserError(
+            f"{place}: questions and answers must be lists of texts, and options a list of lists of them",
+            code="wrong_field_type",
+        )
     if not len(questions) == len(options) == len(answers):
         counts = f"{len(questions)} questions, {len(options)} lists of options and {len(answers)} answers"
-        raise UserError(f"{place}: there are {counts}")
+        raise UserError(f"{place}: there are {counts}", code="question_counts_differ")
     for number, (question, choices, answer) in enumerate(zip(questions, options, answers, strict=True), start=1):
         if not _are_texts(choices) or len(choices) != len(OPTIONS):
-            raise UserError(f"{place}: question {number} does not have {len(OPTIONS)} texts as options")
+            raise UserError(
+                f"{place}: question {number} does not have {len(OPTIONS)} texts as options", code="wrong_options"
+            )
         if len(answer) != 1 or answer not in OPTIONS:
-            raise UserError(f"{place}: the answer to question {number} is {answer!r}, and none of {', '.join(OPTIONS)}")
+            raise UserError(
+                f"{place}: the answer to question {number} is {answer!r}, and none of {', '.join(OPTIONS)}",
+                code="unknown_answer",
+            )
         yield Example(tuple((_filled_in(question, each), article) for each in choices), OPTIONS.index(answer))
 
 

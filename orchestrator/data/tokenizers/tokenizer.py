@@ -80,7 +80,8 @@ class Tokenizer(ABC):
         when the tokenizer cannot tell."""
         raise UserError(
             f"a {self.spec.type} tokenizer does not report the positions of its tokens in the text, which this chat "
-            "template needs; convert it to a tokenizer.json, or use the template plain"
+            "template needs; convert it to a tokenizer.json, or use the template plain",
+            code="tokenizer_without_positions",
         )
 
     def encode_to_bytes(self, texts: Sequence[str]) -> list[bytes]:
@@ -93,7 +94,8 @@ class Tokenizer(ABC):
         if self._eod is None:
             raise UserError(
                 f"the tokenizer {self.spec.path} has no end-of-document token; "
-                "name one as eos_token in a tokenizer_config.json next to it"
+                "name one as eos_token in a tokenizer_config.json next to it",
+                code="no_end_of_document_token",
             )
         return self._eod
 
@@ -127,7 +129,8 @@ class Tokenizer(ABC):
         if number is None:
             raise UserError(
                 f"the tokenizer {self.spec.path} has no {MASKED_LM_TOKENS[name]} token; a masked language model needs "
-                f"{', '.join(MASKED_LM_TOKENS.values())}: use a wordpiece vocabulary, or byte_level"
+                f"{', '.join(MASKED_LM_TOKENS.values())}: use a wordpiece vocabulary, or byte_level",
+                code="no_masked_lm_token",
             )
         return number
 
@@ -238,7 +241,9 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             self._library = library.SentencePieceProcessor(model_file=str(path))
         except (RuntimeError, OSError) as error:
-            raise UserError(f"tokenizer {path} is not a SentencePiece model: {error}") from error
+            raise UserError(
+                f"tokenizer {path} is not a SentencePiece model: {error}", code="not_a_sentencepiece_model"
+            ) from error
         self._eod = self._id(self._library.eos_id())
         self.bos = self._id(self._library.bos_id())
 
@@ -288,7 +293,8 @@ def _tokenizer_json(path: Path) -> LibraryTokenizer:
         return LibraryTokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise UserError(
-            f"{path} is not a tokenizer.json that the installed tokenizers library reads: {error}"
+            f"{path} is not a tokenizer.json that the installed tokenizers library reads: {error}",
+            code="not_a_tokenizer_json",
         ) from error
 
 
@@ -296,7 +302,9 @@ def _gpt2(vocabulary: Path, merges: Path) -> LibraryTokenizer:
     try:
         tokenizer = LibraryTokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the library raises nothing narrower
-        raise UserError(f"{vocabulary} and {merges} are not the files of a GPT-2 BPE: {error}") from error
+        raise UserError(
+            f"{vocabulary} and {merges} are not the files of a GPT-2 BPE: {error}", code="not_a_gpt2_bpe"
+        ) from error
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     if tokenizer.token_to_id(GPT2_EOD) is not None:

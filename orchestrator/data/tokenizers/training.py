@@ -27,12 +27,16 @@ def train_tokenizer(request: TrainTokenizerRequest) -> tuple[int, list[LeftOut]]
     output = request.output
     if output == Path("-"):
         raise UserError(
-            "--output - would be standard output, which is used for messages: name a file, like tokenizer.json"
+            "--output - would be standard output, which is used for messages: name a file, like tokenizer.json",
+            code="output_is_standard_output",
         )
     if output.is_dir():
-        raise UserError(f"--output {output} is a folder; write a file name, like {output / 'tokenizer.json'}")
+        raise UserError(
+            f"--output {output} is a folder; write a file name, like {output / 'tokenizer.json'}",
+            code="output_is_folder",
+        )
     if output.exists() and not request.overwrite:
-        raise UserError(f"{output} exists already; add --overwrite to replace it")
+        raise UserError(f"{output} exists already; add --overwrite to replace it", code="output_exists")
     tokenizer = LibraryTokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,7 +53,9 @@ def train_tokenizer(request: TrainTokenizerRequest) -> tuple[int, list[LeftOut]]
     if texts.error is not None:
         raise texts.error
     if not texts.documents:
-        raise UserError(f"the input has no text: {texts.skipped} records could not be read. Nothing was written")
+        raise UserError(
+            f"the input has no text: {texts.skipped} records could not be read. Nothing was written", code="no_text"
+        )
     _save(tokenizer, output)
     return int(tokenizer.get_vocab_size()), texts.left_out
 
@@ -74,7 +80,8 @@ class _Texts:
                             yield list(record.texts)
                         elif self._request.on_error == "fail":
                             raise UserError(
-                                f"{record}. {record.way_out}, or continue without such records with --on-error skip"
+                                f"{record}. {record.way_out}, or continue without such records with --on-error skip",
+                                code="wrong_record",
                             )
                         else:
                             self.skipped += 1
@@ -87,4 +94,6 @@ def _save(tokenizer: LibraryTokenizer, output: Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, tokenizer.to_str(pretty=True))
     except OSError as error:
-        raise write_refusal(error) or JobError(f"cannot write {output}: {error.strerror}") from error
+        raise write_refusal(error) or JobError(
+            f"cannot write {output}: {error.strerror}", code="unwritable_output"
+        ) from error

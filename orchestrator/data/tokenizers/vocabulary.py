@@ -80,18 +80,23 @@ def content_hash(tokenizer: TokenizerSpec) -> str:
 def tokenizer_file(tokenizer: TokenizerSpec) -> Path:
     """The main file of a tokenizer that has one; a folder stands for the tokenizer.json in it."""
     if tokenizer.path is None:
-        raise UserError(f"a {tokenizer.type} tokenizer needs a path: {_NEEDS[tokenizer.type]}")
+        raise UserError(
+            f"a {tokenizer.type} tokenizer needs a path: {_NEEDS[tokenizer.type]}", code="tokenizer_path_needed"
+        )
     path = Path(tokenizer.path)
     if tokenizer.type == "huggingface" and path.is_dir():
         if not (path / "tokenizer.json").is_file():
             raise UserError(
                 f"tokenizer {path} is a folder without a tokenizer.json; a slow tokenizer is converted with "
-                "transformers: AutoTokenizer.from_pretrained(…).save_pretrained(…)"
+                "transformers: AutoTokenizer.from_pretrained(…).save_pretrained(…)",
+                code="missing_tokenizer_json",
             )
         path = path / "tokenizer.json"
     if not path.is_file():
         reason = "is a folder" if path.is_dir() else f"does not exist{looked_for(path)}"
-        raise UserError(f"tokenizer {path} {reason}; {tokenizer.type} needs {_NEEDS[tokenizer.type]}")
+        raise UserError(
+            f"tokenizer {path} {reason}; {tokenizer.type} needs {_NEEDS[tokenizer.type]}", code="missing_tokenizer"
+        )
     return path
 
 
@@ -100,7 +105,9 @@ def merges_file(tokenizer: TokenizerSpec) -> Path:
     path = Path(tokenizer.merges) if tokenizer.merges else tokenizer_file(tokenizer).with_name("merges.txt")
     if not path.is_file():
         way_out = "gpt2_bpe needs a vocab.json and a merges.txt"
-        raise UserError(f"tokenizer merges {path} do not exist{looked_for(path)}; {way_out}")
+        raise UserError(
+            f"tokenizer merges {path} do not exist{looked_for(path)}; {way_out}", code="missing_tokenizer_merges"
+        )
     return path
 
 
@@ -151,10 +158,13 @@ def wordpiece_vocabulary(path: Path) -> dict[str, int]:
     try:
         lines = _read(path).decode().rstrip().splitlines()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not a WordPiece vocabulary: {error}") from error
+        raise UserError(f"{path} is not a WordPiece vocabulary: {error}", code="not_a_wordpiece_vocabulary") from error
     vocabulary = {line.strip(): number for number, line in enumerate(lines)}
     if len(vocabulary) != len(lines) or "[UNK]" not in vocabulary:
-        raise UserError(f"{path} is not a WordPiece vocabulary: it needs [UNK], and each token once, one a line")
+        raise UserError(
+            f"{path} is not a WordPiece vocabulary: it needs [UNK], and each token once, one a line",
+            code="not_a_wordpiece_vocabulary",
+        )
     return vocabulary
 
 
@@ -184,16 +194,16 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"tokenizer {path} cannot be read: {error.strerror}") from error
+        raise UserError(f"tokenizer {path} cannot be read: {error.strerror}", code="unreadable_file") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = read_json(_read(path))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"tokenizer {path} is not JSON: {error}") from error
+        raise UserError(f"tokenizer {path} is not JSON: {error}", code="not_json") from error
     if not isinstance(value, dict):
-        raise UserError(f"tokenizer {path} is not a JSON object")
+        raise UserError(f"tokenizer {path} is not a JSON object", code="not_a_json_object")
     return value
 
 
@@ -221,14 +231,14 @@ def _size_of_tokenizer_json(path: Path) -> int:
     content = _read_json(path)
     ids = dict(_vocabulary_of(content))
     if not ids:
-        raise UserError(f"{path} is not a tokenizer.json: it has no model.vocab")
+        raise UserError(f"{path} is not a tokenizer.json: it has no model.vocab", code="not_a_tokenizer_json")
     ids.update({f"added {number}": token.get("id") for number, token in enumerate(_added_tokens(content))})
     return _largest_id(path, ids) + 1
 
 
 def _largest_id(path: Path, ids: dict[str, Any]) -> int:
     if not ids or not all(type(number) is int and number >= 0 for number in ids.values()):
-        raise UserError(f"{path} is not a vocabulary: it should map tokens to ids")
+        raise UserError(f"{path} is not a vocabulary: it should map tokens to ids", code="not_a_vocabulary")
     return int(max(ids.values()))
 
 
@@ -251,9 +261,11 @@ def _sentencepiece_pieces(path: Path) -> int:
             position += length
             pieces += number == 1 and wire_type == 2
     except (IndexError, ValueError) as error:
-        raise UserError(f"{path} is not a SentencePiece model, or is torn at byte {position}") from error
+        raise UserError(
+            f"{path} is not a SentencePiece model, or is torn at byte {position}", code="not_a_sentencepiece_model"
+        ) from error
     if pieces == 0:
-        raise UserError(f"{path} is not a SentencePiece model: it has no pieces")
+        raise UserError(f"{path} is not a SentencePiece model: it has no pieces", code="not_a_sentencepiece_model")
     return pieces
 
 

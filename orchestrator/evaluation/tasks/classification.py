@@ -22,7 +22,9 @@ class Classification:
     def __init__(self, asked: EvaluationRequest, setting: TaskContext) -> None:
         job = setting.job
         if not job.has_task or job.labelled_task.name != asked.kind:
-            raise UserError(f"{asked.where}: the model was not fine-tuned on {asked.kind}")
+            raise UserError(
+                f"{asked.where}: the model was not fine-tuned on {asked.kind}", code="not_fine_tuned_on_task"
+            )
         task = job.labelled_task
         examples = read_examples(task, [asked.where])
         self._samples = TaskSamples(task, examples, setting.tokenizer, job.model.seq_length, job.runtime.seed)

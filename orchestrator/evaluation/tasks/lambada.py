@@ -33,17 +33,23 @@ class Lambada:
             context, target = _parted(text, setting.tokenizer, self.strict)
             context = [*prefix, *context]
             if not context:
-                raise UserError(f"{place}: nothing precedes the last {'word' if self.strict else 'token'}")
+                raise UserError(
+                    f"{place}: nothing precedes the last {'word' if self.strict else 'token'}", code="no_context"
+                )
             # The last token is scored and not read.
             length = len(context) + len(target) - 1
             if setting.longest is not None and length > setting.longest:
                 raise UserError(
                     f"{place}: the passage has {length} tokens, but the model has learned {setting.longest} positions: "
-                    "shorten the passage, or leave it out"
+                    "shorten the passage, or leave it out",
+                    code="passage_too_long",
                 )
             self.sequences.append(ScoredTokens([*context, *target], len(context)))
         if not self.sequences:
-            raise UserError(f"{asked.where} has no passages: LAMBADA is a JSON object with {_FIELD!r} on each line")
+            raise UserError(
+                f"{asked.where} has no passages: LAMBADA is a JSON object with {_FIELD!r} on each line",
+                code="no_passages",
+            )
 
     def measure(self, work: TaskNetwork) -> TaskResult:
         scores = work.scores("passages", self.sequences)
@@ -78,10 +84,11 @@ def _passages(path: Path) -> Iterator[tuple[str, str]]:
         try:
             record: Any = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: this is not a JSON object on one line: {error}") from error
+            raise UserError(f"{place}: this is not a JSON object on one line: {error}", code="not_json") from error
         text = record.get(_FIELD) if isinstance(record, dict) else None
         if not isinstance(text, str) or not text.strip():
             raise UserError(
-                f"{place}: there is no text under {_FIELD!r}; LAMBADA is a JSON object with it on each line"
+                f"{place}: there is no text under {_FIELD!r}; LAMBADA is a JSON object with it on each line",
+                code="missing_field",
             )
         yield place, text

@@ -33,7 +33,9 @@ class Perplexity:
         self.tokens = np.array(setting.tokenizer.encode(text), dtype=np.int32)
         if len(self.tokens) < 2:
             raise UserError(
-                f"{asked.where} has {len(self.tokens)} tokens: at least two are needed, because the first is not scored"
+                f"{asked.where} has {len(self.tokens)} tokens: at least two are needed, "
+                "because the first is not scored",
+                code="too_few_tokens",
             )
         length = asked.options["seq_length"] - len(self._prefix)
         self.windows = windows(len(self.tokens), length, asked.options["overlapping_eval"] or length)

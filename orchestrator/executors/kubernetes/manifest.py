@@ -52,7 +52,8 @@ class Claim:
         if not is_subdomain(name) or not path.startswith("/") or mode not in ("", "ro"):
             raise UserError(
                 f"--claim {text}: a claim is written CLAIM:/PATH, or CLAIM:/PATH:ro to read only: the name of a "
-                "PersistentVolumeClaim, and an absolute path in the container"
+                "PersistentVolumeClaim, and an absolute path in the container",
+                code="malformed_claim",
             )
         return cls(name, posixpath.normpath(path), mode == "ro")
 
@@ -224,20 +225,28 @@ def _tracker_credentials(job: JobSpec) -> list[str]:
 
 def _check(setting: Setting) -> None:
     if not setting.image or setting.image.split() != [setting.image]:
-        raise UserError(f"no image was given that pods could run: {setting.image!r}\n{_HOW}")
+        raise UserError(f"no image was given that pods could run: {setting.image!r}\n{_HOW}", code="no_image")
     if not setting.claims:
-        raise UserError(f"no volume was given: pods would lose the run and its checkpoints when they end\n{_HOW}")
+        raise UserError(
+            f"no volume was given: pods would lose the run and its checkpoints when they end\n{_HOW}", code="no_volume"
+        )
     paths = [claim.path for claim in setting.claims]
     for path in paths:
         if paths.count(path) > 1 or path in (_SPEC_DIR, _SHARED_MEMORY, "/"):
             why = "is given twice" if paths.count(path) > 1 else "is taken"
-            raise UserError(f"--claim …:{path}: this path in the container {why}; choose another one")
+            raise UserError(
+                f"--claim …:{path}: this path in the container {why}; choose another one", code="unusable_claim_path"
+            )
     if setting.namespace is not None and not is_label(setting.namespace):
         raise UserError(
-            f"--namespace {setting.namespace}: not a DNS label: lower-case letters, digits and -, at most 63"
+            f"--namespace {setting.namespace}: not a DNS label: lower-case letters, digits and -, at most 63",
+            code="malformed_namespace",
         )
     if not is_subdomain(setting.secret):
-        raise UserError(f"--secret {setting.secret}: not the name of a Secret: lower-case letters, digits, - and .")
+        raise UserError(
+            f"--secret {setting.secret}: not the name of a Secret: lower-case letters, digits, - and .",
+            code="malformed_secret",
+        )
 
 
 def _check_runs(runs: str, setting: Setting) -> None:
@@ -249,7 +258,8 @@ def _check_runs(runs: str, setting: Setting) -> None:
         raise UserError(
             f"launch.runs_dir: {runs} {why}: a pod that starts again would not find its checkpoints.\n"
             "      Give a claim that holds it, --claim CLAIM:/PATH, or name another folder, --runs-dir DIR; "
-            "a relative one is below the first claim's path"
+            "a relative one is below the first claim's path",
+            code="runs_folder_not_on_volume",
         )
 
 
@@ -263,5 +273,6 @@ def _check_environment(job: JobSpec) -> None:
         if _SECRET_NAME.search(name) and value and not environment_references(value):
             raise UserError(
                 f"launch.env.{name}: its value is written in the spec, and the manifest would show it.\n"
-                f"      Write {name}: ${{env:{name}}}, and put the value into the Secret under that name"
+                f"      Write {name}: ${{env:{name}}}, and put the value into the Secret under that name",
+                code="secret_in_spec",
             )

@@ -33,7 +33,7 @@ def main() -> int:
     try:
         submit_arrays(request, say)
     except OrchestratorError as error:
-        say({"error": type(error).__name__, "message": str(error), "exit_code": error.exit_code})
+        say({"error": type(error).__name__, "message": str(error), "code": error.code})
         return error.exit_code
     return 0
 

@@ -71,7 +71,7 @@ def cluster_request(asked: SweepStart) -> Request:
 def array_parameters(sweep: SweepDir, job: JobSpec, cluster: ClusterSpec, place: Place) -> dict[str, Any]:
     """What a cell asks SLURM for, as parameters of submitit's SlurmExecutor: the options that `submit` would write."""
     if "%" in str(sweep.path):
-        raise UserError(f"{sweep.path}: submitit cannot work in a folder with a % in its name")
+        raise UserError(f"{sweep.path}: submitit cannot work in a folder with a % in its name", code="percent_in_path")
     asked = dict(_option(option) for option in sbatch_options(job, cluster, place.run))
     time = _time_limit(job, cluster)
     setup = {
@@ -105,7 +105,10 @@ def _time_limit(job: JobSpec, cluster: ClusterSpec) -> int:
     partition = cluster.partitions.get(job.launch.partition or cluster.partition or "")
     time = job.launch.time or cluster.time or (partition.time_limit if partition is not None else None)
     if time is None:
-        raise UserError("the cells of a sweep need a time limit: set launch.time, or `time` in the cluster's profile")
+        raise UserError(
+            "the cells of a sweep need a time limit: set launch.time, or `time` in the cluster's profile",
+            code="no_time_limit",
+        )
     return time
 
 
@@ -123,9 +126,12 @@ def submit(request: Request) -> list[dict[str, Any]]:
     for answer in answers:
         if "error" in answer:
             kind = getattr(errors, str(answer["error"]), JobError)
-            raise kind(str(answer["message"]))
+            raise kind(str(answer["message"]), code=answer["code"])
     if done.returncode != 0:
-        raise JobError(f"the cells could not be submitted: {done.stderr.strip()[-2000:] or 'no reason was given'}")
+        raise JobError(
+            f"the cells could not be submitted: {done.stderr.strip()[-2000:] or 'no reason was given'}",
+            code="failed_submission",
+        )
     return answers
 
 

@@ -140,7 +140,8 @@ def output_pattern(path: Path) -> str:
     text = str(path)
     if "\\" in text or "\n" in text:
         raise UserError(
-            f"{text!r}: SLURM cannot write to a path with a backslash or a line feed; choose another folder"
+            f"{text!r}: SLURM cannot write to a path with a backslash or a line feed; choose another folder",
+            code="path_not_for_slurm",
         )
     return text.replace("%", "%%")
 

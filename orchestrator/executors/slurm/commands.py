@@ -65,7 +65,10 @@ def run(command: Sequence[str], *, seconds: float = QUERY_SECONDS) -> Answer:
     """
     program = shutil.which(command[0])
     if program is None:
-        raise UserError(f"SLURM's commands are not on this machine (no {command[0]} in PATH): submit from a login node")
+        raise UserError(
+            f"SLURM's commands are not on this machine (no {command[0]} in PATH): submit from a login node",
+            code="missing_slurm",
+        )
     environment = {name: value for name, value in os.environ.items() if _KEPT.match(name)}
     process = subprocess.Popen(
         [program, *command[1:]],
@@ -82,7 +85,8 @@ def run(command: Sequence[str], *, seconds: float = QUERY_SECONDS) -> Answer:
     except subprocess.TimeoutExpired:
         raise SchedulerError(
             f"{command[0]} did not answer within {seconds:g} s: SLURM's controller is down or overloaded. "
-            "Try again later; `scontrol ping` shows when it is back"
+            "Try again later; `scontrol ping` shows when it is back",
+            code="scheduler_did_not_answer",
         ) from None
     finally:
         _end(process)
@@ -105,13 +109,15 @@ def unreachable(answer: Answer) -> SchedulerError | None:
     for pattern, message in _UNREACHABLE:
         for line in lines:
             if re.search(pattern, line):
-                return SchedulerError(message.format(words=_quoted(line)))
+                return SchedulerError(message.format(words=_quoted(line)), code="unreachable_scheduler")
     return None
 
 
 def failure(answer: Answer) -> OrchestratorError:
     """The error of a command that failed."""
-    return unreachable(answer) or SchedulerError(f"{answer.command} failed: {words_of(answer)}")
+    return unreachable(answer) or SchedulerError(
+        f"{answer.command} failed: {words_of(answer)}", code="scheduler_command_failed"
+    )
 
 
 def words_of(answer: Answer) -> str:

@@ -60,7 +60,9 @@ def discover(run: Run = run, user: str | None = None) -> DiscoveredCluster:
     config = dict(_CONFIG.findall(_output(run, ["scontrol", "show", "config"])))
     partitions = partitions_in(_output(run, ["sinfo", "--noheader", "--exact", f"--format={_SINFO_FIELDS}"]))
     if not partitions:
-        raise SchedulerError("this cluster shows no partition that you may use: ask its administrators for access")
+        raise SchedulerError(
+            "this cluster shows no partition that you may use: ask its administrators for access", code="no_partition"
+        )
     has_accounting = config.get("AccountingStorageType") == "accounting_storage/slurmdbd"
     found = DiscoveredCluster(
         name=config.get("ClusterName", "cluster"),

@@ -67,8 +67,10 @@ def refusal(answer: Answer, script: Path, arguments: Sequence[str]) -> UserError
     for pattern, options, way_out in _REFUSALS:
         if re.search(pattern, words, re.IGNORECASE):
             asked = " ".join(_asked(options, script, arguments))
-            return UserError(f"SLURM refuses the job: {words}{f' ({asked})' if asked else ''}. {way_out}")
-    return UserError(f"SLURM refuses the job: {words}")
+            return UserError(
+                f"SLURM refuses the job: {words}{f' ({asked})' if asked else ''}. {way_out}", code="refused_submission"
+            )
+    return UserError(f"SLURM refuses the job: {words}", code="refused_submission")
 
 
 def _asked(options: tuple[str, ...], script: Path, arguments: Sequence[str]) -> Iterator[str]:

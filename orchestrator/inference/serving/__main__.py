@@ -48,7 +48,9 @@ def _serve(arguments: argparse.Namespace) -> None:
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     token = os.environ.pop(TOKEN_VARIABLE, None) or None  # an empty one is none, as the command has it
     if token is None and not arguments.loopback:
-        raise UserError(f"{arguments.host} can be reached from other machines: a token is needed")
+        raise UserError(
+            f"{arguments.host} can be reached from other machines: a token is needed", code="http_token_needed"
+        )
     # Before the model is loaded: a port that is taken is said at once.
     listening = listen(arguments.host, arguments.port) if os.environ.get("RANK", "0") == "0" else None
     with loaded(arguments, _DAYS) as model:

@@ -53,7 +53,9 @@ def chat_of(model: Model) -> Chat | None:
 
 def _as_trained(tokenizer: Tokenizer, wanted: str | None) -> Chat:
     if wanted is not None and wanted not in BUILT_IN_TEMPLATES and not Path(wanted).is_file():
-        raise UserError("there is no such file on this machine; put it there and start again")
+        raise UserError(
+            "there is no such file on this machine; put it there and start again", code="missing_chat_template"
+        )
     template = chat_template(tokenizer, wanted)
     return Chat(tokenizer, template, template.turn_end if isinstance(template, JinjaTemplate) else "")
 

@@ -228,9 +228,9 @@ class ChatRequest(_GenerationRequest):
         try:
             tokens = chat([Message(turn.role, turn.content.text) for turn in self.messages])
         except ValueError as error:
-            raise UserError(str(error)) from error
+            raise UserError(str(error), code="failing_chat_template") from error
         if (found := tokens.count(IMAGE)) != len(self.images):
-            raise UserError(f"the chat template writes {found} of {len(self.images)} images")
+            raise UserError(f"the chat template writes {found} of {len(self.images)} images", code="images_left_out")
         return tokens
 
 

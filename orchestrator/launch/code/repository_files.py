@@ -27,7 +27,7 @@ def listed(root: Path, *options: str) -> list[str]:
     """
     said = git(root, "ls-files", "-z", *options)
     if said is None:
-        raise UserError(f"git cannot list the files of {root}; what does `git status` say there?")
+        raise UserError(f"git cannot list the files of {root}; what does `git status` say there?", code="failed_git")
     found: list[str] = []
     for name in dict.fromkeys(os.fsdecode(each).rstrip("/") for each in said.split(b"\0") if each):
         inside = root / name
@@ -62,5 +62,6 @@ def check_size(root: Path, names: Iterable[str], most_bytes: int, most_files: in
     raise UserError(
         f"{what}: {root} holds {disk_size(total)} in {len(sizes)} files that git does not ignore; "
         f"at most {disk_size(most_bytes)} and {most_files} files are taken.\n"
-        f"      The largest: {shown}. Name what is not code in .gitignore."
+        f"      The largest: {shown}. Name what is not code in .gitignore.",
+        code="repository_too_large",
     )

@@ -81,7 +81,9 @@ def take_snapshot(run: RunDir, folder: Path | None = None) -> Snapshot:
             shutil.rmtree(draft, ignore_errors=True)
             raise
     except OSError as error:
-        raise UserError(f"launch.snapshot: {root} could not be copied to {run.path / 'code'}: {error}") from error
+        raise UserError(
+            f"launch.snapshot: {root} could not be copied to {run.path / 'code'}: {error}", code="failed_snapshot"
+        ) from error
     return taken.moved(draft, home)
 
 
@@ -112,7 +114,8 @@ def _root_of(folder: Path) -> Path:
     if root is None:
         raise UserError(
             f"launch.snapshot copies the git repository of the working directory, but git finds none at {folder}.\n"
-            "      Submit from a repository, or leave launch.snapshot out."
+            "      Submit from a repository, or leave launch.snapshot out.",
+            code="no_repository",
         )
     return root
 

@@ -45,7 +45,10 @@ def start_in_background(run: RunDir, job: JobSpec, *, from_scratch: bool, module
                 if not has_ended:
                     _give_up(pid)
                 said = marks.tail(run, run.launcher_log).strip()
-                raise JobError(f"run {run.run_id} could not be started in the background: {said or 'it said nothing'}")
+                raise JobError(
+                    f"run {run.run_id} could not be started in the background: {said or 'it said nothing'}",
+                    code="failed_background_start",
+                )
             time.sleep(0.05)
     except KeyboardInterrupt:
         _give_up(pid)

@@ -135,7 +135,10 @@ def _drilled(job: JobSpec, kill_at: int, place: Path, tell: Callable[[str], obje
     victim = _killed_run(job, kill_at, place, module)
     saved = committed(victim)
     if not saved:
-        raise JobError(f"the training was killed before its first checkpoint was whole\n      its run: {victim.path}")
+        raise JobError(
+            f"the training was killed before its first checkpoint was whole\n      its run: {victim.path}",
+            code="killed_before_checkpoint",
+        )
     tell(f"resuming from the checkpoint of step {saved[-1].iteration}")
     _must("the resumed training", _train(victim, job, module), victim, "completed")
     losses, resumed = dict(read_series(reference, "train/loss")), dict(read_series(victim, "train/loss"))
@@ -190,13 +193,18 @@ def _killed_run(job: JobSpec, kill_at: int, place: Path, module: str) -> RunDir:
             killer.stop()
         if end.cause != "completed":
             return _must("the training to be killed", end, run, "killed")
-    raise JobError("the job ends before it can be killed: give it more steps with --iters")
+    raise JobError(
+        "the job ends before it can be killed: give it more steps with --iters", code="job_too_short_to_kill"
+    )
 
 
 def _must(what: str, end: Exit, run: RunDir, cause: str) -> RunDir:
     if end.cause != cause:
         message = f": {end.message}" if end.message else ""
-        raise JobError(f"{what} ended differently: {cause_of(end.cause).sentence}{message}\n      its run: {run.path}")
+        raise JobError(
+            f"{what} ended differently: {cause_of(end.cause).sentence}{message}\n      its run: {run.path}",
+            code="failed_drill",
+        )
     return run
 
 

@@ -33,7 +33,7 @@ def shell_quote(value: object) -> Quoted:
         return value
     text = str(value)
     if "\0" in text:
-        raise UserError(f"{text!r} contains a NUL character, which cannot be passed to a program")
+        raise UserError(f"{text!r} contains a NUL character, which cannot be passed to a program", code="nul_character")
     return Quoted(shlex.quote(text))
 
 
@@ -43,7 +43,10 @@ def directive(option: object) -> Quoted:
     """
     text = str(option)
     if any(ord(character) < 32 or ord(character) == 127 for character in text):
-        raise UserError(f"{text!r} cannot be passed to SLURM: a line feed or control character would end the line")
+        raise UserError(
+            f"{text!r} cannot be passed to SLURM: a line feed or control character would end the line",
+            code="control_character",
+        )
     return Quoted("".join(c if c.isalnum() or c in _PLAIN_IN_DIRECTIVES else f"\\{c}" for c in text))
 
 
@@ -107,16 +110,23 @@ def render_template(own: Path | None, shipped: str, context: dict[str, Any]) -> 
     try:
         return _compiled(folders, source.read_text(encoding="utf-8")).render(context)
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the launch template {source} cannot be read: {_why(error)}") from error
+        raise UserError(
+            f"the launch template {source} cannot be read: {_why(error)}", code="unreadable_launch_template"
+        ) from error
     except jinja2.TemplateSyntaxError as error:
-        raise UserError(f"{source}:{error.lineno}: the launch template is wrong: {error.message}") from error
+        raise UserError(
+            f"{source}:{error.lineno}: the launch template is wrong: {error.message}", code="wrong_launch_template"
+        ) from error
     except jinja2.UndefinedError as error:
         raise UserError(
             f"the launch template {source} uses something that does not exist: {error.message}.\n"
-            f"      It may use: {', '.join(sorted(context))}"
+            f"      It may use: {', '.join(sorted(context))}",
+            code="wrong_launch_template",
         ) from error
     except jinja2.TemplateError as error:
-        raise UserError(f"the launch template {source} cannot be rendered: {error}") from error
+        raise UserError(
+            f"the launch template {source} cannot be rendered: {error}", code="wrong_launch_template"
+        ) from error
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:
@@ -148,7 +158,7 @@ def refuse_missing_python(job: JobSpec) -> None:
     path = dict(script_environment(job, job.processes_per_node)).get("PATH")
     if python is not None and shutil.which(python, path=path) is None:
         where = " with the PATH of launch.env" if path is not None else ""
-        raise UserError(f"launch.python: {python} is not a program on this machine{where}")
+        raise UserError(f"launch.python: {python} is not a program on this machine{where}", code="missing_python")
 
 
 def script_environment(job: JobSpec, processes_per_node: int) -> list[tuple[str, str]]:

@@ -131,7 +131,9 @@ def last_iteration(job: JobSpec, checkpoints: Sequence[Commit]) -> int:
         done = progress_of(checkpoints[-1], job) if checkpoints else None
         return BatchSchedule.of(job, done).train_iters
     except (AssertionError, ArithmeticError) as error:  # a stored spec is not held against the rules
-        raise UserError(f"the stored spec of {job.name} has an invalid length: {error}") from error
+        raise UserError(
+            f"the stored spec of {job.name} has an invalid length: {error}", code="unreadable_stored_spec"
+        ) from error
 
 
 def status_of(run: RunDir) -> RunStatus:

@@ -40,7 +40,7 @@ def follow(
         with suppress(Exit, Return, Break):
             follower.block(read_script(script))
     except RecursionError:
-        raise UserError("the script is nested too deeply to be followed") from None
+        raise UserError("the script is nested too deeply to be followed", code="nested_too_deep") from None
     return Script(follower.commands, follower.variables, follower.notes)
 
 

@@ -92,7 +92,7 @@ class Follower:
     def command(self, command: Command) -> Answer:
         self.count += 1
         if self.count > _MOST_COMMANDS:
-            raise UserError(f"the script goes on for more than {_MOST_COMMANDS:,} commands")
+            raise UserError(f"the script goes on for more than {_MOST_COMMANDS:,} commands", code="script_too_long")
         return _HANDLERS[type(command)](self, command)
 
     def note(self, message: str) -> None:
@@ -297,7 +297,10 @@ class Follower:
         """In a function, a sourced file or a text of the script's own, which `return` leaves."""
         self.depth += 1
         if self.depth > _MOST_NESTED:
-            raise UserError(f"functions and texts of the script are nested more than {_MOST_NESTED} deep")
+            raise UserError(
+                f"functions and texts of the script are nested more than {_MOST_NESTED} deep",
+                code="nested_too_deep",
+            )
         try:
             yield
         finally:

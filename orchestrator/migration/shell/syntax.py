@@ -11,6 +11,8 @@ from orchestrator.errors import UserError
 class ShellSyntaxError(UserError):
     """A script that cannot be read. `line` counts from 1 in the text that was given."""
 
+    code = "shell_syntax"
+
     def __init__(self, line: int, message: str) -> None:
         super().__init__(f"line {line}: {message}")
         self.line = line

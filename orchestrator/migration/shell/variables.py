@@ -58,7 +58,7 @@ class Variables:
     def set(self, name: str, value: Value) -> None:
         """Give a plain variable its value. Raises UserError for one longer than any that is written."""
         if sum(len(part) for part in value if isinstance(part, str)) > _LONGEST:
-            raise UserError(f"the variable {name} grows to more than {_LONGEST:,} characters")
+            raise UserError(f"the variable {name} grows to more than {_LONGEST:,} characters", code="variable_too_long")
         if name not in self.given:
             self.values[name] = (value,)
             self.arrays.discard(name)
@@ -66,7 +66,7 @@ class Variables:
     def set_array(self, name: str, words: Array) -> None:
         """Give an array its words. Raises UserError for more than any that is written."""
         if len(words) > _MOST_WORDS:
-            raise UserError(f"the array {name} grows to more than {_MOST_WORDS:,} words")
+            raise UserError(f"the array {name} grows to more than {_MOST_WORDS:,} words", code="array_too_long")
         if name not in self.given:
             self.values[name] = words
             self.arrays.add(name)

@@ -302,4 +302,4 @@ def _of_package(name: str) -> AttentionBlock:
     try:
         return AttentionOfPackage(name, plugins.load(plugins.BLOCKS, name))
     except UserError as error:
-        raise MissingBlockError(str(error)) from error
+        raise MissingBlockError(str(error), code=error.code) from error

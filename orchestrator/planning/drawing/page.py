@@ -81,7 +81,7 @@ def page_html(name: str, said: PageText, layout: Topology, step: Timeline, *, in
 def write_page(path: Path, name: str, said: PageText, layout: Topology, step: Timeline, *, in_seconds: bool) -> None:
     """Write the page of a job. Raises UserError where it cannot be written, or another file than a page is there."""
     if _is_another_file(path):
-        raise UserError(f"{path} exists and is not an HTML page: choose another file")
+        raise UserError(f"{path} exists and is not an HTML page: choose another file", code="not_an_html_page")
     _write(path, page_html(name, said, layout, step, in_seconds=in_seconds))
 
 
@@ -90,7 +90,7 @@ def write_drawings(folder: Path, layout: Topology, step: Timeline, *, in_seconds
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}", code="unwritable_folder") from error
     ranks, timeline = folder / "ranks.svg", folder / "timeline.svg"
     _write(ranks, ranks_svg(layout))
     _write(timeline, timeline_svg(step, in_seconds=in_seconds))
@@ -117,7 +117,7 @@ def _write(path: Path, text: str) -> None:
         else:
             write_atomically(path.resolve(), text)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        raise UserError(f"cannot write {path}: {error.strerror}", code="unwritable_output") from error
 
 
 def _verdict(lines: Iterable[str]) -> list[str]:

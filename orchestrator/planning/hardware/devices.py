@@ -128,7 +128,7 @@ def device_named(name: str) -> Device:
     if found is not None:
         return _read(*found)
     if listed is None:
-        raise UserError(_unknown(name, [known for known, _ in own.values()]))
+        raise UserError(_unknown(name, [known for known, _ in own.values()]), code="unknown_gpu")
     return listed
 
 
@@ -143,7 +143,7 @@ def _read(name: str, path: Path) -> Device:
     profile = profiles.read_gpu(path)
     base = shipped(profile.base)
     if base is None:
-        raise UserError(f"{path}: base: {_unknown(profile.base, [])}")
+        raise UserError(f"{path}: base: {_unknown(profile.base, [])}", code="unknown_gpu")
     return calibrated(name, base, profile)
 
 

@@ -81,7 +81,7 @@ def _of_the_cluster(cluster: ClusterSpec) -> DeviceChoice:
         except SpecError:
             raise
         except UserError as error:
-            raise UserError(f"cluster profile {cluster.name}: gpu: {error}") from error
+            raise UserError(f"cluster profile {cluster.name}: gpu: {error}", code=error.code) from error
     if cluster.gpu_type is not None:
         device = _if_known(cluster.gpu_type)
         if device is not None:

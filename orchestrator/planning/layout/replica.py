@@ -25,7 +25,7 @@ def at_layout(job: JobSpec, tp: int, pp: int) -> JobSpec:
         return job
     if pp > model.num_layers and not model.family.is_encoder_decoder:
         message = f"pipeline_model_parallel_size {pp} is more than the model's {model.num_layers} layers"
-        raise UserError(f"{message}: {model.num_layers} at most")
+        raise UserError(f"{message}: {model.num_layers} at most", code="layout_does_not_fit_model")
     sizes: Iterable[int] = divisors(model.num_attention_heads)
     _check("tensor_model_parallel_size", tp, sizes, lambda size: _split(job, size, pp), _OF_TENSORS)
     sizes = range(1, model.encoder_layers + model.decoder_layers + 1)
@@ -44,7 +44,9 @@ def _check(name: str, size: int, sizes: Iterable[int], split: Callable[[int], Jo
     if refused := refusals(size):
         fit = ", ".join(str(other) for other in sizes if not refusals(other))
         way_out = f"sizes that fit: {fit}" if fit else "no size fits; leave it out to use the layout of the training"
-        raise UserError(f"{name} {size} does not fit this model: {refused[0]}; {way_out}")
+        raise UserError(
+            f"{name} {size} does not fit this model: {refused[0]}; {way_out}", code="layout_does_not_fit_model"
+        )
 
 
 def _split(job: JobSpec, tp: int, pp: int) -> JobSpec:

@@ -78,5 +78,6 @@ def _position(commit: Commit) -> DataPosition | None:
 def _unreadable(commit: Commit, what: str) -> CheckpointError:
     return CheckpointError(
         f"{commit.path}: what its {COMMIT_FILE} says of {what} cannot be read; restore that file, or remove the "
-        "checkpoint to continue from the previous one"
+        "checkpoint to continue from the previous one",
+        code="unreadable_commit_marker",
     )

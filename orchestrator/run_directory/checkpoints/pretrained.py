@@ -25,16 +25,20 @@ def find_weights(text: str, runs_dir: Path, folders: Sequence[Path] = ()) -> Pat
         if with_checkpoints:
             return max(with_checkpoints, key=chosen_at).path
         if runs:
-            raise UserError(f"checkpoint.pretrained {text}: {place} has no committed checkpoint yet")
+            raise UserError(
+                f"checkpoint.pretrained {text}: {place} has no committed checkpoint yet", code="no_checkpoint"
+            )
     if any((folder / MEGATRON_TRACKER).is_file() for place in places for folder in (place, place.parent)):
         raise UserError(
             f"checkpoint.pretrained {text} is a checkpoint of Megatron-LM: make a run of it first, with "
-            f"`orchestrator checkpoint import {text}`, and name that"
+            f"`orchestrator checkpoint import {text}`, and name that",
+            code="checkpoint_not_imported",
         )
     looked = " and ".join(str(place) for place in places)
     raise UserError(
         f"checkpoint.pretrained {text}: there is no checkpoint and no run at {looked}; write the folder of a "
-        "checkpoint (it has a commit.json), or of a run, or the name of a job that has runs here"
+        "checkpoint (it has a commit.json), or of a run, or the name of a job that has runs here",
+        code="missing_pretrained",
     )
 
 

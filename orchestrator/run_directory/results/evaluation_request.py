@@ -59,13 +59,15 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
         text = content.decode()
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        raise UserError(f"{path} cannot be read: {error.strerror}", code="unreadable_file") from error
     except UnicodeDecodeError as error:
         if (what := why_unreadable(path, content)) is not None:
-            raise UserError(f"{path}: {what}") from error
-        raise UserError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from error
+            raise UserError(f"{path}: {what}", code="binary_file") from error
+        raise UserError(
+            f"{path} is not text in UTF-8: {error.reason} at byte {error.start}", code="not_utf8"
+        ) from error
     if not text.strip():
-        raise UserError(f"{path} is empty")
+        raise UserError(f"{path} is empty", code="empty_file")
     return text
 
 
@@ -77,9 +79,9 @@ def file_facts(path: Path) -> dict[str, Any]:
             return {"path": str(path), "bytes": size, "sha256": digest}
         found = [(str(each.relative_to(path)), *_digest(each)) for each in folder_tree(path).files]
     except FileNotFoundError as error:
-        raise UserError(f"{error.filename} is not there") from error
+        raise UserError(f"{error.filename} is not there", code="file_not_found") from error
     except OSError as error:
-        raise UserError(f"{error.filename or path} cannot be read: {error.strerror}") from error
+        raise UserError(f"{error.filename or path} cannot be read: {error.strerror}", code="unreadable_file") from error
     return {"path": str(path), "bytes": sum(size for _, size, _ in found), "sha256": key_of(found)}
 
 

@@ -56,7 +56,8 @@ class CheckpointSaving(Callback):
             kind = DiskFullError if failure.disk_full else CheckpointError
             raise kind(
                 f"the checkpoint of iteration {iteration} could not be written: {failure.message}. "
-                "Earlier checkpoints are as they were"
+                "Earlier checkpoints are as they were",
+                code="disk_full" if failure.disk_full else "checkpoint_not_written",
             )
 
     def _save(self, session: Session, *, wait: bool) -> bool:

@@ -30,7 +30,7 @@ def load(wanted: dict[str, Any], path: Path) -> dict[str, Any]:
     except CheckpointException as error:  # torch's own is no Exception
         raise _first(said, error, path) from error
     except (_OF_MEGATRON, KeyError, ValueError, OSError) as error:
-        raise CheckpointError(f"{path} does not fit this job: {error}") from error
+        raise CheckpointError(f"{path} does not fit this job: {error}", code="checkpoint_does_not_fit_job") from error
     if sys.modules.get("transformer_engine") is not None:  # it is None where it does not load
         _check_extra_states(loaded, path)
     return loaded
@@ -46,7 +46,10 @@ def _check_extra_states(loaded: Any, path: Path) -> None:
             if value.numel():
                 require_plain_state(value.detach().cpu().numpy().tobytes(), f"{key} of {path}")
         elif isinstance(value, io.BytesIO):
-            raise CheckpointError(f"{key} of {path} is from a version of Transformer Engine that is too old to read")
+            raise CheckpointError(
+                f"{key} of {path} is from a version of Transformer Engine that is too old to read",
+                code="checkpoint_too_old",
+            )
 
 
 def tensors_of(path: Path) -> dict[str, Any]:
@@ -65,11 +68,13 @@ def shared(path: Path) -> dict[str, Any]:
     except CheckpointException as error:  # where it is an object among the tensors
         raise _first(said, error, path) from error
     except (_OF_MEGATRON, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+        raise CheckpointError(f"{path} cannot be read: {error}", code="unreadable_checkpoint") from error
     except DAMAGES as error:
-        raise CheckpointError(f"{path / 'common.pt'} cannot be read: {reason_of(error)}") from error
+        raise CheckpointError(
+            f"{path / 'common.pt'} cannot be read: {reason_of(error)}", code="unreadable_checkpoint"
+        ) from error
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path} holds no state that all ranks share")
+        raise CheckpointError(f"{path} holds no state that all ranks share", code="checkpoint_without_state")
     return found
 
 
@@ -77,4 +82,10 @@ def _first(said: list[CheckpointError], error: CheckpointException, path: Path) 
     """What went wrong: as this rank said it, or another, or in torch's words."""
     causes = [failure for failure, _ in error.failures.values()]
     ours = [*said, *(cause for cause in causes if isinstance(cause, CheckpointError))]
-    return ours[0] if ours else CheckpointError(f"{path} does not fit this job: {causes[0] if causes else error}")
+    return (
+        ours[0]
+        if ours
+        else CheckpointError(
+            f"{path} does not fit this job: {causes[0] if causes else error}", code="checkpoint_does_not_fit_job"
+        )
+    )

@@ -213,7 +213,9 @@ class Checkpointer:
             with torch.no_grad():
                 self._optimizer.load_state_dict(loaded["optimizer"])
         except (KeyError, ValueError) as error:
-            raise CheckpointError(f"{commit.path} does not fit this job: {error}") from error
+            raise CheckpointError(
+                f"{commit.path} does not fit this job: {error}", code="checkpoint_does_not_fit_job"
+            ) from error
         if others is None:
             set_rng_state(loaded["rng"])
         state.load_state_dict(loaded["train_state"])

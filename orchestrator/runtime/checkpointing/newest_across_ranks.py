@@ -42,7 +42,7 @@ def require_whole_at(path: Path, control: Control, ranks: Ranks) -> Commit:
     findings = _check_part(path, control, ranks)
     found: Commit | list[str] = control.from_first(findings or read_commit(path))
     if not isinstance(found, Commit):
-        raise CheckpointError("; ".join(found))
+        raise CheckpointError("; ".join(found), code="damaged_checkpoint")
     return found
 
 

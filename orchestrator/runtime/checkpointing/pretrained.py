@@ -86,7 +86,9 @@ def find_source(text: str, run: RunDir, control: Control, ranks: Ranks) -> Sourc
     else:
         newest = newest_whole(RunDir(found), control, ranks)
         if newest is None:
-            raise CheckpointError(f"checkpoint.pretrained {text}: {found} has no complete checkpoint")
+            raise CheckpointError(
+                f"checkpoint.pretrained {text}: {found} has no complete checkpoint", code="no_checkpoint"
+            )
         commit = newest
     return Source(commit, run_of(commit.path))
 
@@ -109,13 +111,16 @@ def load_weights(
         raise compared
     findings, fresh = compared
     if findings:
-        raise UserError(f"the weights of {path} do not fit this model: {findings}; {_WAY_OUT}")
+        raise UserError(
+            f"the weights of {path} do not fit this model: {findings}; {_WAY_OUT}", code="weights_do_not_fit_model"
+        )
     if theirs is not None:
         _check_network(path, theirs, job)
     if _IMAGES in fresh and job.model.has_frozen_encoder:
         raise UserError(
             f"{path} has no image encoder, and model.vision.freeze would leave this job's at its random weights: "
-            "write freeze: false, or use a vision-language model as checkpoint.pretrained"
+            "write freeze: false, or use a vision-language model as checkpoint.pretrained",
+            code="no_image_encoder",
         )
     states = {}
     for index, chunk in enumerate(chunks):
@@ -134,7 +139,9 @@ def load_weights(
 def _check_network(path: Path, theirs: JobSpec, ours: JobSpec) -> None:
     """Shapes do not tell everything: the same weights are others with another number of heads."""
     if other := other_network(theirs, ours):
-        raise UserError(f"the weights of {path} belong to another network: {in_words(other)}; {_WAY_OUT}")
+        raise UserError(
+            f"the weights of {path} belong to another network: {in_words(other)}; {_WAY_OUT}", code="network_differs"
+        )
 
 
 def _check_vocabulary(path: Path, job: JobSpec, words: Vocabulary) -> None:
@@ -146,7 +153,8 @@ def _check_vocabulary(path: Path, job: JobSpec, words: Vocabulary) -> None:
     if theirs.size != words.size:
         raise UserError(
             f"the vocabulary of {path} has {theirs.size} tokens, and this job's has {words.size}: "
-            "token ids would mean something else; use the tokenizer that it was trained with"
+            "token ids would mean something else; use the tokenizer that it was trained with",
+            code="vocabulary_differs",
         )
 
 

@@ -62,12 +62,14 @@ def restore(
     if commit is not None and from_scratch:
         raise UserError(
             f"run {run.run_id} has a checkpoint at iteration {commit.iteration}, which starting from scratch would "
-            "discard; resume it, or start another run with --new"
+            "discard; resume it, or start another run with --new",
+            code="checkpoint_would_be_lost",
         )
     if commit is None and started_before and not from_scratch:
         raise CheckpointError(
             f"run {run.run_id} was started before, but has no readable checkpoint; to begin again at iteration 0, "
-            "add --from-scratch"
+            "add --from-scratch",
+            code="no_checkpoint_to_resume",
         )
     pretrained, position = None, None
     fresh: tuple[str, ...] = ()

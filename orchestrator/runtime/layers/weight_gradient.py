@@ -63,7 +63,8 @@ def fuses_accumulation(job: JobSpec, device: Device, dtype: torch.dtype) -> bool
         raise MissingDependency(
             f"runtime.gradient_accumulation_fusion is true, but torch {torch.__version__} cannot add a product of "
             f"{job.precision.dtype} matrices to sums in fp32 on a GPU, as 2.10 and later do; "
-            "leave gradient_accumulation_fusion out"
+            "leave gradient_accumulation_fusion out",
+            code="torch_too_old",
         )
     return possible
 

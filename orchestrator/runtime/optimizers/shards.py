@@ -117,7 +117,8 @@ def _placed(weight: ShardedTensor | ShardedTensorFactory) -> Iterator[tuple[Shar
             raise CheckpointError(
                 f"the optimizer's state of {weight.key} cannot be saved in parts: it is saved as {sharded.key}, "
                 "which is not a rectangular part of it. With parallelism.use_distributed_optimizer: false it is "
-                "saved completely"
+                "saved completely",
+                code="optimizer_state_not_rectangular",
             )
         rest, start = sharded.data.storage_offset(), []
         for stride in whole.stride():

@@ -56,7 +56,8 @@ class Losses:
             if math.isnan(count):
                 raise UserError(
                     f"runtime.train_step: its loss gives a part {name} whose count is NaN or, in a loss per token, not "
-                    "a whole number; count what the total is summed over (what weighs tokens belongs into the total)"
+                    "a whole number; count what the total is summed over (what weighs tokens belongs into the total)",
+                    code="loss_count_not_whole",
                 )
         means = _means(sums)
         others = dict(zip(auxiliary_names, _means(auxiliary), strict=True))

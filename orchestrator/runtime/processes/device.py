@@ -20,6 +20,8 @@ _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLO
 class GpuMissingError(OrchestratorError):
     """A machine shows fewer GPUs than it gave this job."""
 
+    code = "missing_gpu"
+
 
 @dataclass(frozen=True)
 class Device:
@@ -45,7 +47,7 @@ def select_device(choice: Literal["auto", "cuda", "cpu"], threads: int | None = 
     if choice != "cpu":
         _refuse_missing_gpus(torch.cuda.device_count() if available else 0)
     if choice == "cuda" and not available:
-        raise UserError("runtime.device is cuda, but torch sees no CUDA device here; use auto or cpu")
+        raise UserError("runtime.device is cuda, but torch sees no CUDA device here; use auto or cpu", code="no_gpu")
     if threads is not None:
         torch.set_num_threads(threads)
     if available and choice != "cpu":
@@ -53,7 +55,8 @@ def select_device(choice: Literal["auto", "cuda", "cpu"], threads: int | None = 
         if local_rank >= torch.cuda.device_count():
             raise UserError(
                 f"local rank {local_rank} has no GPU: this machine shows {torch.cuda.device_count()}, "
-                "one is needed for each process"
+                "one is needed for each process",
+                code="too_few_gpus",
             )
         torch.cuda.set_device(local_rank)
         device = torch.device("cuda", local_rank)

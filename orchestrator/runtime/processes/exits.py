@@ -26,6 +26,8 @@ HANG_EXIT_CODE = 72
 class DivergenceError(OrchestratorError):
     """Too many steps in a row were not finite."""
 
+    code = "diverged"
+
 
 class DiskFullError(CheckpointError):
     """There was no room for a checkpoint that must be written."""

@@ -40,7 +40,8 @@ def custom_train_step(job: JobSpec) -> TrainStep:
     if len(step.parts) > 1 and job.has_per_token_loss:
         raise UserError(
             f"{where}: a loss per token, {_whose(job)}, has one part, and this one has {', '.join(step.parts)}; join "
-            "its parts, or write batch.calculate_per_token_loss: false, which averages each micro-batch by itself"
+            "its parts, or write batch.calculate_per_token_loss: false, which averages each micro-batch by itself",
+            code="wrong_train_step_parts",
         )
     return step
 
@@ -68,13 +69,15 @@ def _import(name: str, where: str) -> ModuleType:
         missing = error.name or name
         if name != missing and not name.startswith(missing + "."):
             raise UserError(
-                f"{where}: module {name} imports {missing}, which is not installed for {sys.executable}"
+                f"{where}: module {name} imports {missing}, which is not installed for {sys.executable}",
+                code="missing_train_step_import",
             ) from error
         places = "\n        ".join(dict.fromkeys(entry or folders[0] for entry in searched))
         raise UserError(
             f"{where}: there is no module {missing}. Searched:\n        {places}\n"
             "      Start from the folder that holds it (the working directory of the ranks is among these), or name it "
-            "in launch.env: {PYTHONPATH: FOLDER}."
+            "in launch.env: {PYTHONPATH: FOLDER}.",
+            code="missing_train_step_module",
         ) from error
 
 
@@ -96,12 +99,13 @@ def _class(module: ModuleType, name: str, where: str) -> type[Any]:
         return found
     if found is not None:
         raise UserError(
-            f"{where}: {name} is of type {type(found).__name__}, not a class; define a class with {_surface()}"
+            f"{where}: {name} is of type {type(found).__name__}, not a class; define a class with {_surface()}",
+            code="train_step_not_a_class",
         )
     classes = [each for each, value in vars(module).items() if isinstance(value, type) and not each.startswith("_")]
     near = closest(name, classes, most=1)
     hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(classes) or 'no class'}"
-    raise UserError(f"{where}: {module.__file__} has no class {name}; {hint}")
+    raise UserError(f"{where}: {module.__file__} has no class {name}; {hint}", code="missing_train_step_class")
 
 
 def _instance(found: type[Any], arguments: Mapping[str, Any], where: str) -> Any:
@@ -111,7 +115,8 @@ def _instance(found: type[Any], arguments: Mapping[str, Any], where: str) -> Any
         given = ", ".join(arguments) or "none"
         raise UserError(
             f"{where}: runtime.train_step_arguments ({given}) do not match its constructor, "
-            f"{found.__name__}{inspect.signature(found)}: {error}"
+            f"{found.__name__}{inspect.signature(found)}: {error}",
+            code="train_step_arguments_differ",
         ) from error
     with _told(where, "its constructor failed"):
         return found(**arguments)
@@ -123,22 +128,31 @@ def _check(step: Any, where: str) -> None:
         if not callable(method):
             raise UserError(
                 f"{where}: it has no {name}; a training step has {_surface()}. Derive it from the step of the model "
-                "family (orchestrator.runtime.steps.gpt.NextToken for GPT) and write only what is different"
+                "family (orchestrator.runtime.steps.gpt.NextToken for GPT) and write only what is different",
+                code="missing_train_step_method",
             )
         try:
             inspect.signature(method).bind(*names)
         except TypeError as error:
             wanted, has = f"{name}(self, {', '.join(names)})", f"{name}{inspect.signature(method)}"
-            raise UserError(f"{where}: its {has} cannot be called as {wanted}: {error}") from error
+            raise UserError(
+                f"{where}: its {has} cannot be called as {wanted}: {error}", code="train_step_method_differs"
+            ) from error
     parts = getattr(step, "parts", None)
     if not isinstance(parts, tuple) or not parts or not all(isinstance(part, str) and part for part in parts):
-        raise UserError(f"{where}: its parts are {parts!r}; they are the names of the loss's parts, like ('lm',)")
+        raise UserError(
+            f"{where}: its parts are {parts!r}; they are the names of the loss's parts, like ('lm',)",
+            code="wrong_train_step_parts",
+        )
     metrics = getattr(step, "metrics", ())
     if not isinstance(metrics, tuple) or not all(isinstance(metric, str) and metric for metric in metrics):
-        raise UserError(f"{where}: its metrics are {metrics!r}; they are names of what it measures, like ('accuracy',)")
+        raise UserError(
+            f"{where}: its metrics are {metrics!r}; they are names of what it measures, like ('accuracy',)",
+            code="wrong_train_step_metrics",
+        )
     names = (*parts, *metrics)
     if len(set(names)) < len(names):
-        raise UserError(f"{where}: its parts {names!r} have one name twice")
+        raise UserError(f"{where}: its parts {names!r} have one name twice", code="wrong_train_step_parts")
 
 
 def _surface() -> str:
@@ -158,4 +172,5 @@ def _told(where: str, what: str) -> Iterator[None]:
         place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
         if isinstance(error, SyntaxError) and error.filename:
             place = f" ({error.filename}:{error.lineno})"
-        raise UserError(f"{where}: {what}: {type(error).__name__}: {error}{place}") from error
+        said = f"{where}: {what}: {type(error).__name__}: {error}{place}"
+        raise UserError(said, code="failing_train_step") from error

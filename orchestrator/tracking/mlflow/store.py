@@ -33,6 +33,8 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 class DeletedInStoreError(OrchestratorError):
     """Someone deleted the run or its experiment in MLflow; only they can say that it should come back."""
 
+    code = "deleted_in_store"
+
 
 def connect(runs_dir: Path, uri: str | None) -> MlflowClient:
     """A client of the store at `uri`, resolved here and nowhere else; the runs folder's own store for None.

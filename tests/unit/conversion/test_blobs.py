@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refused import refused
 
 from orchestrator.conversion.tensors.blobs import read_tensor
 from orchestrator.errors import CheckpointError
@@ -67,7 +68,7 @@ class Call:
 
 
 def test_nothing_is_run(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is damaged at byte 14"):
+    with refused("damaged_file", 14, kind=CheckpointError):
         read(tmp_path / "file", saved(Call(tmp_path / "ran")))
     with pytest.raises(CheckpointError):
         read(tmp_path / "file", pickle.dumps(Call(tmp_path / "ran")))
@@ -76,5 +77,5 @@ def test_nothing_is_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [0, 10, len(CONTENT) - 1, len(CONTENT) + 1])
 def test_what_is_cut_off(tmp_path: Path, length: int) -> None:
-    with pytest.raises(CheckpointError, match="file is damaged at byte 14"):
+    with refused("damaged_file", "file", 14, kind=CheckpointError):
         read(tmp_path / "file", CONTENT, length)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from parity.kinds import KINDS, SAVED
 from parity.records import recorded, value_of, values_of, write_checkpoint
+from support.refused import refused
 
 from orchestrator.cli.main import main
 from orchestrator.cli.models import megatron
@@ -243,7 +244,7 @@ def test_what_an_optimizer_says_beside_its_tensors(state: Any, resumable: bool) 
 )
 def test_networks_that_are_not_here_are_refused(argument: str, value: Any, windowed: dict[str, Any]) -> None:
     to_model(windowed)
-    with pytest.raises(UserError, match="which is not imported"):
+    with refused("network_not_importable"):
         to_model({**windowed, argument: value})
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.refused import refused
 from support.training import tiny_job
 
 from orchestrator.conversion.megatron.arguments import differences, require_representable, to_arguments, to_model
 from orchestrator.conversion.megatron.names import find_sources, names_there, unread, wanted_tensors
 from orchestrator.conversion.megatron.sentences import family_of
-from orchestrator.errors import UserError
 from orchestrator.models.registry import BERT
 from orchestrator.spec.job import JobSpec
 
@@ -99,7 +99,7 @@ def test_layers_of_a_bert() -> None:
     job = job_of("bert")
     arguments = to_arguments(job, iteration=1, consumed_samples=8, padded_vocab=ROWS)
     assert differences(job, {**arguments, "spec": ["local"]}, BERT) == []
-    with pytest.raises(UserError, match="layers of a specification of its own"):
+    with refused("network_not_importable"):
         to_model({**arguments, "spec": ["my.layers", "spec"]}, BERT)
 
 
@@ -121,5 +121,5 @@ def test_a_key_of_another_network_is_not_passed_over() -> None:
     ],
 )
 def test_networks_that_megatron_lm_has_not(name: str, more: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="Megatron-LM has no such network"):
+    with refused("network_not_in_megatron"):
         require_representable(job_of(name, **more))

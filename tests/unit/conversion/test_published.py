@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from support.refused import refused
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 from orchestrator.conversion.hugging_face.families.bert import BERT
@@ -44,7 +45,7 @@ def test_the_single_file_goes_before_an_index_as_in_transformers(tmp_path: Path)
 
 def test_files_that_hold_the_same_weight_are_refused(tmp_path: Path) -> None:
     index(tmp_path, one={TABLE: ONES}, two={"embed_tokens.weight": ZEROS})
-    with pytest.raises(UserError, match=rf"one\.safetensors and .*two\.safetensors both hold {TABLE}"):
+    with refused("duplicate_tensor", "one.safetensors", "two.safetensors", TABLE):
         PublishedWeights(tmp_path, LLAMA)
 
 
@@ -72,14 +73,16 @@ def test_what_published_t5_files_hold_beside_their_weights(tmp_path: Path) -> No
     assert unused not in published
 
 
-@pytest.mark.parametrize(("output", "refused"), [(ONES, False), (ZEROS, True)])
-def test_an_output_layer_that_is_said_to_be_the_embedding(output: torch.Tensor, refused: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("output", "is_refused"), [(ONES, False), (ZEROS, True)])
+def test_an_output_layer_that_is_said_to_be_the_embedding(
+    output: torch.Tensor, is_refused: bool, tmp_path: Path
+) -> None:
     save_file({TABLE: ONES, OUTPUT: output.clone()}, tmp_path / "model.safetensors")
     published = PublishedWeights(tmp_path, LLAMA)
-    if not refused:
+    if not is_refused:
         check_copies(published, list(LLAMA.weights(MODEL)))
         return
-    with pytest.raises(UserError, match=f"tie_word_embeddings: true, and {OUTPUT} is not {TABLE}: write false"):
+    with refused("tied_weights_differ", "tie_word_embeddings", OUTPUT, TABLE):
         check_copies(published, list(LLAMA.weights(MODEL)))
 
 

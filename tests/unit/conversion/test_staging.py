@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from support.refusals import leave_room
+from support.refused import refused
 
 from orchestrator.conversion.staging import drafted, require_room
-from orchestrator.errors import JobError, UserError
+from orchestrator.errors import JobError
 
 
 def test_it_appears_when_it_is_whole(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
 def test_one_at_a_time(tmp_path: Path) -> None:
     with (
         drafted(tmp_path / "model"),
-        pytest.raises(UserError, match="another process is writing"),
+        refused("output_is_held", tmp_path / "model"),
         drafted(tmp_path / "model"),
     ):
         pass
@@ -62,17 +63,17 @@ def test_what_is_there_stays(tmp_path: Path, kind: str) -> None:
         (target / "inside").mkdir(parents=True)
     else:
         target.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="already exists"), drafted(target):
+    with refused("output_exists", target), drafted(target):
         pass
     assert target.is_symlink() or target.exists()
 
 
 def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_room(tmp_path / "model", 1)
-    with pytest.raises(JobError, match=r"no room for .*: it takes 1,000,000 TB, .* has "):
+    with refused("disk_full", tmp_path / "model", "1,000,000 TB", kind=JobError):
         require_room(tmp_path / "model", 10**18)
-    with pytest.raises(JobError, match=r"of which 1,000,000 TB are to be left"):
+    with refused("disk_full", "1,000,000 TB", kind=JobError):
         require_room(tmp_path / "model", 1, 10**18)
     leave_room(monkeypatch, 900_000)
-    with pytest.raises(JobError, match=r"it takes 2\.1 MB, .* has 900 kB$"):
+    with refused("disk_full", "2.1 MB", "900 kB", kind=JobError):
         require_room(tmp_path / "model", 2_100_000)

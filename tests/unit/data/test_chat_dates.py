@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from support.datasets import files_of
 from support.refusals import after
+from support.refused import refused
 from transformers import PreTrainedTokenizerFast
 
 from orchestrator.data import tokenization
@@ -24,7 +25,6 @@ from orchestrator.data.inspection import first_documents
 from orchestrator.data.preparation import survey
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
-from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import DataSpec, TokenizerSpec
 
 Tokenize = Callable[..., Path]
@@ -101,7 +101,7 @@ def test_what_was_interrupted_goes_on_with_its_day(
         after(patch, "orchestrator.data.indexed_dataset.output.PartialOutput.commit", killed)
         with pytest.raises(KilledError):
             tokenize(chats, **options(chats))
-    with pytest.raises(UserError, match="unfinished tokenization with other date of the chat template"):
+    with refused("unfinished_output_differs", "data.partial", "date of the chat template"):
         tokenize(chats, chat_date="2025-02-01", **options(chats))
     assert files_of(tokenize(chats, **options(chats))) == whole
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.pictures import PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
+from support.refused import refused
 from transformers import PreTrainedTokenizerFast
 
 from orchestrator.data.chat.conversations import parse_conversation
@@ -151,7 +152,7 @@ def test_a_bad_line_is_named(tokenize: Tokenize, album: Path, tmp_path: Path, ca
 
 def test_without_a_size_images_are_refused_and_text_is_as_ever(tokenize: Tokenize, tmp_path: Path) -> None:
     chats = written(tmp_path, talk("Hi"), SHAPES["llava"][0])
-    with pytest.raises(UserError, match=r"chats\.jsonl:2: it has images, .* --image-size \(in a job: model\.vision"):
+    with refused("wrong_record", "chats.jsonl:2", "--image-size", "model.vision"):
         tokenize(chats, append_eod=False, chat=True)
     assert not images_prefix(tokenize(written(tmp_path, talk("Hi")), append_eod=False, chat=True)).exists()
 

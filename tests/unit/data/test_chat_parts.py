@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.pictures import OF_PARTS, PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
+from support.refused import refused
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import processors
 from transformers import CLIPImageProcessor, LlavaProcessor, PreTrainedTokenizerFast
@@ -26,7 +27,6 @@ from orchestrator.data.input.images import pixels
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import ShowRequest
 from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -91,7 +91,7 @@ def test_what_counts_is_found_by_prefixes() -> None:
 
 
 def test_one_that_ends_no_turn_and_marks_none_is_refused() -> None:
-    with pytest.raises(UserError, match="never learn to stop"):
+    with refused("no_end_of_answer", "chat template t:"):
         JinjaTemplate("t", UNMARKED, {})
 
 
@@ -313,5 +313,5 @@ def test_vicuna_is_llavas_conversation(bpe: Path, album: Path, tmp_path: Path) -
 
 
 def test_vicuna_needs_a_text_that_ends_a_document() -> None:
-    with pytest.raises(UserError, match="vicuna: no text becomes the token with which the byte_level tokenizer ends"):
+    with refused("no_end_of_answer_token", "vicuna", "byte_level"):
         chat_template(load_tokenizer(TokenizerSpec()), "vicuna")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refused import refused
 from transformers import PreTrainedTokenizerFast
 
 from orchestrator.data.chat.encoding import ChatEncoder, chat_template
 from orchestrator.data.chat.templates import CHATML, VICUNA, JinjaTemplate
 from orchestrator.data.indexed_dataset.header import read_index
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
-from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 
 Tokenize = Callable[..., Path]
@@ -335,5 +335,5 @@ def test_any_text_has_the_mask_of_transformers(bpe: Path, pairs: list[tuple[str,
 def test_a_shape_that_nobody_knows_is_named_with_its_line(tokenize: Tokenize, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text('{"instruction": "a", "output": "b"}\n\n{"theirs": "a", "mine": "b"}\n')
-    with pytest.raises(UserError, match=r"pairs\.jsonl:3: not a conversation; keys: theirs, mine; known: .*Dolly"):
+    with refused("wrong_record", "pairs.jsonl:3", "theirs, mine", "Dolly"):
         tokenize(path, append_eod=False, chat=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.refusals import fill_the_disk
+from support.refused import refused
 
 from orchestrator.cli.main import main
 from orchestrator.data.__main__ import run
@@ -19,7 +20,6 @@ from orchestrator.data.indexed_dataset.header import idx_path
 from orchestrator.data.indexed_dataset.manifest import manifest_path, read_manifest
 from orchestrator.data.request import TokenizeRequest, TrainTokenizerRequest, to_arguments
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
-from orchestrator.errors import UserError
 from orchestrator.spec.sections.data import TokenizerSpec
 
 
@@ -202,7 +202,7 @@ class TestTrainTokenizer:
     ) -> None:
         fill_the_disk(monkeypatch, errno.EACCES)
         request = TrainTokenizerRequest(inputs=(corpus,), output=tmp_path / "t.json", vocab_size=300)
-        with pytest.raises(UserError, match=f"nothing can be written in {tmp_path}: Permission denied; name another"):
+        with refused("unwritable_folder", tmp_path):
             run("train-tokenizer", request, as_json=False)
 
     def test_refusals(self, tmp_path: Path, corpus: Path) -> None:
@@ -212,18 +212,18 @@ class TestTrainTokenizer:
 
         bad = tmp_path / "bad.jsonl"
         bad.write_text('{"text": "a"}\nnot json\n')
-        with pytest.raises(UserError, match=r"bad\.jsonl:2: not valid JSON"):
+        with refused("wrong_record", "bad.jsonl:2"):
             train(inputs=(bad,))
         train(inputs=(bad,), on_error="skip")
-        with pytest.raises(UserError, match="exists already"):
+        with refused("output_exists", "t.json"):
             train()
         train(overwrite=True)
-        with pytest.raises(UserError, match="is a folder; write a file name"):
+        with refused("output_is_folder", tmp_path, "--output"):
             train(output=tmp_path)
-        with pytest.raises(UserError, match="would be standard output"):
+        with refused("output_is_standard_output", "--output -"):
             train(output=Path("-"))
         (tmp_path / "empty.txt").write_text("")
-        with pytest.raises(UserError, match="the input has no text"):
+        with refused("no_text"):
             train(inputs=(tmp_path / "empty.txt",), output=tmp_path / "none.json")
         assert not (tmp_path / "none.json").exists()
 

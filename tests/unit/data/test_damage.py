@@ -18,6 +18,7 @@ from megatron.core.datasets.indexed_dataset import IndexedDataset
 from support.indexed_files import write_indexed
 from support.limits import set_limits
 from support.refusals import before
+from support.refused import refused
 
 from orchestrator.data.chat.packing import loss_mask_prefix, usable
 from orchestrator.data.checks import check_data
@@ -343,5 +344,5 @@ class TestAtTheStart:
         monkeypatch.setenv("LOCAL_RANK", "1")
         self.build(spec(prefix, split="1,0,0"), tmp_path / "cache")
         monkeypatch.setenv("LOCAL_RANK", "0")
-        with pytest.raises(DataError, match="is damaged: its document 2 begins with sequence 8, and the one after"):
+        with refused("damaged_data_set", "document 2", "sequence 8", "3", kind=DataError):
             self.build(spec(prefix, split="1,0,0"), tmp_path / "cache")

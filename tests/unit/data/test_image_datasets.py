@@ -13,6 +13,7 @@ import torch
 from support.limits import set_limits
 from support.pictures import PATCH_SIZE, PATCHES, SIZE, SIZES, talk, written
 from support.refusals import after, fail_at
+from support.refused import refused
 
 from orchestrator.data.chat.packing import PATCH, loss_mask_prefix
 from orchestrator.data.chat.stored_images import images_prefix
@@ -281,7 +282,7 @@ def test_images_that_were_not_copied_or_are_anothers(build: Any, prefix: Path, t
     for path, content in kept.items():
         path.write_bytes(content)
     idx_path(images).write_bytes(damaged)
-    with pytest.raises(DataError, match=r"images\.idx is damaged: its sequence 1 of"):
+    with refused("damaged_data_set", "images.idx", "sequence 1", kind=DataError):
         refuse_damage([prefix])
     assert "is damaged: its sequence 1 of" in trouble()
 
@@ -309,7 +310,7 @@ def test_lost_images_are_told_by_inspect(prefix: Path, program: Program) -> None
 def test_without_a_manifest_sizes_are_taken_on_trust(build: Any, prefix: Path) -> None:
     prefix.with_name("data.manifest.json").unlink()
     assert build(job_of(prefix), train=4).train.sequences > 0
-    with pytest.raises(DataError, match=r"images of another size, but model\.vision has 10 pixels"):
+    with refused("data_does_not_fit_job", "model.vision", "10 pixels", kind=DataError):
         build(job_of(prefix, {"image_size": 10, "patch_size": 5}), train=4)
     for path in (idx_path(images_prefix(prefix)), bin_path(images_prefix(prefix))):
         kept = path.read_bytes()
@@ -319,7 +320,7 @@ def test_without_a_manifest_sizes_are_taken_on_trust(build: Any, prefix: Path) -
                 f"{prefix} has images in one file of two: {path} is not there. Copy it next to the other, or remove"
             )
             assert reason in str(survey_job(job)[0].trouble)
-            with pytest.raises(DataError, match="has images in one file of two"):
+            with refused("data_does_not_fit_job", path, kind=DataError):
                 build(job, train=4)
         path.write_bytes(kept)
 
@@ -327,15 +328,14 @@ def test_without_a_manifest_sizes_are_taken_on_trust(build: Any, prefix: Path) -
 def test_only_crowded_conversations_are_refused(build: Any, tokenize: Tokenize, album: Path) -> None:
     chats = written(album, talk("<image>" * 3, images=["a.jpg"] * 3), name="crowd.jsonl")
     job = job_of(tokenize(chats, append_eod=False, chat=True, **SIZES))
-    reason = r"1 of 1 have more images than model\.vision\.images_per_sequence"
     assert blend_report(job, BatchSchedule.of(job)).stops
-    with pytest.raises(DataError, match=reason):
+    with refused("data_does_not_fit_job", "1 of 1", "model.vision.images_per_sequence", kind=DataError):
         build(job, train=4)
 
 
 def test_a_data_set_without_images_in_place_of_one_with(tokenize: Tokenize, prefix: Path, tmp_path: Path) -> None:
     chats = written(tmp_path, talk("Hi"))
-    with pytest.raises(UserError, match="exists already"):
+    with refused("output_exists", "data.idx"):
         tokenize(chats, append_eod=False, chat=True, **SIZES)
     assert tokenize(chats, append_eod=False, chat=True, overwrite=True) == prefix
     assert not idx_path(images_prefix(prefix)).exists()
@@ -427,7 +427,7 @@ def test_options(program: Program, chats: Path, tmp_path: Path) -> None:
 
 def test_pillow_is_asked_for_before_anything_is_made(tokenize: Tokenize, chats: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
-    with pytest.raises(MissingDependency, match="pip install pillow") as raised:
+    with refused("missing_dependency", "pip install pillow", kind=MissingDependency) as raised:
         tokenize(chats, append_eod=False, chat=True, **SIZES)
     assert raised.value.exit_code == 2
     tokenize(written(chats.parent, talk("Hi"), name="text.jsonl"), append_eod=False, chat=True)

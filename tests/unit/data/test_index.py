@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+from support.refused import refused
 
 from orchestrator.data.indexed_dataset.header import HEADER, MAGIC, bin_path, idx_path, read_index, tokens_before
 from orchestrator.errors import DataError, OrchestratorError, UserError
@@ -44,21 +45,21 @@ def test_empty_data_set(tmp_path: Path) -> None:
 
 
 def test_missing(tmp_path: Path, prefix: Path) -> None:
-    with pytest.raises(UserError, match=r"no indexed data set at .*nothing: .*nothing\.idx does not exist"):
+    with refused("missing_data_set", "nothing.idx"):
         read_index(tmp_path / "nothing")
-    with pytest.raises(UserError, match=rf"Write the prefix without the ending: {prefix}$"):
+    with refused("missing_data_set", prefix):
         read_index(tmp_path / "made.bin")
     bin_path(prefix).unlink()
-    with pytest.raises(UserError, match=r"made\.bin does not exist, though .*made\.idx does"):
+    with refused("missing_data_set", "made.bin", "made.idx"):
         read_index(prefix)
 
 
 def test_foreign(prefix: Path) -> None:
     idx_path(prefix).write_bytes(b"PK\x03\x04" + b"\0" * 100)
-    with pytest.raises(UserError, match="does not begin with MMIDIDX"):
+    with refused("not_an_index", "made.idx"):
         read_index(prefix)
     idx_path(prefix).write_bytes(HEADER.pack(MAGIC, 2, 8, 0, 1) + b"\0" * 8)
-    with pytest.raises(UserError, match="version 2 and dtype code 8"):
+    with refused("unknown_index_version", "version 2", "code 8"):
         read_index(prefix)
 
 

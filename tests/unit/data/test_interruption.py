@@ -15,11 +15,12 @@ import psutil
 import pytest
 from support.datasets import files_of
 from support.refusals import refuse
+from support.refused import refused
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.indexed_dataset.header import bin_path, idx_path
 from orchestrator.data.request import TokenizeRequest, to_arguments
-from orchestrator.errors import JobError, UserError
+from orchestrator.errors import DataIsHeld, JobError
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +205,7 @@ class TestInterruption:
         try:
             wait_for_commits(tmp_path)
             process.send_signal(signal.SIGSTOP)
-            with pytest.raises(UserError, match="another process is writing"):
+            with refused("data_is_held", "data.partial", kind=DataIsHeld):
                 run("tokenize", alone, as_json=False)
         finally:
             process.kill()
@@ -218,7 +219,7 @@ class TestInterruption:
         process.kill()
         process.communicate()
         changed = TokenizeRequest(**{**vars(request_), "append_eod": False})
-        with pytest.raises(UserError, match="unfinished tokenization with other end of documents"):
+        with refused("unfinished_output_differs", "data.partial", "end of documents"):
             run("tokenize", changed, as_json=False)
         # Neither workers nor shard size nor the treatment of errors decide the bytes: those may change.
         again = TokenizeRequest(**{**vars(request_), "workers": 1, "shard_size": 5, "on_error": "skip"})
@@ -244,6 +245,6 @@ class TestInterruption:
         process.kill()
         process.communicate()
         os.truncate(tmp_path / "data.partial" / "0.bin", 10)
-        with pytest.raises(JobError, match="shorter than was committed; run again with --overwrite"):
+        with refused("shard_shrank", "0.bin", "--overwrite", kind=JobError):
             run("tokenize", alone, as_json=False)
         shutil.rmtree(tmp_path / "data.partial")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.refusals import refuse
+from support.refused import refused
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.description import print_description
@@ -18,7 +19,6 @@ from orchestrator.data.indexed_dataset.manifest import read_manifest
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import ShowRequest, TokenizeRequest, TrainTokenizerRequest
 from orchestrator.data.tasks.race import race_files
-from orchestrator.errors import UserError
 from orchestrator.files.folder_tree import folder_tree
 from orchestrator.run_directory.results.evaluation_request import file_facts
 
@@ -102,9 +102,7 @@ def test_a_folder_of_dangling_links_alone(tmp_path: Path, tokenize: Tokenize) ->
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "books").symlink_to("/nowhere/books")
-    with pytest.raises(
-        UserError, match=r"holds no file that matches.*left out is .*books: this link leads to /nowhere/books"
-    ):
+    with refused("no_matching_files", "books", "/nowhere/books"):
         tokenize(folder)
 
 
@@ -132,7 +130,7 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, tokenize: Tokenize, monkey
     assert manifest is not None
     assert [each.path for each in manifest.left_out] == [str(closed)]
     assert "cannot be read: Permission denied" in manifest.left_out[0].reason
-    with pytest.raises(UserError, match=r"directory .*closed cannot be read: Permission denied"):
+    with refused("unreadable_folder", "closed"):
         tokenize(closed)
 
 
@@ -146,5 +144,5 @@ def test_folders_of_race_follow_links_and_refuse_what_is_missing(tmp_path: Path)
     assert race_files(folder) == [folder / "high" / "1.txt"]
     assert file_facts(folder)["bytes"] == 2
     (folder / "middle").symlink_to("/nowhere")
-    with pytest.raises(UserError, match=r"race/middle: this link leads to /nowhere.*take it out"):
+    with refused("unreadable_folder", "race/middle", "/nowhere"):
         race_files(folder)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.datasets import files_of
 from support.event_log import lines_of
+from support.refused import refused
 
 from orchestrator.cli.main import main
 from orchestrator.data.dataset_builder import prepare, tokenize_request
@@ -150,7 +151,7 @@ def test_data_of_another_tokenizer_is_refused(project: Path) -> None:
     data = spec(**ONE, tokenizer={"type": "wordpiece", "path": "vocab.txt"})
     [trouble] = troubles(data)
     assert "data/books was made with another tokenizer (byte_level, hash " in trouble
-    with pytest.raises(UserError, match="made with another tokenizer"):
+    with refused("data_set_cannot_be_made", "data.blend[0]", "byte_level", "data.tokenizer", "hash"):
         made(data)
     Path("data/books.manifest.json").write_text("{")
     assert "is damaged or not a manifest" in troubles(data)[0]

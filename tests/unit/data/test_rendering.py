@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.limits import set_limits
+from support.refused import refused
 
 from orchestrator.data.chat import rendering
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
@@ -62,7 +63,7 @@ def small_bounds() -> Iterator[None]:
 
 @pytest.mark.parametrize("content", TOO_LONG.values(), ids=TOO_LONG)
 def test_what_takes_too_long_is_ended(content: str) -> None:
-    with pytest.raises(UserError, match=r"chat template mine: .*more than 0\.5 s"):
+    with refused("failing_chat_template", "mine", "0.5 s"):
         JinjaTemplate("mine", content, {})
     assert JinjaTemplate("next", CHATML, {}).turn_end == "<|im_end|>"
 
@@ -71,7 +72,7 @@ def test_a_request_that_takes_too_long_is_refused() -> None:
     """By what a server makes of a conversation, with the next one answered."""
     ending = "{% if messages[0].content == 'loop' %}" + LOOPS + "{% endif %}"
     chat = Chat(load_tokenizer(TokenizerSpec()), JinjaTemplate("mine", CHATML + ending, {}))
-    with pytest.raises(UserError, match=r"more than 0\.5 s"):
+    with refused("failing_chat_template", "0.5 s"):
         parsed(ChatRequest, {"messages": [{"role": "user", "content": "loop"}]}).prompt(chat)
     assert parsed(ChatRequest, {"messages": [{"role": "user", "content": "Hi"}]}).prompt(chat)
 
@@ -91,9 +92,7 @@ def test_a_line_whose_rendering_does_not_end_is_a_bad_line(tokenize: Tokenize, t
     )
     lines = [{"prompt": prompt, "completion": "x"} for prompt in ("a", "loop", "b")]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(
-        UserError, match=r"chats\.jsonl:2: the chat template cannot be rendered: it takes more than 0\.5 s"
-    ):
+    with refused("wrong_record", "chats.jsonl:2", "0.5 s"):
         tokenize(path, append_eod=False, chat=True, chat_template=str(template))
     prefix = tokenize(path, append_eod=False, chat=True, chat_template=str(template), on_error="skip")
     assert json.loads(prefix.with_name("data.skipped.jsonl").read_text())["line"] == 2

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import MNLI_COLUMNS, mnli_row, write_mnli, write_race
 from support.problems import codes
+from support.refused import refused
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.request import PrepareRequest
@@ -86,12 +87,12 @@ def test_a_wrong_file_of_mnli(lines: list[str], said: str, tmp_path: Path) -> No
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_bytes(f"{HEADER}\n".encode() + b"\xff\n")
-    with pytest.raises(UserError, match=r"train.tsv:2: this is not text in UTF-8"):
+    with refused("not_utf8", "train.tsv:2"):
         list(read_mnli(path))
     path.write_bytes(gzip.compress(HEADER.encode()))
-    with pytest.raises(UserError, match=r"train.tsv:1: it is compressed"):
+    with refused("binary_file", "train.tsv:1"):
         list(read_mnli(path))
-    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+    with refused("unreadable_file", tmp_path):
         list(read_mnli(tmp_path))
 
 
@@ -160,7 +161,7 @@ def test_any_json_is_examples_or_one_message(value: Any, tmp_path_factory: pytes
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no files that end in \.txt, \.json, \.jsonl"):
+    with refused("no_matching_files", ".txt, .json, .jsonl"):
         list(read_race(tmp_path))
 
 

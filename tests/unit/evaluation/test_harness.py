@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.refused import refused
 from support.training import tiny_job
 
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
@@ -123,7 +124,7 @@ def test_a_prompt_is_drawn_from_as_often_as_it_is_asked_for(folder: Path) -> Non
 
 
 def test_the_token_that_begins_a_text_is_put_before_it_when_asked_for(folder: Path) -> None:
-    with pytest.raises(UserError, match="--add-bos: the tokenizer of this model has no token that begins a text"):
+    with refused("no_begin_token", "--add-bos"):
         harness("toys", folder, add_bos=True)
     tokenizer = load_tokenizer(JOB.data.tokenizer)
     tokenizer.bos = 257
@@ -165,5 +166,5 @@ def test_what_the_network_raises_stays_what_it_is(folder: Path) -> None:
 def test_a_name_that_nobody_knows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that the harness brings are left out here: to look through them takes five seconds."""
     monkeypatch.setattr(module, "TaskManager", partial(module.TaskManager, include_defaults=False))
-    with pytest.raises(UserError, match="--lm-eval toy_absent: there is no such task, and no such YAML file"):
+    with refused("missing_harness_task", "--lm-eval toy_absent"):
         harness("toy_absent", folder)

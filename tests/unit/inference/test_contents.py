@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from support.pictures import OF_PARTS
+from support.refused import refused
 
 from orchestrator.data.chat.templates import CHATML, JinjaTemplate
 from orchestrator.data.tokenizers.tokenizer import load_tokenizer
-from orchestrator.errors import UserError
 from orchestrator.inference.images import IMAGE, tokens_and_marks
 from orchestrator.inference.serving.chats import Chat
 from orchestrator.inference.serving.protocol import ChatRequest, RequestError, parsed
@@ -67,10 +67,10 @@ def test_a_template_that_loses_an_image_is_told_of() -> None:
     """Though a text holds the name of the mark."""
     forgetful = chat(CHATML.replace("in messages", "in messages[1:]"))
     request = asked([image(b"1")], "<image>")
-    with pytest.raises(UserError, match="the chat template writes 0 of 1 images"):
+    with refused("images_left_out", "0 of 1"):
         request.prompt(forgetful)
     forgetful = chat(OF_PARTS.replace("in messages", "in messages[1:]"))
-    with pytest.raises(UserError, match="writes 0 <image> for 1 images"):
+    with refused("failing_chat_template", "0 <image>", "1 images"):
         request.prompt(forgetful)
 
 

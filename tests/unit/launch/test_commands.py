@@ -13,10 +13,10 @@ from support.event_log import append_event, lines_of
 from support.gate import Gate
 from support.limits import set_limits
 from support.programs import run_instead
+from support.refused import refused
 from support.stopping import stopped_once_launched
 from support.this_machine import Gpus, Libraries
 
-from orchestrator.errors import UserError
 from orchestrator.launch.local.background import start_in_background
 from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.launch.runs import all_runs, find_run
@@ -326,9 +326,7 @@ def test_cuda_without_a_gpu_is_told_before_a_run_is_made(
 
 def test_a_folder_of_indices_that_cannot_be_written_is_told_before_a_start(make_job: MakeJob) -> None:
     job = make_job(data={"blend": [{"path": "d"}], "cache_dir": "/dev/null/index"}, model__vocab_size=300)
-    with pytest.raises(
-        UserError, match=r"^data\.cache_dir: /dev/null/index cannot be written from here: /dev/null is no"
-    ):
+    with refused("cache_unwritable", "data.cache_dir", "/dev/null/index"):
         refuse_missing(job)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from support.event_log import append_event, lines_of
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.launch.continuation import find_continuation, with_unwritten
 from orchestrator.launch.runs import add_generation, all_runs, create_run, find_run
 from orchestrator.run_directory.checkpoints.commit_markers import write_commit
@@ -218,7 +218,7 @@ def test_a_run_whose_spec_cannot_be_read_does_not_begin_again_under_another(make
     run = saved(made(make_job(), runs_dir), 15)
     for damage in (lambda: run.resolved().write_text("{"), lambda: run.resolved().unlink()):
         damage()
-        with pytest.raises(UserError, match=r"has checkpoints up to iteration 15, (?s:.*) with --new"):
+        with refused("unreadable_stored_spec", "iteration 15", "--new"):
             continued(make_job(optimizer__lr=2e-3), runs_dir)
     other = saved(made(make_job(optimizer__lr=2e-3), runs_dir), 5)
     safe = make_job(optimizer__lr=2e-3, checkpoint={"save_interval": 5, "keep_last": 9})

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from support.event_log import lines_of
 from support.gate import Gate
+from support.refused import refused
 
-from orchestrator.errors import JobError, UserError
+from orchestrator.errors import JobError
 from orchestrator.launch.local.drill import Step, drill, shortened
 from orchestrator.launch.processes.launch_processes import processes_of
 from orchestrator.planning.training_schedule.batch import BatchSchedule
@@ -51,7 +52,7 @@ def test_weights_of_a_job_beside_this_one_are_found_from_the_drill(make_job: Mak
     write_commit(source.checkpoint(10), iteration=10, consumed_samples=0, files={})
     short = shortened(make_job(checkpoint__pretrained="source"), 8, 5, tmp_path / "runs")
     assert short.checkpoint.pretrained == str(source.path)
-    with pytest.raises(UserError, match="no checkpoint and no run"):
+    with refused("missing_pretrained"):
         shortened(make_job(checkpoint__pretrained="another"), 8, 5, tmp_path / "runs")
 
 
@@ -121,9 +122,7 @@ def test_drill_of_a_job_that_fails_by_itself(
 ) -> None:
     monkeypatch.setenv("FAKE_END", "nan@2")
     job = shortened(make_job(), 10, 5, runs_dir)
-    with pytest.raises(
-        JobError, match="the undisturbed training ended differently: the training diverged: the loss was NaN"
-    ):
+    with refused("failed_drill", "NaN", kind=JobError):
         drill(job, kill_at=5, folder=runs_dir, tell=lambda line: None, module=fake_runtime)
 
 
@@ -135,7 +134,7 @@ def test_drill_whose_ranks_are_killed_too_soon(
             monkeypatch.setenv("FAKE_END", "kill0@1")
 
     job = shortened(make_job(), 10, 5, runs_dir)
-    with pytest.raises(JobError, match="killed before its first checkpoint was whole\n      its run: "):
+    with refused("killed_before_checkpoint", "its run: ", kind=JobError):
         drill(job, kill_at=5, folder=runs_dir, tell=die_in_the_second_training, module=fake_runtime)
 
 

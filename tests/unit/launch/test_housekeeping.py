@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.event_log import append_event, lines_of
+from support.refused import refused
 
 import orchestrator as interface
 from orchestrator.errors import RunNotFound, UserError
@@ -133,7 +134,7 @@ def test_a_run_is_found_by_every_name_that_it_had(
     orchestrator("rename", "two", "tiny")
     assert find_run("tiny", runs_dir) == second
     assert read_labels(second.path).former_names == ("one", "two")
-    with pytest.raises(RunNotFound, match="did you mean"):
+    with refused("run_not_found", "tinny", "tiny", kind=RunNotFound):
         find_run("tinny", runs_dir)
 
 

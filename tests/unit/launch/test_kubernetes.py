@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubeflow_trainer_api.models.io_k8s_api_core_v1_config_map import IoK8sApiCoreV1ConfigMap
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.executors.kubernetes.manifest import Claim, Setting, manifest_text, render_manifest
 from orchestrator.executors.kubernetes.names import is_subdomain, job_set_name, pod_address, pod_name
 from orchestrator.spec.job import JobSpec
@@ -220,7 +220,7 @@ def test_a_job_without_secrets_needs_none(make_job: MakeJob) -> None:
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "db_password"])
 def test_a_secret_that_is_written_out_is_refused(make_job: MakeJob, name: str) -> None:
-    with pytest.raises(UserError, match=rf"launch\.env\.{name}: .*\n.* {name}: \${{env:{name}}}"):
+    with refused("secret_in_spec", f"launch.env.{name}", f"{name}: ${{env:{name}}}"):
         rendered(make_job(launch={"env": {name: "abc123"}}))
 
 
@@ -230,21 +230,24 @@ def test_other_values_may_be_written(make_job: MakeJob, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("setting", "refusal"),
     [
-        (Setting("", SETTING.claims), "no image was given.*--image"),
-        (Setting("two words", SETTING.claims), "no image was given"),
-        (Setting("image", []), "no volume was given.*--claim"),
-        (Setting("image", [Claim("a", "/a"), Claim("b", "/a")]), "/a: this path in the container is given twice"),
-        (Setting("image", [Claim("a", "/dev/shm")]), "/dev/shm: this path in the container is taken"),
-        (Setting("image", [Claim("a", "/")]), "/: this path in the container is taken"),
-        (Setting("image", [Claim("a", "/a", read_only=True)]), "launch.runs_dir: /a/runs is on a, which is read only"),
-        (Setting("image", SETTING.claims, namespace="Team_A"), "--namespace Team_A: not a DNS label"),
-        (Setting("image", SETTING.claims, secret="my secret"), "--secret my secret: not the name of a Secret"),
+        (Setting("", SETTING.claims), ("no_image", "''", "--image")),
+        (Setting("two words", SETTING.claims), ("no_image", "'two words'")),
+        (Setting("image", []), ("no_volume", "--claim")),
+        (Setting("image", [Claim("a", "/a"), Claim("b", "/a")]), ("unusable_claim_path", ":/a: ", "twice")),
+        (Setting("image", [Claim("a", "/dev/shm")]), ("unusable_claim_path", ":/dev/shm: ")),
+        (Setting("image", [Claim("a", "/")]), ("unusable_claim_path", ":/: ")),
+        (
+            Setting("image", [Claim("a", "/a", read_only=True)]),
+            ("runs_folder_not_on_volume", "launch.runs_dir: /a/runs", " a, ", "read only"),
+        ),
+        (Setting("image", SETTING.claims, namespace="Team_A"), ("malformed_namespace", "--namespace Team_A")),
+        (Setting("image", SETTING.claims, secret="my secret"), ("malformed_secret", "--secret my secret")),
     ],
 )
-def test_what_no_cluster_could_run_is_refused(make_job: MakeJob, setting: Setting, message: str) -> None:
-    with pytest.raises(UserError, match=f"(?s){message}"):
+def test_what_no_cluster_could_run_is_refused(make_job: MakeJob, setting: Setting, refusal: tuple[str, ...]) -> None:
+    with refused(*refusal):
         rendered(make_job(), setting)
 
 
@@ -252,14 +255,14 @@ def test_what_no_cluster_could_run_is_refused(make_job: MakeJob, setting: Settin
     "text", ["", "work", "work:", "work:here", "Work:/shared", "work:/shared:rw", ":/shared", "a:/b:ro:x"]
 )
 def test_a_claim_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match=re.escape(f"--claim {text}: a claim is written CLAIM:/PATH")):
+    with refused("malformed_claim", f"--claim {text}: "):
         Claim.parse(text)
 
 
 def test_runs_must_lie_where_a_later_pod_finds_them(make_job: MakeJob) -> None:
-    with pytest.raises(UserError, match=r"launch\.runs_dir: /elsewhere is on no claim"):
+    with refused("runs_folder_not_on_volume", "launch.runs_dir", "/elsewhere"):
         rendered(make_job(), runs_dir="/elsewhere")
-    with pytest.raises(UserError, match=r"launch\.runs_dir: /workshop is on no claim"):
+    with refused("runs_folder_not_on_volume", "launch.runs_dir", "/workshop"):
         rendered(make_job(), runs_dir="../workshop")
     assert container_of(rendered(make_job(), runs_dir="../shared/a/..")[1])["command"][-1] == "/shared"
 
@@ -293,7 +296,7 @@ def test_the_command_prints_the_manifest(orchestrator: Orchestrator, job_file: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--as", "kubernetes"), "no image was given"),
+        (("--as", "kubernetes"), ("no_image", "'two words'")),
         (IMAGE, "no volume was given"),
         ((*IMAGE, "--claim", "work"), "--claim work: a claim is written"),
         (("--image", "train:1"), "--image would have no effect without --as kubernetes"),

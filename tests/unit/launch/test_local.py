@@ -15,8 +15,9 @@ import pytest
 from support.event_log import lines_of
 from support.faults import QUICK_TORCHRUN
 from support.gate import Gate
+from support.refused import refused
 
-from orchestrator.errors import RunIsHeld, UserError
+from orchestrator.errors import RunIsHeld
 from orchestrator.launch.local.launcher import Watcher, launch
 from orchestrator.launch.processes.launch_processes import end_processes, processes_of, ranks_of
 from orchestrator.launch.processes.stop_request import request_stop
@@ -249,7 +250,7 @@ def test_start_without_a_checkpoint_is_refused_unless_told_to_start_over(
     monkeypatch.setenv("FAKE_END", "raise@3")
     launch(run, job, module=fake_runtime)
     monkeypatch.delenv("FAKE_END")
-    with pytest.raises(UserError, match="has no checkpoint to continue from"):
+    with refused("no_checkpoint_to_resume", "--from-scratch"):
         launch(run, job, module=fake_runtime)
     assert status_of(run).cause == "bug"
     assert launch(run, job, module=fake_runtime, from_scratch=True).cause == "completed"
@@ -261,12 +262,12 @@ def test_run_of_a_live_run_is_refused(
     run = make_run(job := make_job(launch={"python": gate.python(), "env": ENDLESS_STEP}))
     launcher = start_launcher(run)
     until(lambda: events(run, "launched"))
-    with pytest.raises(RunIsHeld, match=f"pid {launcher.pid} on {os.uname().nodename} since"):
+    with refused("run_is_held", f"pid {launcher.pid} on {os.uname().nodename}", kind=RunIsHeld):
         launch(run, job)
     gate.open()
     until(lambda: events(run, "started"))
     rank = ranks_of(launch_id(run))[0]
-    with pytest.raises(RunIsHeld, match=f"held by pid {rank} on {os.uname().nodename} since"):
+    with refused("run_is_held", f"pid {rank} on {os.uname().nodename}", kind=RunIsHeld):
         launch(run, job)
     assert len(events(run, "launched")) == 1
 
@@ -404,5 +405,5 @@ def test_training_goes_on_when_nothing_can_be_shown(
 
 def test_python_that_is_not_there(make_job: MakeJob, make_run: Run) -> None:
     job = make_job(launch__python="/nowhere/python")
-    with pytest.raises(UserError, match=r"launch\.python: /nowhere/python is not a program"):
+    with refused("missing_python", "launch.python", "/nowhere/python"):
         launch(make_run(job), job)

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.refused import refused
 
 from orchestrator.cli.jobs.render import megatron_script
 from orchestrator.errors import UserError
@@ -125,7 +125,7 @@ def test_hostile_values_arrive_literally(make_job: MakeJob, tmp_path: Path, valu
 
 
 def test_value_with_nul_is_refused() -> None:
-    with pytest.raises(UserError, match="NUL"):
+    with refused("nul_character"):
         shell_quote("a\0b")
 
 
@@ -171,7 +171,7 @@ def test_wrong_template_says_where_and_what(own_template: MakeJob, text: str, me
 
 
 def test_missing_template(make_job: MakeJob) -> None:
-    with pytest.raises(UserError, match=r"launch template nowhere\.j2 cannot be read"):
+    with refused("unreadable_launch_template", "nowhere.j2"):
         script(make_job(launch__template="nowhere.j2"))
 
 
@@ -184,9 +184,9 @@ def test_python_is_looked_for_where_the_script_does(make_job: MakeJob, tmp_path:
     python.write_text("#!/bin/sh\n")
     python.chmod(0o755)
     refuse_missing_python(make_job(launch__python="my-python", launch__env={"PATH": str(tmp_path)}))
-    with pytest.raises(UserError, match=r"my-python is not a program on this machine$"):
+    with refused("missing_python", "my-python"):
         refuse_missing_python(make_job(launch__python="my-python"))
-    with pytest.raises(UserError, match=r"bash is not a program on this machine with the PATH of launch\.env"):
+    with refused("missing_python", "bash", "launch.env"):
         refuse_missing_python(make_job(launch__python="bash", launch__env={"PATH": str(tmp_path)}))
 
 
@@ -203,6 +203,6 @@ def test_a_template_runs_nothing(make_job: MakeJob, tmp_path: Path, expression: 
     """`validate` and `plan` render it, too."""
     template = tmp_path / "own.sh.j2"
     template.write_text(f"{{% set touch = 'touch {tmp_path}/touched' %}}{{{{ {expression} }}}}")
-    with pytest.raises(UserError, match=re.escape(str(template))):
+    with refused("wrong_launch_template", template):
         script(make_job(launch__template=str(template)))
     assert not (tmp_path / "touched").exists()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.event_log import append_event
 from support.gate import Gate
+from support.refused import refused
 
 from orchestrator.errors import RunIsHeld
 from orchestrator.launch.local import restarts
@@ -76,7 +77,7 @@ def test_while_it_waits_it_is_running_and_a_stop_ends_that(
     status = status_of(run)
     assert (status.state, status.cause) == ("running", None)
     assert status.reason == "it restarts after this: a process was killed"
-    with pytest.raises(RunIsHeld, match=f"pid {launcher.pid}"):
+    with refused("run_is_held", f"pid {launcher.pid}", kind=RunIsHeld):
         check_startable(run, job, from_scratch=False)
     code, out, _ = orchestrator("cancel", "tiny")
     assert (code, launcher.wait(60)) == (0, 1)

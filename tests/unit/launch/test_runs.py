@@ -1,5 +1,6 @@
 """Creating runs and finding them again."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from support.event_log import lines_of
 from support.refusals import after, before, fill_the_disk
+from support.refused import refused
 
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.code.code_version import code_state
@@ -148,7 +150,7 @@ def test_a_spec_whose_run_has_lost_it_does_not_begin_again_unasked(
     damage(run.resolved())
     run.checkpoint(20).mkdir(parents=True)
     write_commit(run.checkpoint(20), iteration=20, consumed_samples=40, files={})
-    with pytest.raises(UserError, match=rf"{run.path} began with .* up to iteration 20, (?s:.*) with --new"):
+    with refused("unreadable_stored_spec", run.path, "iteration 20", "--new"):
         attach_or_create(job, "", runs_dir)
     assert os.listdir(runs_dir / "tiny") == [run.run_id]
     another = create_run(job, "", runs_dir)
@@ -186,14 +188,14 @@ def test_ambiguous_prefix_lists_the_runs(make_job: MakeJob, runs_dir: Path) -> N
 
 
 def test_unknown_run_names_the_nearest(make_job: MakeJob, runs_dir: Path) -> None:
-    with pytest.raises(RunNotFound, match=r"contains no runs.\n .*--runs-dir or \$ORCHESTRATOR_RUNS_DIR"):
+    with refused("run_not_found", "--runs-dir", "$ORCHESTRATOR_RUNS_DIR", kind=RunNotFound):
         find_run("tiny", runs_dir)
     run = create_run(make_job(), "", runs_dir)
-    with pytest.raises(RunNotFound, match=r"did you mean tiny\?"):
+    with refused("run_not_found", "tinny", "tiny?", kind=RunNotFound):
         find_run("tinny", runs_dir)
-    with pytest.raises(RunNotFound, match=f"Runs in {runs_dir}: did you mean tiny"):
+    with refused("run_not_found", runs_dir, "tiny?", kind=RunNotFound):
         find_run(f"{runs_dir}/tiny", runs_dir)
-    with pytest.raises(RunNotFound, match=f"the latest are tiny/{run.run_id}"):
+    with refused("run_not_found", f"tiny/{run.run_id}", kind=RunNotFound):
         find_run("zzz", runs_dir)
     with pytest.raises(RunNotFound):
         find_run("", runs_dir)
@@ -202,9 +204,7 @@ def test_unknown_run_names_the_nearest(make_job: MakeJob, runs_dir: Path) -> Non
 def test_a_sweep_is_no_run_and_its_cells_are(make_job: MakeJob, runs_dir: Path) -> None:
     run = create_run(make_job(), "", runs_dir)
     run.membership.write_text('{"sweep": "rates", "cell": "lr=1"}')
-    with pytest.raises(
-        RunNotFound, match=r"rates is a sweep, .*: `orchestrator sweep status rates --runs-dir .*/runs` lists them"
-    ):
+    with refused("run_not_found", "`orchestrator sweep status rates --runs-dir ", "/runs`", kind=RunNotFound):
         find_run("rates", runs_dir)
 
 
@@ -226,13 +226,13 @@ def test_runs_dir_option_before_spec_before_environment(make_job: MakeJob, monke
 
 def test_folder_that_cannot_be_written(make_job: MakeJob, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"no run can be created in .*/file/tiny: Not a directory"):
+    with refused("run_cannot_be_created", "file/tiny"):
         create_run(make_job(), "", tmp_path / "file")
 
 
 def test_disk_that_is_full(make_job: MakeJob, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill_the_disk(monkeypatch)
-    with pytest.raises(UserError, match=f"no run can be created in {runs_dir}/tiny: No space left on device"):
+    with refused("run_cannot_be_created", f"{runs_dir}/tiny", os.strerror(errno.ENOSPC)):
         create_run(make_job(), "", runs_dir)
     assert not runs_dir.exists()
 

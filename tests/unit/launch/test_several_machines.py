@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.event_log import lines_of
 from support.ranks import free_port
+from support.refused import refused
 from support.stopping import stopped_once_launched
 
-from orchestrator.errors import UserError
 from orchestrator.launch.local.launcher import Severity, Watcher, launch
 from orchestrator.launch.runs import all_runs
 from orchestrator.run_directory.rundir import RunDir
@@ -80,7 +80,7 @@ def test_a_start_in_the_foreground_says_what_to_start_on_the_others(
 
 def test_several_machines_without_addresses(make_job: MakeJob, make_run: Run) -> None:
     job = make_job(launch={"nodes": 2, "gpus_per_node": 1})
-    with pytest.raises(UserError, match="start it on the first one, with MASTER_ADDR set"):
+    with refused("several_machines", "MASTER_ADDR", "NODE_RANK"):
         launch(make_run(job), job)
 
 

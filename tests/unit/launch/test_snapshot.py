@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.limits import set_limits
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.launch.code.code_version import code_state
 from orchestrator.launch.code.snapshot import Snapshot, take_snapshot
 from orchestrator.run_directory.rundir import RunDir
@@ -192,7 +192,7 @@ def test_repositories_inside_are_copied_too(repository: Path, run: RunDir, tmp_p
 
 
 def test_outside_a_repository(run: RunDir, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="git finds none at"):
+    with refused("no_repository", "launch.snapshot"):
         take_snapshot(run, tmp_path)
     assert not (run.path / "code").exists()
 
@@ -205,16 +205,14 @@ def test_what_is_too_large_to_be_code(
     for number in range(10):
         (repository / "corpus" / f"{number}.bin").write_bytes(b"x" * 20_000)
     set_limits(monkeypatch, **{limit: most})
-    with pytest.raises(
-        UserError, match=r"The largest: corpus \(200 kB, 10 files\), .* Name what is not code in .gitignore"
-    ):
+    with refused("repository_too_large", "corpus (200 kB, 10 files)", ".gitignore"):
         take_snapshot(run, repository)
     assert list((run.path / "code").iterdir()) == []
 
 
 def test_a_disk_that_refuses(repository: Path, run: RunDir) -> None:
     (run.path / "code").write_text("in the way")
-    with pytest.raises(UserError, match=r"could not be copied to .*code: "):
+    with refused("failed_snapshot", "launch.snapshot", "code"):
         take_snapshot(run, repository)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.files import stored_files
 from orchestrator.launch.runs import all_runs, create_run, find_run
 from orchestrator.launch.states.run_states import readable_statuses
@@ -73,5 +73,5 @@ def test_files_of_another_person(mine: RunDir, runs_dir: Path, monkeypatch: pyte
     assert find_run("tiny", runs_dir) == mine
     statuses, troubles = readable_statuses(all_runs(runs_dir))
     assert ([status.run for status in statuses], list(troubles)) == ([mine], [theirs])
-    with pytest.raises(UserError, match="Permission denied; ask its owner for permission to read it"):
+    with refused("unreadable_run"):
         find_run(theirs.run_id, runs_dir)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.refused import refused
 
-from orchestrator.errors import SpecError, UserError
+from orchestrator.errors import SpecError
 from orchestrator.fields.base import Section
 from orchestrator.migration.from_megatron import migrate_script, migrate_words
 from orchestrator.migration.overrides import override
@@ -434,5 +435,5 @@ def test_what_stands_behind_a_flag_that_takes_no_more_is_not_lost_with_it(flags:
 
 
 def test_flags_need_a_training(flags: Flags) -> None:
-    with pytest.raises(UserError, match="not flags of a training"):
+    with refused("not_training_flags"):
         migrate_words(["ls", "-l"], "the line")

@@ -6,9 +6,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.run_directory.results.evaluation_request import EvaluationRequest, dump_asked, file_facts, load_asked
 from orchestrator.run_directory.results.record import (
     Measure,
@@ -102,5 +101,5 @@ def test_a_folder_is_its_files_by_name(tmp_path: Path) -> None:
     assert (one["bytes"], one["sha256"]) == (11, two["sha256"])
     (tmp_path / "two" / "2.txt").rename(tmp_path / "two" / "3.txt")
     assert file_facts(tmp_path / "two")["sha256"] != one["sha256"]
-    with pytest.raises(UserError, match="nowhere is not there"):
+    with refused("file_not_found", "nowhere"):
         file_facts(tmp_path / "nowhere")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused import refused
 from support.this_machine import Libraries
 from torch.nn import functional
 
@@ -91,5 +92,5 @@ def test_logits_that_are_gone_are_not_used_again() -> None:
 
 def test_a_gpu_without_triton_is_told_what_to_install(libraries: Libraries) -> None:
     libraries.missing("triton")
-    with pytest.raises(MissingDependency, match="install triton"):
+    with refused("missing_dependency", "triton", kind=MissingDependency):
         rows.rows_on(torch.device("cuda"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.problems import codes, problems_of
+from support.refused import refused
 from support.training import tiny_job
 
 from orchestrator.errors import SpecError, UserError
@@ -124,7 +125,7 @@ def test_what_is_wrong_is_said_in_one_message(name: str) -> None:
 
 
 def test_the_working_directory_is_named_where_a_module_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"launch\.env") as caught:
+    with refused("missing_train_step_module", "nowhere:X", "launch.env") as caught:
         custom_train_step(job_with("nowhere:X"))
     assert str(tmp_path) in str(caught.value)
 
@@ -133,7 +134,7 @@ def test_a_loss_per_token_has_one_part() -> None:
     job = job_with("my_package.steps:TwoParts")
     assert custom_train_step(job).parts == ("lm", "more")
     data = job.data.model_copy(update={"eod_mask_loss": True})
-    with pytest.raises(UserError, match=r"data\.eod_mask_loss asks for, has one part"):
+    with refused("wrong_train_step_parts", "data.eod_mask_loss", "lm, more"):
         custom_train_step(job.model_copy(update={"data": data}))
 
 

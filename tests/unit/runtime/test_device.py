@@ -8,8 +8,8 @@ import pytest
 import torch
 from support.cuda import show_gpus
 from support.refusals import refuse
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.runtime.processes.device import Device, GpuMissingError, grow_in_place, select_device
 from orchestrator.runtime.processes.exits import outcome_of
 
@@ -37,9 +37,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(("seen", "rank"), [(0, 0), (7, 7)])
 def test_a_gpu_that_slurm_gave_and_torch_does_not_see(machine: Any, choice: Any, seen: int, rank: int) -> None:
     machine(seen, "8", rank)
-    with pytest.raises(GpuMissingError, match=f"gave this job 8 GPUs on .*, but torch sees {seen}: ") as refused:
+    with refused("missing_gpu", "8 GPUs", f"sees {seen}: ", kind=GpuMissingError) as caught:
         select_device(choice)
-    assert outcome_of(refused.value).cause == "gpu_error"
+    assert outcome_of(caught.value).cause == "gpu_error"
 
 
 GPU = Device("cuda", torch.device("cpu"), "nccl", "a GPU")
@@ -108,7 +108,7 @@ def test_the_others_on_that_machine_are_not_blamed(machine: Any) -> None:
 def test_elsewhere_auto_goes_without(machine: Any, given: str | None, built: bool) -> None:
     machine(0, given, built=built)
     assert select_device("auto").kind == "cpu"
-    with pytest.raises(UserError, match=r"runtime\.device is cuda, but torch sees no CUDA device here"):
+    with refused("no_gpu", "runtime.device"):
         select_device("cuda")
 
 

@@ -9,6 +9,7 @@ import errno
 from support.cuda import show_gpus
 from support.engine_layers import have_layers
 from support.refusals import refuse
+from support.refused import refused
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
@@ -30,7 +31,6 @@ from support.fake_flash import FakeFlash
 from support.training import layout, tiny_job
 from torch.nn import functional
 
-from orchestrator.errors import UserError
 from orchestrator.runtime.layers import torch_layers
 from orchestrator.runtime.layers.attention import flash as flash_module
 from orchestrator.runtime.layers.attention import flash_availability
@@ -262,7 +262,7 @@ def test_a_machine_that_has_no_way(
     assert not choose(demanding("auto"), device)
     told = f"attention is the layers' own, not FlashAttention 4: {OBSTACLES[why]} (rank 0)\n"
     assert capsys.readouterr().out == told
-    with pytest.raises(UserError, match=rf"attention_backend is flash, which is not available here: {OBSTACLES[why]}"):
+    with refused("unavailable_flash_attention", OBSTACLES[why]):
         choose(demanding("flash"), device)
     assert not choose(demanding("auto"), device, is_first=False)
     assert not capsys.readouterr().out
@@ -271,14 +271,14 @@ def test_a_machine_that_has_no_way(
 def test_ranks_agree(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not choose(demanding("auto"), other="flash-attn-4 is not installed")
     assert capsys.readouterr().out.endswith("flash-attn-4 is not installed (rank 1)\n")
-    with pytest.raises(UserError, match=r"not installed \(rank 1\); write auto or fused"):
+    with refused("unavailable_flash_attention", "rank 1"):
         choose(demanding("flash"), other="flash-attn-4 is not installed")
 
 
 def test_where_it_is_not_installed_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert not choose(demanding("auto"))
     assert not capsys.readouterr().out
-    with pytest.raises(UserError, match=r"flash-attn-4 is not installed"):
+    with refused("unavailable_flash_attention", "flash-attn-4"):
         choose(demanding("flash"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support.refused import refused
+
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
@@ -15,7 +17,7 @@ import torch
 from megatron.core.enums import Fp8Recipe
 from support.training import four_layer_job
 
-from orchestrator.errors import MissingDependency, UserError
+from orchestrator.errors import MissingDependency
 from orchestrator.runtime.layers.transformer_engine.fp8 import (
     QuantizedWeights,
     fp8_settings,
@@ -57,7 +59,7 @@ def test_without_fp8_and_with_the_layers_of_torch_it_is_told_nothing() -> None:
 
 def test_layers_of_torch_are_refused() -> None:
     require_fp8(job(None).precision, "torch")
-    with pytest.raises(MissingDependency, match=r"precision\.fp8 needs Transformer Engine's layers"):
+    with refused("missing_dependency", "precision.fp8", kind=MissingDependency):
         require_fp8(job("delayed").precision, "torch")
 
 
@@ -81,10 +83,10 @@ def test_a_gpu_that_cannot_is_refused_in_transformer_engine_s_words(monkeypatch:
     monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.fp8", module)
     require_fp8(job("delayed").precision, "transformer_engine")
     require_fp8(job("tensorwise").precision, "transformer_engine")
-    with pytest.raises(UserError, match=r"recipe: blockwise cannot run here: .* capability 9\.0"):
+    with refused("unavailable_fp8_recipe", "recipe: blockwise", "9.0"):
         require_fp8(job("blockwise").precision, "transformer_engine")
     module.FP8GlobalStateManager = SimpleNamespace(is_fp8_available=Able.is_fp8_available)
-    with pytest.raises(UserError, match="too old"):
+    with refused("unavailable_fp8_recipe", "recipe: blockwise"):
         require_fp8(job("blockwise").precision, "transformer_engine")
 
 

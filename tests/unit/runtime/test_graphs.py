@@ -12,6 +12,7 @@ import torch
 from megatron.core import tensor_parallel
 from support.cuda import show_gpus
 from support.reference_times import job_of
+from support.refused import refused
 from support.training import tiny_job
 
 from orchestrator.errors import UserError
@@ -172,7 +173,7 @@ def test_a_calibrated_profile_that_cannot_be_read_is_told_of(
 
 def test_where_there_is_no_gpu_a_demand_is_refused() -> None:
     control: Any = WithAnother(None)
-    with pytest.raises(UserError, match=r"runtime\.cuda_graphs is true, but this process computes on the CPU"):
+    with refused("cuda_graphs_without_gpu", "runtime.cuda_graphs"):
         choose_graphs(
             tiny_job("captured", runtime={"cuda_graphs": True}), CPU, 384, "torch", RANK_0, control, QUICK, None
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from support.refused import refused
 from support.this_machine import Libraries
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
 # isort: split
-import re
 from typing import Any
 
 import pytest
@@ -112,7 +112,7 @@ def test_what_is_taken(
 def test_what_is_asked_for_must_be_there(engine: None, device: Device, message: str) -> None:
     job, control = tiny_job("pinned", runtime={"layers": "transformer_engine"}), WithAnother()
     asked: Any = control
-    with pytest.raises(MissingDependency, match=message):
+    with refused("missing_dependency", "runtime.layers", message, kind=MissingDependency):
         choose_layers(job, device, WORDS, RANK_0, asked, AS_PLANNED, None)
 
 
@@ -126,9 +126,7 @@ def test_one_that_does_not_load_is_told_of(
     does_not_load = "Transformer Engine is installed, but does not load (ImportError: undefined symbol)"
     assert choose_layers(CAPTURED, H200, WORDS, RANK_0, asked, AS_PLANNED, None) == "torch"
     assert capsys.readouterr().out == f"the layers are torch's: {does_not_load} (rank 0)\n"
-    with pytest.raises(
-        MissingDependency, match=f"runtime.layers is transformer_engine, but {re.escape(does_not_load)}"
-    ):
+    with refused("missing_dependency", "runtime.layers", does_not_load, kind=MissingDependency):
         choose_layers(pinned, H200, WORDS, RANK_0, asked, AS_PLANNED, None)
 
 

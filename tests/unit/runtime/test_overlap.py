@@ -5,6 +5,7 @@ told, and when its buffers are given back. That it trains the same is for GPUs t
 from __future__ import annotations
 
 from support.cuda import show_gpus
+from support.refused import refused
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
@@ -20,7 +21,7 @@ import pytest
 import torch
 from support.training import four_layer_job, layout
 
-from orchestrator.errors import JobError, UserError
+from orchestrator.errors import JobError
 from orchestrator.runtime.layers.transformer_engine.tensor_overlap import begin_overlap
 from orchestrator.runtime.processes.device import Device
 from orchestrator.runtime.processes.process_groups import Ranks
@@ -191,7 +192,7 @@ def test_a_machine_that_has_no_way(
     assert told == f"tensor parallelism does not overlap: {told.partition(': ')[2]}"
     assert OBSTACLES[why] in told
     with (
-        pytest.raises(UserError, match=rf"tp_comm_overlap is true, .*{OBSTACLES[why]}.*; leave it out"),
+        refused("unavailable_overlap", "tp_comm_overlap", OBSTACLES[why]),
         ExitStack() as closing,
     ):
         begin(engine, job(overlaps=True), closing, tp=tp)
@@ -208,9 +209,7 @@ def test_a_rank_that_alone_is_refused_its_buffers_ends_the_run_before_torch_does
     engine.fails = RuntimeError("userbuffers-host.cpp:640 in function register: CUDA Error: out of memory")
     engine.others_are_back = False
     with (
-        pytest.raises(
-            JobError, match=r"CUDA Error: out of memory\. This is not so on all ranks, .*tp_comm_overlap=false"
-        ),
+        refused("overlap_differs_across_ranks", "out of memory", "tp_comm_overlap=false", kind=JobError),
         ExitStack() as closing,
     ):
         begin(engine, job(overlaps=overlaps), closing)
@@ -230,5 +229,5 @@ def test_torchs_layers_have_none(engine: Engine, capsys: pytest.CaptureFixture[s
     with ExitStack() as closing:
         assert not begin(engine, job(), closing, layers="torch", is_first=True).tp_comm_overlap
     assert not capsys.readouterr().out, "the layers are told of elsewhere"
-    with pytest.raises(UserError, match=r"needs Transformer Engine's layers"), ExitStack() as closing:
+    with refused("unavailable_overlap", "rank 0"), ExitStack() as closing:
         begin(engine, job(overlaps=True), closing, layers="torch")

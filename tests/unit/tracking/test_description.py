@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.event_log import append_event
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir, append_line
 from orchestrator.spec.job import JobSpec
@@ -160,10 +160,10 @@ def test_the_config_hash_is_the_specs_own(run: RunDir) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is not a run directory: it has no resolved\.json"):
+    with refused("not_a_run_directory", tmp_path, "resolved.json"):
         describe(RunDir(tmp_path))
     (tmp_path / "resolved.json").write_text("[]")
-    with pytest.raises(UserError, match=r"resolved\.json cannot be read as a resolved spec"):
+    with refused("unreadable_stored_spec", "resolved.json"):
         read_target(RunDir(tmp_path))
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from support.layouts import GIB, Laws
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.tuning.gpu_counts import enough, spread
 from orchestrator.tuning.space import Space
 
@@ -18,7 +18,7 @@ def test_gpus_fill_machines(gpus: int, expected: tuple[int, int]) -> None:
 
 
 def test_gpus_that_fill_no_machine_are_refused_with_those_that_do() -> None:
-    with pytest.raises(UserError, match="at most 8 or a multiple of it: 8 or 16"):
+    with refused("uneven_gpu_count", " 8 ", "8 or 16"):
         spread(12, 8)
 
 

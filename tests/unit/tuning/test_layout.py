@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.schema.shape import leaf_paths
 from orchestrator.tuning.layout import (
@@ -71,6 +71,6 @@ def test_a_kept_key_is_named_by_its_path_or_its_last_part(key: str) -> None:
     ],
 )
 def test_a_key_that_is_not_searched_is_refused(key: str, said: str) -> None:
-    with pytest.raises(UserError, match="--keep") as refusal:
+    with refused("layout_not_searched", "--keep") as refusal:
         fields_kept([key])
     assert said in str(refusal.value)

@@ -12,8 +12,8 @@ import pytest
 from support.faults import QUICK_TORCHRUN
 from support.limits import set_limits
 from support.refusals import fail_at
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.launch.local.launcher import Watcher
 from orchestrator.launch.processes.stop_request import request_stop
 from orchestrator.run_directory.exits.causes import Exit
@@ -101,7 +101,7 @@ def test_another_failure_leaves_its_logs_and_is_tried_again(
 
 
 def test_what_cannot_be_started_here_is_refused(trials: Trials, make_job: MakeJob) -> None:
-    with pytest.raises(UserError, match="no-such-python is not a program"):
+    with refused("missing_python", "no-such-python"):
         trials.run(make_job(launch={"python": "no-such-python"}))
     assert not list(trials.runs_dir.glob("job-tune/*"))
 

@@ -54,7 +54,10 @@ def _with_decoder(config: Mapping[str, Any], family: Family) -> Family:
     kind = section(config, "text_config").get("model_type", next(iter(decoders)))
     if kind not in decoders:
         known = ", ".join(decoders)
-        raise UserError(f"config.json: text_config is a {kind}; {family.model_type} is imported with {known}")
+        raise UserError(
+            f"config.json: text_config is a {kind}; {family.model_type} is imported with {known}",
+            code="unsupported_text_model",
+        )
     return decoders[kind]
 
 
@@ -68,14 +71,18 @@ def family_of_type(model_type: Any, names: Collection[str] = ()) -> Family:
             return family
     kinds = {family.model_type: family.name for family in reversed(FAMILIES)}
     known = ", ".join(f"{kind} ({name})" for kind, name in reversed(kinds.items()))
-    raise UserError(f"config.json: model_type {model_type!r} is none of those that can be imported: {known}")
+    raise UserError(
+        f"config.json: model_type {model_type!r} is none of those that can be imported: {known}",
+        code="unsupported_model_type",
+    )
 
 
 def family_of_job(job: JobSpec) -> Family:
     """The family of a job's model. Raises UserError when it is of none, or has the head of a task."""
     if job.has_task:
         raise UserError(
-            f"the run is of task {job.labelled_task.name}, whose head no supported model of transformers has"
+            f"the run is of task {job.labelled_task.name}, whose head no supported model of transformers has",
+            code="task_head_not_exportable",
         )
     return family_of_model(job.model)
 
@@ -88,7 +95,8 @@ def family_of_model(model: ModelSpec) -> Family:
     names = ", ".join(family.name for family in FAMILIES)
     raise UserError(
         f"no supported model of transformers ({names}) is this network; the nearest is {nearest.name}, but "
-        + "; ".join(each.text for each in against)
+        + "; ".join(each.text for each in against),
+        code="network_not_exportable",
     )
 
 

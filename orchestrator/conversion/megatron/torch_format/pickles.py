@@ -99,9 +99,12 @@ def read_pickle(path: Path) -> dict[str, Any]:
         with weights_only(), torch.serialization.safe_globals(list(_allowed())):
             found = load(mmap=True) if zipfile.is_zipfile(path) else load()
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise UserError(f"{path} cannot be read: {error.strerror or error}", code="unreadable_file") from error
     except DAMAGES as error:
-        raise UserError(f"{path} cannot be read: {reason_of(error)}") from error
+        raise UserError(f"{path} cannot be read: {reason_of(error)}", code="unreadable_pickle") from error
     if not isinstance(found, dict):
-        raise UserError(f"{path} is no checkpoint of Megatron-LM: it holds a {type(found).__name__}")
+        raise UserError(
+            f"{path} is no checkpoint of Megatron-LM: it holds a {type(found).__name__}",
+            code="not_a_megatron_checkpoint",
+        )
     return found

@@ -76,7 +76,10 @@ def read_ranks(folder: Path) -> RankGrid:
     paths = _paths(folder)
     stages, parts = (1 + max(place[axis] for place in paths) for axis in (0, 1))
     if missing := [place for stage in range(stages) for part in range(parts) if (place := (stage, part)) not in paths]:
-        raise UserError(f"{folder} lacks the files of {len(missing)} ranks: {_named(missing[0])}; copy them there too")
+        raise UserError(
+            f"{folder} lacks the files of {len(missing)} ranks: {_named(missing[0])}; copy them there too",
+            code="missing_rank_files",
+        )
     grid = RankGrid(folder, [[_read(paths[stage, part]) for part in range(parts)] for stage in range(stages)])
     _check_layout(grid)
     for row in grid.ranks:
@@ -95,15 +98,20 @@ def _paths(folder: Path) -> dict[tuple[int, int], Path]:
             continue  # the distributed optimizer had folders of its own
         if match[3]:
             raise UserError(
-                f"{place} is of a rank of expert parallelism, and such checkpoints are not imported: {_CONVERT}"
+                f"{place} is of a rank of expert parallelism, and such checkpoints are not imported: {_CONVERT}",
+                code="expert_parallel_checkpoint",
             )
         index = int(match[2] or 0), int(match[1])
         if index in found:
-            raise UserError(f"{found[index].parent} and {place} are of the same rank: leave one of them there")
+            raise UserError(
+                f"{found[index].parent} and {place} are of the same rank: leave one of them there",
+                code="duplicate_rank_files",
+            )
         found[index] = path
     if not found:
         raise UserError(
-            f"{folder} has no {RANK_FOLDERS}/{_FILES[0]}: it is no checkpoint of Megatron-LM's older format"
+            f"{folder} has no {RANK_FOLDERS}/{_FILES[0]}: it is no checkpoint of Megatron-LM's older format",
+            code="not_a_megatron_checkpoint",
         )
     return found
 
@@ -117,11 +125,14 @@ def _read(path: Path) -> Rank:
     names = [name for name in content if re.fullmatch(r"model\d*", str(name))]
     chunks = [dict(_flat(content[name], "", path)) for name in sorted(names, key=lambda name: (len(name), name))]
     if not any(chunks):
-        raise UserError(f"{path} is no checkpoint of Megatron-LM: it has no model")
+        raise UserError(f"{path} is no checkpoint of Megatron-LM: it has no model", code="checkpoint_without_model")
     arguments = content.get("args")
     version, iteration = content.get("checkpoint_version", 0), content.get("iteration", content.get("total_iters", 0))
     if not isinstance(version, int | float) or not isinstance(iteration, int):
-        raise UserError(f"{path} does not say its checkpoint_version and its iteration as numbers")
+        raise UserError(
+            f"{path} does not say its checkpoint_version and its iteration as numbers",
+            code="missing_checkpoint_version",
+        )
     return Rank(
         path=path,
         chunks=chunks,
@@ -135,13 +146,13 @@ def _read(path: Path) -> Rank:
 def _flat(state: Any, name: str, path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights of nested states, by names that are joined with points."""
     if name.count(".") > _DEEPEST:
-        raise UserError(f"{path} has a model that is nested without end: {name[:80]} …")
+        raise UserError(f"{path} has a model that is nested without end: {name[:80]} …", code="nested_too_deep")
     if isinstance(state, Mapping):
         for key, value in state.items():
             yield from _flat(value, f"{name}.{key}" if name else str(key), path)
     elif is_weight(name):
         if not isinstance(state, torch.Tensor) or not state.is_floating_point():
-            raise UserError(f"{path} has no numbers for {name or 'its model'}")
+            raise UserError(f"{path} has no numbers for {name or 'its model'}", code="tensor_not_numeric")
         yield name, state.detach()
 
 
@@ -150,13 +161,16 @@ def _check_layout(grid: RankGrid) -> None:
     said = grid.first.arguments or {}
     if said.get("expert_model_parallel_size") not in (None, 0, 1):
         raise UserError(
-            f"{grid.folder} was written with expert parallelism, and such checkpoints are not imported: {_CONVERT}"
+            f"{grid.folder} was written with expert parallelism, and such checkpoints are not imported: {_CONVERT}",
+            code="expert_parallel_checkpoint",
         )
     for axis, there in (("TP", grid.tensor_parallel), ("PP", len(grid.ranks))):
         wanted = next((said[name] for name in _SIZES[axis] if isinstance(said.get(name), int)), there)
         if wanted != there:
             raise UserError(
-                f"{grid.folder} was written at {axis} {wanted}, and has the files of {there}: copy the others there too"
+                f"{grid.folder} was written at {axis} {wanted}, and has the files of {there}: "
+                "copy the others there too",
+                code="incomplete_rank_grid",
             )
 
 
@@ -166,10 +180,14 @@ def _check_agreement(first: Rank, rank: Rank) -> None:
         if one.get(name) != other.get(name):
             raise UserError(
                 f"{first.path} and {rank.path} are not of one checkpoint: {name} is {one.get(name)} there and "
-                f"{other.get(name)} here; copy the whole checkpoint again"
+                f"{other.get(name)} here; copy the whole checkpoint again",
+                code="ranks_of_different_checkpoints",
             )
     if len(first.chunks) != len(rank.chunks):
-        raise UserError(f"{first.path} has {len(first.chunks)} chunks of the model, and {rank.path} {len(rank.chunks)}")
+        raise UserError(
+            f"{first.path} has {len(first.chunks)} chunks of the model, and {rank.path} {len(rank.chunks)}",
+            code="model_chunks_differ",
+        )
 
 
 def _said(rank: Rank) -> dict[str, Any]:

@@ -93,7 +93,10 @@ class RankWeights:
                 parts = [weights.get(name) for weights in row]
                 for rank, part in zip(self._grid.ranks[stage], parts, strict=True):
                     if part is None or part.shape != tensor.shape or part.dtype != tensor.dtype:
-                        raise UserError(f"{rank.path} has another {name} than {self._grid.ranks[stage][0].path}")
+                        raise UserError(
+                            f"{rank.path} has another {name} than {self._grid.ranks[stage][0].path}",
+                            code="tensor_differs_across_ranks",
+                        )
                 key, layer = self._place(name, stage, chunk)
                 self._add(key, key, layer, [part for part in parts if part is not None])
                 last = max(last, layer + 1) if stack_of(key) else last
@@ -108,9 +111,14 @@ class RankWeights:
     def _add(self, stored_as: str, key: str, layer: int, parts: list[torch.Tensor]) -> None:
         joined = self._joined.setdefault(stored_as, _Joined(key))
         if joined.axis is not None and parts[0].dim() <= joined.axis:
-            raise UserError(f"{self._grid.folder} has {stored_as} of {parts[0].dim()} dimensions, and needs two")
+            raise UserError(
+                f"{self._grid.folder} has {stored_as} of {parts[0].dim()} dimensions, and needs two",
+                code="tensor_not_a_matrix",
+            )
         if layer in joined.layers:
-            raise UserError(f"{self._grid.folder} has {stored_as} twice: it is no network that is here")
+            raise UserError(
+                f"{self._grid.folder} has {stored_as} twice: it is no network that is here", code="duplicate_tensor"
+            )
         joined.layers[layer] = parts
 
     def _drop_copy(self) -> None:
@@ -122,7 +130,8 @@ class RankWeights:
         if not torch.equal(self.read(OUTPUT, ()), self.read(TABLE, ())):
             raise UserError(
                 f"{self._grid.folder}: the embedding of the first stage is not that of the last one, and the network "
-                "has one for both; the files are not of one checkpoint"
+                "has one for both; the files are not of one checkpoint",
+                code="tied_weights_differ",
             )
         del self._joined[OUTPUT]
 
@@ -137,26 +146,38 @@ class RankWeights:
 
     def _check_layers(self) -> None:
         if TABLE not in self._joined or not any(key.endswith(_FC1) for key in self._joined):
-            raise UserError(f"{self._grid.folder} has no {TABLE} or no layers: files of some ranks are not there")
+            raise UserError(
+                f"{self._grid.folder} has no {TABLE} or no layers: files of some ranks are not there",
+                code="missing_pipeline_stages",
+            )
         layers = max((len(joined.layers) for key, joined in self._joined.items() if stack_of(key)), default=0)
         for key, joined in self._joined.items():
             if set(joined.layers) != set(range(layers if stack_of(key) else 1)):
-                raise UserError(f"{self._grid.folder} has {key} of {len(joined.layers)} layers of {layers}")
+                raise UserError(
+                    f"{self._grid.folder} has {key} of {len(joined.layers)} layers of {layers}",
+                    code="incomplete_layer_tensors",
+                )
             if len({tuple(part.shape) for parts in joined.layers.values() for part in parts}) > 1:
-                raise UserError(f"{self._grid.folder} has {key} of several shapes, which no supported network has")
+                raise UserError(
+                    f"{self._grid.folder} has {key} of several shapes, which no supported network has",
+                    code="layer_shapes_differ",
+                )
 
     def _check_shapes(self, job: JobSpec) -> None:
         model, rows = job.model, self._joined[TABLE].shape[0]
         if model.num_attention_heads % self._grid.tensor_parallel:
             raise UserError(
                 f"{self._grid.folder} is of {self._grid.tensor_parallel} tensor-parallel ranks, which cannot share the "
-                f"{model.num_attention_heads} heads of {job.name}"
+                f"{model.num_attention_heads} heads of {job.name}",
+                code="heads_not_divisible",
             )
         for key, joined in self._joined.items():
             try:
                 wanted = shape_of(key, model, rows)
             except KeyError:
-                raise UserError(f"{self._grid.folder} has {key}, and the network of {job.name} has none") from None
+                raise UserError(
+                    f"{self._grid.folder} has {key}, and the network of {job.name} has none", code="unexpected_tensors"
+                ) from None
             layers = layers_of(stack_of(key), model) if stack_of(key) else 1
             if (joined.shape, len(joined.layers)) != (wanted, layers):
                 there, here = (
@@ -164,7 +185,8 @@ class RankWeights:
                 )
                 raise UserError(
                     f"{self._grid.folder} is another network than that of {job.name}: {key} is {there} there, with "
-                    f"its layers, and {here} here"
+                    f"its layers, and {here} here",
+                    code="network_differs",
                 )
 
     def _collect_states(self) -> str | None:
@@ -240,7 +262,10 @@ class RankWeights:
         arguments = {"add_bias_linear": not said.get("disable_bias_linear", False), **arguments}
         if arguments.get("openai_gelu"):
             if self.encoder:
-                raise UserError(f"{self._grid.folder}: with openai_gelu a BERT's head has another GeLU than here")
+                raise UserError(
+                    f"{self._grid.folder}: with openai_gelu a BERT's head has another GeLU than here",
+                    code="activation_differs",
+                )
             arguments["bias_gelu_fusion"] = True
         return arguments
 
@@ -287,7 +312,8 @@ class RankWeights:
             if not all(torch.equal(part, parts[0]) for part in parts):
                 raise UserError(
                     f"the tensor-parallel ranks of {self._grid.folder} do not agree on {key}, of which each has all: "
-                    "their files are not of one checkpoint"
+                    "their files are not of one checkpoint",
+                    code="tensor_differs_across_ranks",
                 )
             return parts[0]
         if "self_attention.linear_qkv." in joined.key and "layer_norm" not in joined.key:
@@ -319,14 +345,19 @@ def _refuse_strangers(grid: RankGrid, encoder: bool) -> None:
     if len(stacks) > 1:
         raise UserError(
             f"{grid.folder} has an encoder and a decoder: of the older format, GPT and BERT are imported; have "
-            "Megatron-LM write it as torch_dist (--ckpt-convert-format torch_dist)"
+            "Megatron-LM write it as torch_dist (--ckpt-convert-format torch_dist)",
+            code="unsupported_encoder_decoder",
         )
     strange = [name for name in names if key_of(name, encoder) is None]
     if strange:
         more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
         raise UserError(
-            f"{names[strange[0]]} has weights that no GPT or BERT here has: {', '.join(strange[:_SHOWN])}{more}"
+            f"{names[strange[0]]} has weights that no GPT or BERT here has: {', '.join(strange[:_SHOWN])}{more}",
+            code="unexpected_tensors",
         )
     version = grid.first.version
     if version not in (0.0, 1.0) and version < 2:
-        raise UserError(f"{grid.first.path} is of checkpoint_version {version}: known are 0, 1.0 and from 2.0 on")
+        raise UserError(
+            f"{grid.first.path} is of checkpoint_version {version}: known are 0, 1.0 and from 2.0 on",
+            code="unknown_checkpoint_version",
+        )

@@ -34,7 +34,9 @@ class SlurmJob:
         """
         job_id = environment.get("SLURM_JOB_ID")
         if job_id is None:
-            raise UserError("this program runs inside a SLURM job: start it with `orchestrator submit`")
+            raise UserError(
+                "this program runs inside a SLURM job: start it with `orchestrator submit`", code="not_in_a_slurm_job"
+            )
         array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
         if array is not None and task is not None:
             job_id = f"{array}_{task}"  # what the scheduler calls it everywhere else

@@ -44,7 +44,10 @@ def choose_attention(job: JobSpec, device: Device, ranks: Ranks, control: Contro
     if why is None:
         return True
     if demanded:
-        raise UserError(f"{ATTENTION} is flash, which is not available here: {why}; write auto or fused")
+        raise UserError(
+            f"{ATTENTION} is flash, which is not available here: {why}; write auto or fused",
+            code="unavailable_flash_attention",
+        )
     if ranks.is_first and flash_version() is not None:
         print(f"attention is the layers' own, not FlashAttention 4: {why}", flush=True)
     return False

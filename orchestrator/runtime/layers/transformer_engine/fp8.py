@@ -41,7 +41,8 @@ def require_fp8(precision: PrecisionSpec, layers: Layers) -> None:
     if not able:
         raise UserError(
             f"precision.fp8 with recipe: {recipe} cannot run here: {reason.rstrip('.')}; "
-            "use another GPU or recipe, or leave out precision.fp8 to train in bf16"
+            "use another GPU or recipe, or leave out precision.fp8 to train in bf16",
+            code="unavailable_fp8_recipe",
         )
 
 

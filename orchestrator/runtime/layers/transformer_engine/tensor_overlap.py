@@ -55,7 +55,8 @@ def begin_overlap(
         if not control.met(within=None if own is None else _OTHERS_ARE_BACK_WITHIN):
             raise JobError(
                 f"tensor parallelism does not overlap: {own}. This is not so on all ranks, and the others wait for "
-                f"this one and cannot be told: check its GPU and machine, or train without it (--set {OVERLAP}=false)"
+                f"this one and cannot be told: check its GPU and machine, or train without it (--set {OVERLAP}=false)",
+                code="overlap_differs_across_ranks",
             )
         why = of_any(control, own)
         if why is None:
@@ -65,7 +66,7 @@ def begin_overlap(
             return
         user_buffers.close_buffers()
     if demanded:
-        raise UserError(f"{OVERLAP} is true, but not available here: {why}; leave it out")
+        raise UserError(f"{OVERLAP} is true, but not available here: {why}; leave it out", code="unavailable_overlap")
     if ranks.is_first:
         print(f"tensor parallelism does not overlap: {why}", flush=True)
 

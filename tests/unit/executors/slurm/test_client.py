@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from support.limits import set_limits
 from support.refusals import before
+from support.refused import refused
 
-from orchestrator.errors import SchedulerError, UserError
+from orchestrator.errors import PerhapsSubmitted, SchedulerError, UserError
 from orchestrator.executors.slurm import commands
 from orchestrator.executors.slurm.client import cancel, job_states, submit
 from orchestrator.executors.slurm.requeueing import requeue
@@ -92,7 +93,7 @@ def test_what_slurm_refuses(fake_slurm: Any, script: Path, words: str, said: str
 def test_the_words_of_a_site_are_all_there(fake_slurm: Any, script: Path) -> None:
     err = "sbatch: error: Use partition gpu-long.\nsbatch: error: Batch job submission failed: Unspecified error\n"
     fake_slurm.says("sbatch", err=err, code=1)
-    with pytest.raises(UserError, match=r"refuses the job: Use partition gpu-long\.; Unspecified error$"):
+    with refused("refused_submission", "Use partition gpu-long.; Unspecified error"):
         submit(script)
 
 
@@ -135,7 +136,7 @@ def test_no_answer_ends_after_the_time_out(
     # A site's wrapper: what it waits for holds the pipe open when the wrapper itself is killed.
     fake_slurm.says("sbatch", delay=f"/bin/sleep 300 & echo $! > '{pid}'; wait")
     started = time.monotonic()
-    with pytest.raises(SchedulerError, match=r"did not answer within 0\.3 s.*may be in the queue nevertheless"):
+    with refused("perhaps_submitted", "0.3 s", kind=PerhapsSubmitted):
         submit(script)
     assert time.monotonic() - started < 60
     assert _ends(int(pid.read_text()))
@@ -159,13 +160,13 @@ def _runs(pid: int) -> bool:
 def test_without_slurm(fake_slurm: Any, script: Path) -> None:
     questions = (lambda: submit(script), lambda: job_states(["1"]), lambda: cancel(["1"]), lambda: requeue("1"))
     for question in questions:
-        with pytest.raises(UserError, match=r"SLURM's commands are not on this machine.*submit from a login node"):
+        with refused("missing_slurm", "PATH"):
             question()
 
 
 def test_no_job_id(fake_slurm: Any, script: Path) -> None:
     fake_slurm.says("sbatch", "see you\n")
-    with pytest.raises(SchedulerError, match="no job id but this: see you"):
+    with refused("perhaps_submitted", "see you", kind=PerhapsSubmitted):
         submit(script)
 
 
@@ -343,13 +344,18 @@ def test_cancelling_what_is_not_mine(fake_slurm: Any) -> None:
     err = "scancel: error: Kill job error on job id 1: Access/permission denied"
     gone = "scancel: error: Kill job error on job id 2: Invalid job id specified"
     fake_slurm.says("scancel", err=f"{err}\n{gone}\n", code=1)
-    with pytest.raises(SchedulerError, match=r"^scancel failed: Kill job error on job id 1: Access/permission denied$"):
+    with refused(
+        "scheduler_command_failed",
+        "scancel",
+        "Kill job error on job id 1: Access/permission denied",
+        kind=SchedulerError,
+    ):
         cancel(["1", "2"])
 
 
 def test_a_cancel_that_fails_without_a_word(fake_slurm: Any) -> None:
     fake_slurm.says("scancel", code=1)
-    with pytest.raises(SchedulerError, match="scancel failed: exit status 1"):
+    with refused("scheduler_command_failed", "scancel", "exit status 1", kind=SchedulerError):
         cancel(["1"])
 
 
@@ -358,13 +364,13 @@ def test_requeue(fake_slurm: Any) -> None:
     requeue("12")
     assert fake_slurm.calls("scontrol") == [["requeue", "12"]]
     fake_slurm.says("scontrol", err="Invalid job id specified for job 12\n", code=1)
-    with pytest.raises(SchedulerError, match="scontrol failed: Invalid job id specified for job 12"):
+    with refused("scheduler_command_failed", "scontrol", "Invalid job id specified for job 12", kind=SchedulerError):
         requeue("12")
 
 
 def test_a_failure_without_a_word(fake_slurm: Any) -> None:
     fake_slurm.says("scontrol", code=3)
-    with pytest.raises(SchedulerError, match="scontrol failed: exit status 3, without a word"):
+    with refused("scheduler_command_failed", "scontrol", "exit status 3", kind=SchedulerError):
         requeue("1")
 
 

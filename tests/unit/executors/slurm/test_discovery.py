@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refused import refused
 
 from orchestrator.cluster_profiles import PROFILE
-from orchestrator.errors import SchedulerError, UserError
+from orchestrator.errors import SchedulerError
 from orchestrator.executors.slurm.discovery import DiscoveredCluster, Partition, discover, partitions_in, seconds_of
 from orchestrator.executors.slurm.profile_text import default_partition, profile_text
 from orchestrator.spec.cluster import ClusterSpec, PartitionSpec
@@ -132,15 +133,15 @@ def test_accounts_that_cannot_be_asked_for(fake_slurm: Any, trouble: str) -> Non
 
 
 def test_a_cluster_that_does_not_answer(fake_slurm: Any) -> None:
-    with pytest.raises(UserError, match="submit from a login node"):
+    with refused("missing_slurm", "PATH"):
         discover()
     replies(fake_slurm)
     fake_slurm.says("sinfo")
-    with pytest.raises(SchedulerError, match="shows no partition"):
+    with refused("no_partition", kind=SchedulerError):
         discover()
     err = "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)\n"
     fake_slurm.says("scontrol", err=err, code=1)
-    with pytest.raises(SchedulerError, match="slurmctld, SLURM's controller, does not answer"):
+    with refused("unreachable_scheduler", "slurmctld", kind=SchedulerError):
         discover()
 
 

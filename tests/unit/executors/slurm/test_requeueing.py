@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.fake_slurm import FakeSlurm
 from support.limits import set_limits
+from support.refused import refused
 
 from orchestrator.errors import SchedulerError
 from orchestrator.executors.slurm import requeueing
@@ -43,6 +44,6 @@ def test_a_job_that_still_ends_is_told_when_it_has(slurm: FakeSlurm) -> None:
 
 def test_one_that_stays_over_is_a_failure(slurm: FakeSlurm) -> None:
     slurm.says("scontrol", delay=answering(slurm, 2, 3, 4))
-    with pytest.raises(SchedulerError, match=ENDS):
+    with refused("scheduler_command_failed", "scontrol", ENDS, kind=SchedulerError):
         requeueing.requeue_later("5", 0, exclude=["n1"])
     assert asked(slurm) == ["requeue", "update", "update", "update"]

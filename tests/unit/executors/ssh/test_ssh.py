@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.problems import problems_of
+from support.refused import refused
 from support.training import layout, tiny_job
 
 from orchestrator.errors import UserError
@@ -57,7 +58,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 
 def test_too_few_hosts() -> None:
-    with pytest.raises(UserError, match=r"launch\.nodes: 3"):
+    with refused("too_few_hosts", "launch.nodes: 3"):
         hosts_of(launch("n[1-2]", nodes=3))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.executors.slurm.supervisor.node import rendezvous
 from orchestrator.executors.slurm.supervisor.slurm_job import SlurmJob
 from orchestrator.run_directory.lease import supersedes
@@ -39,7 +39,7 @@ def test_when_it_ends_by_slurms_word_or_by_the_limit_asked_for(
 
 
 def test_outside_a_job() -> None:
-    with pytest.raises(UserError, match="orchestrator submit"):
+    with refused("not_in_a_slurm_job", "orchestrator submit"):
         SlurmJob.of({})
 
 
