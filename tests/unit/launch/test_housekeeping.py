@@ -69,7 +69,7 @@ def test_labels_of_a_live_run_leave_its_training_alone(orchestrator: Orchestrato
     assert (record["name"], record["tags"], record["archived"]) == ("champion", ["best"], True)
     shown = orchestrator("status", f"champion/{run.run_id}")[1]
     assert f"run champion/{run.run_id}\n" in shown
-    assert re.search(r"state +running \(archived\)\n +tags +best\n +note +one\n +two\n +before +tiny\n", shown)
+    assert re.search(r"state +running \(archived\)\n +tags +best\n +note +one\n +two\n +renamed from +tiny\n", shown)
     assert json.loads(orchestrator("status", "tiny", "--json")[1])["labels"]["note"] == "one\ntwo"
     assert orchestrator("archive", "champion", "--undo")[1] == f"run champion/{run.run_id} is shown again\n"
     assert run.events_file.read_bytes() == before
@@ -99,7 +99,7 @@ def test_labels_of_a_live_run_leave_its_training_alone(orchestrator: Orchestrato
         (("delete", "../..", "--yes"), "but not a run"),
         (("delete", "/", "--yes"), "but not a run"),
         (("delete", ".trash", "--yes"), "there is no run .trash"),
-        (("prune", "--older-than", "soon"), "--older-than soon: a duration is"),
+        (("prune", "--older-than", "soon"), "--older-than soon: expects a time like"),
         (("prune", "--runs-dir", "nowhere"), "nowhere is not there: it should hold runs"),
         (("sweep", "list", "--runs-dir", "nowhere"), "nowhere is not there: it should hold runs"),
         (("sync", "--all", "--runs-dir", "nowhere"), "nowhere is not there: it should hold runs"),
@@ -135,6 +135,16 @@ def test_a_run_is_found_by_every_name_that_it_had(
     assert read_labels(second.path).former_names == ("one", "two")
     with pytest.raises(RunNotFound, match="did you mean"):
         find_run("tinny", runs_dir)
+
+
+@pytest.mark.parametrize("words", [("list",), ("status", "one"), ("compare", "one", "other"), ("cancel", "one")])
+def test_programs_are_told_both_names(orchestrator: Orchestrator, create: CreateRun, words: tuple[str, ...]) -> None:
+    run, _ = ended(create()), ended(create("other"))
+    orchestrator("rename", run.run_id, "one")
+    found = json.loads(orchestrator(*words, "--json")[1])
+    records = found if isinstance(found, list) else found.get("runs", [found])
+    [record] = [each for each in records if each["run_id"] == run.run_id]
+    assert (record["name"], record["shown_name"]) == ("tiny", "one")
 
 
 def test_deleting_asks_and_can_be_undone(orchestrator: Orchestrator, create: CreateRun, runs_dir: Path) -> None:
