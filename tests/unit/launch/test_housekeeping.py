@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 from support.event_log import append_event, lines_of
+from support.refusals import refuse
 
 import orchestrator as interface
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import all_runs, create_run, find_run, next_run_dir
 from orchestrator.run_directory.checkpoints.commit_markers import committed, write_commit
+from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
@@ -352,6 +355,55 @@ def test_an_edited_tag_starts_no_finished_run(
     assert code == 2, err
     assert all_runs(runs_dir) == [run]
     assert [event["event"] for event in lines_of(run)].count("launched") == starts
+
+
+WRITES = ("tag x", "note x", "rename x", "archive", "delete --yes")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+@pytest.mark.parametrize("words", WRITES)
+def test_what_the_system_refuses(
+    orchestrator: Orchestrator,
+    create: CreateRun,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    number: int,
+) -> None:
+    """In one line of what was not done, where, why and the way out, and nothing is changed."""
+    run = create()
+    command, *rest = words.split()
+    before = sorted(run.path.parent.parent.rglob("*"))
+    refuse(monkeypatch, "builtins.open", number, lambda path, mode="r", *_, **__: mode == "xb")
+    refuse(monkeypatch, "os.rename", number)
+    code, _, err = orchestrator(command, "tiny", *rest)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert f"tiny/{run.run_id} is not " in err
+    assert os.strerror(number) in err
+    assert sorted(run.path.parent.parent.rglob("*")) == before or command == "delete"
+    assert (read_labels(run.path), run.path.exists(), trashed(run.path.parent.parent)) == (Labels(), True, [])
+
+
+def test_what_others_deleted_keeps_nobody_from_pruning(
+    orchestrator: Orchestrator, create: CreateRun, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, own = create("theirs"), create("own")
+    assert orchestrator("delete", "theirs", "own", "--yes")[0] == 0
+    refused = PermissionError(errno.EACCES, "Permission denied", str(runs_dir / FOLDER / "a"), None, "b")
+    refuse(monkeypatch, "os.rename", refused, lambda path, *_: theirs.run_id in str(path))
+    code, _, err = orchestrator("prune", "--yes")
+    assert (code, f"theirs/{theirs.run_id} is not removed" in err, own.run_id in err) == (2, True, False)
+    assert [entry.name for entry in trashed(runs_dir)] == [f"theirs/{theirs.run_id}"]
+
+
+def test_a_file_that_stays_is_told_by_its_folder(
+    orchestrator: Orchestrator, create: CreateRun, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create()
+    assert orchestrator("delete", "tiny", "--yes")[0] == 0
+    refuse(monkeypatch, "shutil.rmtree", PermissionError(errno.EACCES, "Permission denied", "job.yaml"))
+    code, _, err = orchestrator("prune", "--yes")
+    assert (code, f"in {runs_dir / FOLDER}" in err) == (2, True)
+    assert orchestrator("prune", "--yes")[0] == 0, "what is left of it is not ours, and no run any more"
 
 
 def test_the_public_interface_does_the_same(create: CreateRun, runs_dir: Path) -> None:
