@@ -47,6 +47,11 @@ def tag(target: Target, add: Sequence[str] = (), remove: Sequence[str] = ()) -> 
     return _followed(target)
 
 
+def tags_of(target: Target) -> set[str]:
+    """The tags that it was given, of a sweep also those of its cells."""
+    return {each for folder in _with_cells(target) for each in read_labels(folder).tags}
+
+
 def note(target: Target, text: str) -> Labels:
     """Give it this note in place of the one that it has; an empty one for none. Raises UserError for what is no text
     or too long.

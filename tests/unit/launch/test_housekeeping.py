@@ -63,7 +63,9 @@ def test_labels_of_a_live_run_leave_its_training_alone(orchestrator: Orchestrato
     lease = Lease.acquire(run, launch_id="l1")
     before = run.events_file.read_bytes()
     assert orchestrator("tag", "tiny", "best", "paper", "best") == (0, f"run tiny/{run.run_id}: best, paper\n", "")
-    assert orchestrator("tag", "tiny", "--remove", "paper", "--remove", "other")[1] == f"run tiny/{run.run_id}: best\n"
+    assert orchestrator("tag", "tiny", "--remove", "paper")[1] == f"run tiny/{run.run_id}: best\n"
+    code, out, err = orchestrator("tag", "tiny", "more", "--remove", "best", "--remove", "bets")
+    assert (code, out, "did you mean best?" in err, read_labels(run.path).tags) == (2, "", True, ("best",))
     assert orchestrator("note", run.run_id, "one\ntwo")[0] == 0
     assert orchestrator("note", run.run_id)[1] == f"run tiny/{run.run_id}: one\ntwo\n"
     assert orchestrator("rename", run.run_id[:5], "champion")[0] == 0
