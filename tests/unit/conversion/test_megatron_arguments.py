@@ -85,7 +85,7 @@ def test_another_network_is_named() -> None:
         to_model({**arguments, "position_embedding_type": "mrope"})
     with pytest.raises(UserError, match="do not say hidden_size: give the job with --job"):
         to_model({"num_layers": 2, "num_attention_heads": 2})
-    with pytest.raises(UserError, match="describe an unsupported network: normalization: Input should be"):
+    with pytest.raises(UserError, match="describe an unsupported network: normalization: expects LayerNorm or RMSNorm"):
         differences(job, {**arguments, "normalization": "L1Norm"})
     assert to_model({**arguments, "use_rotary_position_embeddings": True, "norm_epsilon": None})
 
