@@ -114,7 +114,7 @@ def _listed(written: Sequence[str]) -> list[str]:
 def _record(run: RunSummary) -> dict[str, Any]:
     """A run for programs."""
     identity = {"run_id": run.run.run_id, "name": run.run.name, "shown_name": run.title, "path": str(run.run.path)}
-    more = {"cell": run.cell, "disk_bytes": run.disk_bytes}
+    more = {"sweep": run.sweep, "cell": run.cell, "disk_bytes": run.disk_bytes}
     labels = {"labels": asdict(run.labels)} if run.labels != Labels() else {}
     return {**identity, **(parse_line(run.record.encode()) or {}), **identity, **more, **labels}
 
@@ -127,9 +127,10 @@ def _chosen(runs: Sequence[RunSummary], fields: Sequence[Field]) -> list[list[st
 
 def _table(runs: Sequence[RunSummary]) -> list[list[str]]:
     rows = [["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "DISK", "AGE"], *map(_row, runs)]
-    if any(run.cell for run in runs):
-        cells = ["CELL", *(shorten(run.cell, _LONGEST) if run.cell else "-" for run in runs)]
-        rows = [[*row[:2], cell, *row[2:]] for row, cell in zip(rows, cells, strict=True)]
+    if any(run.sweep for run in runs):
+        sweeps = ["SWEEP", *(shorten(run.sweep or "-", _LONGEST) for run in runs)]
+        cells = ["CELL", *(shorten(run.cell or "-", _LONGEST) for run in runs)]
+        rows = [[*row[:2], *which, *row[2:]] for row, *which in zip(rows, sweeps, cells, strict=True)]
     return rows
 
 

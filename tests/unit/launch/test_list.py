@@ -156,6 +156,17 @@ def test_a_name_that_no_run_has(orchestrator: Orchestrator, made: list[RunDir], 
     assert orchestrator("list", "rates")[:2] == (0, said)
 
 
+def test_cells_show_their_sweep(orchestrator: Orchestrator, made: list[RunDir], listed: Callable[..., str]) -> None:
+    assert "SWEEP" not in orchestrator("list")[1]
+    (made[1].path / "sweep.json").write_text('{"sweep": "rates", "sweep_dir": "sweeps/rates", "cell": "lr=1"}')
+    lines = [line.split() for line in orchestrator("list")[1].splitlines()]
+    assert [line[2:4] for line in lines] == [["SWEEP", "CELL"], ["-", "-"], ["rates", "lr=1"], ["-", "-"]]
+    records = json.loads(orchestrator("list", "--json")[1])
+    assert [record["sweep"] for record in records] == [None, "rates", None]
+    assert orchestrator("list", "--columns", "sweep", "--where", "sweep:rat")[1].split() == ["SWEEP", "rates"]
+    assert (listed("--where", "sweep=rates"), listed("--where", "not sweep:rates")) == ("1", "02")
+
+
 def test_runs_that_match_in_python(made: list[RunDir], runs_dir: Path) -> None:
     found = interface.runs(where="loss < 3.5 and lr >= 1e-4", runs_dir=runs_dir)
     assert [run.path for run in found] == [made[1].path, made[2].path]
