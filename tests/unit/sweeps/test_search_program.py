@@ -24,6 +24,8 @@ from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
 from orchestrator.errors import UserError
 from orchestrator.process import Process
+from orchestrator.review.filters.listing import summaries_in
+from orchestrator.review.sweeps.cells import importance_of, view_of
 from orchestrator.run_directory.checkpoints.commit_markers import committed, write_commit
 from orchestrator.run_directory.events.ledger import CellsCancelled, CellsDeleted, CellsRestored, LedgerEvent
 from orchestrator.run_directory.events.search import SearchPlanned, TrialContinued, TrialRetried
@@ -366,6 +368,9 @@ def test_results_of_a_search_compare_at_equal_steps(lab: Lab, orchestrator: Run)
     ]
     table = list(csv.DictReader(orchestrator("sweep", "results", "tiny", "--csv")[1].splitlines()))
     assert [(int(row["rung_iteration"]), float(row["rung_value"])) for row in table] == reached
+    view = view_of(sweep, {run.key: run for run in summaries_in(sweep.runs_dir)})
+    assert [cell.rungs[-1].iteration for cell in view.cells] == [step for step, _ in reached]
+    assert (importance_of(view)[0].problem, len(view.current)) == (None, 9)
     rows_of_now = cell_statuses(sweep, sweep.planned())
     assert len({row.rungs[0].iteration for row in rows_of_now}) == 1, "where all were measured, they are compared"
     assert "cannot be computed" not in what_matters(rows_of_now, "train/loss")
