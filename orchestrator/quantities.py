@@ -1,8 +1,25 @@
-"""Bytes, times and counts as a person reads them."""
+"""Bytes, times and counts as a person reads them, and times as a person writes them."""
 
 from __future__ import annotations
 
+import re
 import time
+
+ACCEPTED_TIMES = "like 30min, 36h, 7 days or 1w2d"
+"""For a message."""
+_UNITS_OF_TIME = {
+    name: seconds
+    for names, seconds in (
+        ("s sec secs second seconds", 1.0),
+        ("m min mins minute minutes", 60.0),
+        ("h hr hrs hour hours", 3600.0),
+        ("d day days", 86400.0),
+        ("w wk week weeks", 7 * 86400.0),
+    )
+    for name in names.split()
+}
+_PART_OF_A_TIME = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([a-z]+)\s*", re.ASCII)
+_LONGEST_TIME = 80
 
 
 def memory_size(count: float) -> str:
@@ -58,6 +75,25 @@ def clock_time(seconds: float) -> str:
     (days, _), (hours, _), (minutes, _), (rest, _) = _units(round(seconds))
     clock = f"{hours}:{minutes:02d}:{rest:02d}"
     return f"{days}d {clock}" if days else clock
+
+
+def seconds_in(text: str) -> float | None:
+    """A time that a person typed, in seconds: `90`, `90s`, `1.5h`, `1d12h`, `7 days`, `2 weeks`; None for anything
+    else.
+    """
+    rest = text.strip().lower()
+    if not rest or len(rest) > _LONGEST_TIME:
+        return None
+    if rest.isascii() and rest.isdecimal():
+        return float(rest)
+    seconds = 0.0
+    while rest:
+        part = _PART_OF_A_TIME.match(rest)
+        if part is None or part[2] not in _UNITS_OF_TIME:
+            return None
+        seconds += float(part[1]) * _UNITS_OF_TIME[part[2]]
+        rest = rest[part.end() :]
+    return seconds
 
 
 def spec_duration(seconds: int) -> str:

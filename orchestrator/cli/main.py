@@ -143,6 +143,13 @@ class _Commands(TyperGroup):
                 _COMPLETION[flag](ctx, self.params[0], shell)
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:  # typer 0.29 has pydantic check values, and passes on what it says
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code: 0 done, 1 the job failed, 2 the input is wrong, 130 interrupted."""

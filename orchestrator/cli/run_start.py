@@ -15,6 +15,7 @@ from orchestrator.cli.terminal import Terminal
 from orchestrator.launch.local.background import start_in_background
 from orchestrator.launch.local.launcher import Severity, Watcher, command_elsewhere, for_the_others
 from orchestrator.launch.local.restarts import launch_with_restarts
+from orchestrator.launch.run_names import shown_name
 from orchestrator.launch.states.run_states import last_iteration, status_of
 from orchestrator.launch.watch import watcher_for
 from orchestrator.run_directory.checkpoints.commit_markers import committed
@@ -36,7 +37,8 @@ def start(run: RunDir, job: JobSpec, *, from_scratch: bool, detach: bool, as_jso
     if detach:
         launch_id = start_in_background(run, job, from_scratch=from_scratch)
         if as_json:
-            started = {"run_id": run.run_id, "name": run.name, "path": str(run.path), "launch_id": launch_id}
+            names = {"name": run.name, "shown_name": shown_name(run)}
+            started = {"run_id": run.run_id, **names, "path": str(run.path), "launch_id": launch_id}
             elsewhere = {"command_elsewhere": command_elsewhere(run, launch_id)} if job.launch.nodes > 1 else {}
             print_json({**started, **elsewhere})
             return 0

@@ -37,6 +37,7 @@ from orchestrator.errors import UserError
 from orchestrator.fields.formatting import few, shorten
 from orchestrator.review.index import RunIndex
 from orchestrator.review.series_cache import SeriesCache
+from orchestrator.spec.messages.validation import in_words
 
 _SECONDS_BEFORE_ZIPPING = 2.0
 """The first page goes before."""
@@ -90,7 +91,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     def say_which_parameter(request: Request, error: RequestValidationError) -> Response:
-        found = [f"{shorten('.'.join(map(str, each['loc'][1:])))}: {each['msg']}" for each in error.errors()]
+        found = [f"{shorten('.'.join(map(str, each['loc'][1:])))}: {in_words(each)}" for each in error.errors()]
         return _problem(request, 400, few(found))
 
     @app.exception_handler(UserError)

@@ -13,10 +13,9 @@ from orchestrator.data.checks import mask_problem
 from orchestrator.data.damage import refuse_damage, refuse_lost_images
 from orchestrator.data.indexed_dataset.header import HEADER, IndexHeader, bin_path, idx_path, read_index
 from orchestrator.data.indexed_dataset.manifest import read_manifest
-from orchestrator.data.request import ShowRequest
+from orchestrator.data.request import ShowRequest, tokenizer_spec
 from orchestrator.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from orchestrator.errors import UserError
-from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import MARK, VisionSpec
 
 
@@ -85,12 +84,10 @@ def _with_mask(tokenizer: Tokenizer, ids: Any, mask: Any, patches: int) -> str:
 def _tokenizer(request: ShowRequest) -> Tokenizer:
     manifest = read_manifest(request.prefix)
     if request.tokenizer_type is not None:
-        chosen = {
-            "type": request.tokenizer_type,
-            "path": request.tokenizer_path,
-            "merges": request.tokenizer_merges,
-        }
-        return load_tokenizer(TokenizerSpec.model_validate(chosen))
+        chosen = tokenizer_spec(
+            type=request.tokenizer_type, path=request.tokenizer_path, merges=request.tokenizer_merges
+        )
+        return load_tokenizer(chosen)
     if manifest is None:
         raise UserError(
             f"{request.prefix} has no manifest: name its tokenizer with --tokenizer-type", code="missing_manifest"

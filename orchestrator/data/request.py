@@ -6,7 +6,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
+from orchestrator.errors import UserError
 from orchestrator.files.file_types import COMPRESSIONS
+from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -20,6 +24,14 @@ CHAT_GLOBS = tuple(f"*.{ending}{packed}" for ending in ("jsonl", "ndjson", "json
 
 OnError = Literal["fail", "skip"]
 TextDocuments = Literal["file", "line", "paragraph"]
+
+
+def tokenizer_spec(**given: str | bool | None) -> TokenizerSpec:
+    """The tokenizer of some options of a command. Raises UserError where they name none."""
+    try:
+        return TokenizerSpec.model_validate(given)
+    except ValidationError as error:
+        raise UserError(f"the tokenizer: {errors_in_words(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -74,13 +86,11 @@ class TokenizeRequest(TextRequest):
     @property
     def tokenizer(self) -> TokenizerSpec:
         """The tokenizer to use."""
-        return TokenizerSpec.model_validate(
-            {
-                "type": self.tokenizer_type,
-                "path": self.tokenizer_path,
-                "merges": self.tokenizer_merges,
-                "lower_case": self.tokenizer_lower_case,
-            }
+        return tokenizer_spec(
+            type=self.tokenizer_type,
+            path=self.tokenizer_path,
+            merges=self.tokenizer_merges,
+            lower_case=self.tokenizer_lower_case,
         )
 
     @property

@@ -17,7 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from orchestrator.review.filters.run_fields import Field, as_number, example_of, field_of, number_of, period_of, short
+from orchestrator.review.filters.run_fields import (
+    Field,
+    as_number,
+    check_values,
+    example_of,
+    field_of,
+    number_of,
+    period_of,
+    short,
+)
 from orchestrator.review.filters.run_fields import QueryError as QueryError
 from orchestrator.review.run_summary import RunSummary
 
@@ -162,21 +171,23 @@ class _Parser:
         self.place = match.end()
         value = match[0].replace('"', "")
         found = self._field(name, [value])
+        check_values(found, sign, [value], self.runs)
         return _holds(found, ":" if sign == "~" else sign, value + self._unit(found, value))
 
     def _unit(self, found: Field, value: str) -> str:
         """The unit that stands after a size or a duration with a space between; it would be a word to look for else."""
         match = _UNIT.match(self.text, self.place)
-        if match is None or found.kind not in ("bytes", "duration"):
+        if match is None or found.kind not in ("bytes", "duration", "moment"):
             return ""
         with suppress(QueryError):
-            number_of(found, value + match[1])
+            (period_of if found.kind == "moment" else number_of)(found, value + match[1])
             self.place = match.end()
             return match[1]
         return ""
 
     def _in(self, name: str, values: Sequence[str], *, negated: bool) -> Holds:
         found = self._field(name, values)
+        check_values(found, "=", values, self.runs)
         each = [_holds(found, "!=" if negated else "=", value) for value in values]
         return lambda run: (all if negated else any)(holds(run) for holds in each)
 
@@ -284,7 +295,7 @@ def _of_number(found: Field, sign: str, wanted: float) -> Holds:
 
 
 def _of_time(found: Field, sign: str, value: str) -> Holds:
-    begin, end = period_of(found.name, value)
+    begin, end = period_of(found, value)
 
     def holds(run: RunSummary) -> bool:
         moment = found.value(run)

@@ -18,7 +18,6 @@ from orchestrator.review.run_summary import RunSummary
 from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.checkpoints.disk_use import disk_use
 from orchestrator.run_directory.events.types import Pretrained
-from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import RunDir, cell_of, membership_of
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import load_resolved
@@ -104,7 +103,7 @@ def _summary(status: RunStatus) -> RunSummary:
         except DAMAGE as error:
             problem = next(iter(str(error).splitlines()), type(error).__name__)
     sweep, cell = membership(run)
-    labels = read_labels(run.path)
+    labels = status.labels
     is_settled = _is_settled(status)
     is_sent = spec.get(SENT_TO_MLFLOW) == "true" and not status.is_active
     from_run, from_iteration = _origin(run, spec)

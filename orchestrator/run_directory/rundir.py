@@ -376,17 +376,23 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
-def write_refusal(error: OSError) -> UserError | None:
+def write_refusal(error: OSError, *, elsewhere: bool = True) -> UserError | None:
     """What a person should read where the system refused to write: the folder, why, and the way out. None for an error
-    that does not say where, or is about anything else; reading what is not ours is.
+    that does not say where, or is about anything else; reading what is not ours is. `elsewhere`: whether another folder
+    would do.
     """
     if not isinstance(error.filename, str | bytes | os.PathLike):
         return None
     path = Path(os.fsdecode(error.filename)).absolute()
+    if isinstance(error.filename2, str | bytes | os.PathLike) and os.access(path.parent, os.W_OK):
+        path = Path(os.fsdecode(error.filename2)).absolute()  # a rename is refused by either folder
     if is_full_disk(error):
-        way_out = "make room there, or name another folder"
-    elif error.errno == errno.EROFS or (error.errno in (errno.EACCES, errno.EPERM) and _was_written(path)):
-        way_out = "name another folder, or get permission to write to this one"
+        way_out = f"make room there{', or name another folder' if elsewhere else ''}"
+    elif error.errno == errno.EROFS or (
+        error.errno in (errno.EACCES, errno.EPERM) and (error.filename2 is not None or _was_written(path))
+    ):
+        whose = "" if error.errno == errno.EROFS else _from_whom(path.parent)
+        way_out = f"{'name another folder, or ' if elsewhere else ''}get permission to write to this one{whose}"
     else:
         return None
     return UserError(
@@ -398,8 +404,16 @@ def write_refusal(error: OSError) -> UserError | None:
 def _was_written(path: Path) -> bool:
     """Whether an access that was forbidden can have been a write only."""
     if os.path.lexists(path):
-        return os.access(path, os.R_OK) and not os.access(path, os.W_OK)
+        is_ours = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+        return os.access(path, os.R_OK) and not is_ours
     return os.access(path.parent, os.X_OK)  # else not even its absence is known
+
+
+def _from_whom(folder: Path) -> str:
+    """` from ann`: who can give permission for a folder; empty for one's own."""
+    with suppress(OSError, KeyError):
+        return f" from {folder.owner()}" if folder.stat().st_uid != os.geteuid() else ""
+    return ""
 
 
 def nearest_folder(folder: Path) -> Path:

@@ -180,7 +180,8 @@ def put_back(entry: Trashed) -> Path:
             code="restored_folder_gone",
         ) from None
     sync_folder(target.parent)
-    _remove(entry.path)
+    with suppress(OSError):  # it is back; the empty entry goes with the next prune
+        _remove(entry.path)
     return target
 
 
@@ -195,17 +196,23 @@ def remove_content(entry: Trashed) -> None:
 
 
 def remove_leftovers(runs_dir: Path) -> None:
-    """End removals that were interrupted, and remove entries that hold nothing and tell nobody."""
+    """End removals that were interrupted, and remove entries that hold nothing and tell nobody; those of others, as far
+    as they may not be removed, are left to them.
+    """
     trash = _trash(runs_dir)
     for name in _names(trash):
-        path = trash / name
-        if name.endswith(_GONE):
-            _remove(path)
-            continue
-        _remove(path / f"{_CONTENT}{_GONE}")
-        entry = _read(path)
-        if not os.path.lexists(path / _CONTENT) and (entry is None or not entry.mlflow):
-            _remove(path)
+        with suppress(PermissionError):
+            _remove_leftover(trash / name)
+
+
+def _remove_leftover(path: Path) -> None:
+    if path.name.endswith(_GONE):
+        _remove(path)
+        return
+    _remove(path / f"{_CONTENT}{_GONE}")
+    entry = _read(path)
+    if not os.path.lexists(path / _CONTENT) and (entry is None or not entry.mlflow):
+        _remove(path)
 
 
 def tree_bytes(path: Path) -> int:
@@ -307,8 +314,14 @@ def _is_folder(path: Path) -> bool:
 
 def _remove(path: Path) -> None:
     """Remove a file, a link or a folder with all that is in it; no link is followed. Nothing where nothing is."""
-    with suppress(FileNotFoundError):
+    try:
         if _is_folder(path):
             shutil.rmtree(path)
         else:
             path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # up to Python 3.12, rmtree has but the last part of the path in it
+        if isinstance(error.filename, str):
+            error.filename = str(path / error.filename)
+        raise

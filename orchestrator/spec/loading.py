@@ -22,6 +22,7 @@ from orchestrator.spec.documents.partial_validation import Examination
 from orchestrator.spec.documents.plain_data import to_plain
 from orchestrator.spec.job import STORED, JobSpec
 from orchestrator.spec.messages.document import JOB_SPEC, Document, Root
+from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.schema.shape import JOB, Shape, fields_of
 from orchestrator.spec.tokenizer_type import with_tokenizer_type
 from orchestrator.spec.yaml.places import Places
@@ -157,7 +158,7 @@ def load_resolved(path: Path) -> JobSpec:
         examination.examine(JobSpec, _known(data, JOB))
         place = Location(str(path))
         problems = [replace(found, location=place) for found in examination.problems]
-        raise SpecError(problems or [Problem(str(error), location=place, code="damaged_spec")]) from error
+        raise SpecError(problems or [Problem(errors_in_words(error), location=place, code="damaged_spec")]) from error
 
 
 def _known(data: Any, shape: Shape | None) -> Any:

@@ -13,7 +13,7 @@ from orchestrator.launch.executor import states_of
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses, unreadable
 from orchestrator.launch.states.state_words import State as RunState
 from orchestrator.sweeps.ledger import Entry, Submission, SweepDir, SweepPlan
-from orchestrator.sweeps.search.history import Standing
+from orchestrator.sweeps.search.history import Measured, Standing
 
 State = Literal["missing", "pending", "running", "completed", "failed", "stopped", "cancelled", "deleted"]
 
@@ -35,6 +35,8 @@ class CellStatus:
     """Whether the sweep had it earlier and has it no more."""
     standing: Standing | None = None
     """Why a search has stopped it."""
+    rungs: tuple[Measured, ...] = ()
+    """The rungs of a search that it has reached, the first one first."""
 
     @property
     def note(self) -> str:
@@ -47,6 +49,11 @@ class CellStatus:
     def value(self, metric: str) -> float | None:
         """The last value of a metric, the median of the latest steps of a speed; None where it was not measured."""
         return self.status.values.get(metric)
+
+    def compared(self, metric: str) -> Measured | None:
+        """What the search that it is in compares it by, at the furthest rung; None for another metric than that."""
+        last = self.rungs[-1] if self.rungs else None
+        return last if last is not None and last.metric == metric else None
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
@@ -64,7 +71,9 @@ class CellStatus:
             "job_id": self.submission.job_id if self.submission else None,
             "iteration": self.status.iteration,
             "values": values,
-        } | ({} if self.standing is None else {"search": self.standing.to_json()})
+            **({} if self.standing is None else {"search": self.standing.to_json()}),
+            **({"furthest_rung": self.rungs[-1].to_json()} if self.rungs else {}),
+        }
 
 
 def cell_statuses(sweep: SweepDir, planned: SweepPlan) -> list[CellStatus]:
@@ -86,6 +95,7 @@ def left_statuses(sweep: SweepDir) -> list[CellStatus]:
 def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[CellStatus]:
     submissions, search = sweep.submissions(), sweep.search()
     standings = {} if search is None else search.standings()
+    measured = {} if search is None else search.measured()
     deleted = sweep.deleted(entries)
     runs = [sweep.run(entry) for entry in entries]
     found, troubles = readable_statuses(runs)
@@ -106,6 +116,7 @@ def _statuses(sweep: SweepDir, entries: Sequence[Entry], *, left: bool) -> list[
             submissions.get(entry.id),
             left,
             standings.get(entry.id),
+            measured.get(entry.id, ()),
         )
         for entry, status in zip(entries, statuses, strict=True)
     ]
@@ -163,12 +174,16 @@ def metric_of(planned: SweepPlan, cells: Iterable[CellStatus]) -> str:
 
 
 def ranked(cells: Iterable[CellStatus], metric: str, goal: str) -> list[CellStatus]:
-    """The best first; those that have no such value, or none that is a number, last."""
+    """The best first; those that have no such value, or none that is a number, last. Of a search those first that have
+    come to the furthest rung: values compare only where they were taken at the same one.
+    """
     sign = -1.0 if goal == "max" else 1.0
 
-    def key(cell: CellStatus) -> tuple[bool, float]:
-        value = cell.value(metric)
+    def key(cell: CellStatus) -> tuple[int, bool, float]:
+        compared = cell.compared(metric)
+        value = cell.value(metric) if compared is None else compared.value
         missing = value is None or not math.isfinite(value)
-        return missing, 0.0 if missing or value is None else sign * value
+        rung = cell.rungs[-1].rung if cell.rungs else 0
+        return -rung, missing, 0.0 if missing or value is None else sign * value
 
     return sorted(cells, key=key)

@@ -10,6 +10,7 @@ from orchestrator.quantities import (
     clock_time,
     disk_size,
     memory_size,
+    seconds_in,
     short_count,
     spec_duration,
     time_span,
@@ -68,6 +69,18 @@ def test_ages_are_rounded_down(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (90, "1m30s"), (129600, "1d12h"), (3600, "1h")])
 def test_durations_of_a_job_file(seconds: int, text: str) -> None:
     assert spec_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("90", 90), ("90s", 90), ("30 min", 1800), ("36h", 129600), ("1.5 hours", 5400), ("1d12h", 129600)),
+        *(("1w", 604800), ("1week", 604800), ("7 Days", 604800), (" 1 week 2 days ", 777600), ("0s", 0)),
+        *((text, None) for text in ("", "soon", "-1d", "1 fortnight", "d", "1d12", "1e3s", "²d", "1 d" * 90, "9" * 99)),
+    ],
+)
+def test_times_that_a_person_typed(text: str, seconds: float | None) -> None:
+    assert seconds_in(text) == seconds
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.api.housekeeping.checkpoints import Keep, needed_by_itself, superfluous, weights_needed
-from orchestrator.api.housekeeping.targets import Target, cells_of, folder_of_runs
+from orchestrator.api.housekeeping.targets import Target, cells_of, folder_of_runs, told_of
 from orchestrator.errors import UserError
 from orchestrator.files.stored_files import DAMAGE, read_object
 from orchestrator.launch.run_names import shown_label
@@ -111,7 +111,8 @@ def delete(doomed: Sequence[Doomed], runs_dir: Path) -> list[Trashed]:
     try:
         for each in doomed:
             try:
-                moved.append(_move(each, runs_dir))
+                with told_of(f"{each.name} is not deleted"):
+                    moved.append(_move(each, runs_dir))
             except FileNotFoundError:
                 raise UserError(f"{each.name} is there no more: somebody else has deleted it") from None
             for sweep, entry in cells.get(each.place, ()):

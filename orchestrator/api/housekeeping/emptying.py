@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.api.housekeeping.deletion import cells_at
+from orchestrator.api.housekeeping.targets import told_of
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.run_directory.events.labels import Restored
 from orchestrator.run_directory.events.ledger import CellsRestored
@@ -43,7 +44,8 @@ def undo(entries: Sequence[Trashed], runs_dir: Path) -> list[Path]:
         for entry in sorted(entries, key=lambda each: _ORDER.index(each.kind)):
             for sweep, cell in cells_at(runs_dir, entry.place) if entry.kind == "run" else ():
                 sweep.append(CellsRestored(cells=(cell.id,)))  # until its folder is back, it counts as deleted
-            path = put_back(entry)
+            with told_of(f"{entry.name} is not put back"):
+                path = put_back(entry)
             if entry.kind != "checkpoint":
                 write_label(path, Restored())
             back.append(path)
@@ -60,13 +62,21 @@ def to_prune(runs_dir: Path, older_than: float | None = None) -> list[Trashed]:
 
 def prune(entries: Sequence[Trashed], runs_dir: Path) -> list[Trashed]:
     """Remove these for good, and what earlier removals left. Returns those of which MLflow is still to be told: until
-    then, their entries stay.
+    then, their entries stay. Raises UserError, after all others are removed, where the system refuses one.
     """
+    refused: list[UserError] = []
     for entry in entries:
-        remove_content(entry)
+        try:
+            with told_of(f"{entry.name} is not removed"):
+                remove_content(entry)
+        except UserError as error:
+            refused.append(error)
     remove_leftovers(runs_dir)
     waiting = [entry for entry in trashed(runs_dir) if entry.mlflow]
     follower.send_in_background([entry.path for entry in waiting])
+    if refused:
+        more = f" ({len(refused) - 1} more were refused, too)" if len(refused) > 1 else ""
+        raise UserError(f"{refused[0]}{more}; the other {len(entries) - len(refused)} are removed")
     return waiting
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.api.housekeeping.targets import Target, cells_of, folder_of_runs
+from orchestrator.api.housekeeping.targets import Target, cells_of, folder_of_runs, told_of
 from orchestrator.errors import UserError
 from orchestrator.fields.values import NAME_PATTERN
 from orchestrator.files.stored_files import printable
@@ -43,8 +43,13 @@ def tag(target: Target, add: Sequence[str] = (), remove: Sequence[str] = ()) -> 
         known = set(read_labels(folder).tags)
         new = tuple(each for each in dict.fromkeys(add) if each not in known)
         gone = tuple(each for each in dict.fromkeys(remove) if each in known | {*new})
-        _write(folder, [Tagged(tags=new)] if new else [], [Untagged(tags=gone)] if gone else [])
+        _write(folder, *([Tagged(tags=new)] if new else []), *([Untagged(tags=gone)] if gone else []))
     return _followed(target)
+
+
+def tags_of(target: Target) -> set[str]:
+    """The tags that it was given, of a sweep also those of its cells."""
+    return {each for folder in _with_cells(target) for each in read_labels(folder).tags}
 
 
 def note(target: Target, text: str) -> Labels:
@@ -56,7 +61,7 @@ def note(target: Target, text: str) -> Labels:
     if len(text) > MOST_CHARACTERS:
         raise UserError(f"a note has at most {MOST_CHARACTERS:,} characters, and this one {len(text):,}")
     if read_labels(target.path).note != text.strip():
-        write_label(target.path, Noted(note=text.strip()))
+        _write(target.path, Noted(note=text.strip()))
     return _followed(target)
 
 
@@ -64,7 +69,7 @@ def archive(target: Target, *, undo: bool = False) -> Labels:
     """Hide it from lists, a sweep with its cells, or show it again."""
     for folder in _with_cells(target):
         if read_labels(folder).archived == undo:
-            write_label(folder, Unarchived() if undo else Archived())
+            _write(folder, Unarchived() if undo else Archived())
     return _followed(target)
 
 
@@ -79,7 +84,7 @@ def rename(run: RunDir, name: str) -> Labels:
     former = shown_name(run)
     if name != former:
         _check_free(name, run, folder_of_runs(run))
-        write_label(run.path, Renamed(to=name, former=former))
+        _write(run.path, Renamed(to=name, former=former))
     return _followed(run)
 
 
@@ -103,9 +108,10 @@ def _with_cells(target: Target) -> list[Path]:
     return [target.path, *(run.path for run in cells)]
 
 
-def _write(folder: Path, *events: Iterable[LabelEvent]) -> None:
-    for event in (each for part in events for each in part):
-        write_label(folder, event)
+def _write(folder: Path, *events: LabelEvent) -> None:
+    with told_of(f"{folder.parent.name}/{folder.name} is not labelled"):
+        for event in events:
+            write_label(folder, event)
 
 
 def _followed(target: Target) -> Labels:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.errors import RunNotFound, UserError
@@ -12,6 +14,7 @@ from orchestrator.run_directory.rundir import (
     cell_of,
     membership_of,
     named_in_command,
+    write_refusal,
 )
 from orchestrator.run_directory.runs_folder import RUN_ID
 from orchestrator.spec.messages.suggestions import closest
@@ -57,6 +60,17 @@ def the_only_run(text: str, run: RunDir, runs_dir: Path) -> RunDir:
         listed = "\n".join(f"      {each.name}/{each.run_id}" for each in several)
         raise UserError(f"{text} has {len(several)} runs; name those that are meant:\n{listed}")
     return run
+
+
+@contextlib.contextmanager
+def told_of(what: str) -> Iterator[None]:
+    """Where the system refuses to write, raises UserError: to what nothing was done, where, why, and the way out."""
+    try:
+        yield
+    except OSError as error:
+        if (refusal := write_refusal(error, elsewhere=False)) is None:
+            raise
+        raise UserError(f"{what}: {refusal}") from error
 
 
 def folder_of_runs(target: Target) -> Path:

@@ -97,6 +97,7 @@ def as_record(found: Comparison, series: Sequence[Series], metric: str, x: XAxis
             {
                 "run_id": run.run.run_id,
                 "name": run.run.name,
+                "shown_name": run.title,
                 "path": str(run.run.path),
                 "label": label,
                 "state": run.state,

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, RunsDir, aligned, folder_to_read, print_json
-from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.files.stored_files import parse_line
 from orchestrator.quantities import age, disk_size
@@ -18,7 +17,6 @@ from orchestrator.review.filters.listing import matching, named_field, sorted_by
 from orchestrator.review.filters.run_fields import Field
 from orchestrator.review.query import quoted
 from orchestrator.review.run_summary import RunSummary
-from orchestrator.review.table import STATES
 from orchestrator.run_directory.events.labels import Labels
 
 _LONGEST = 40
@@ -33,7 +31,7 @@ def command(
     user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", help="Only runs of this user.")] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Only runs created since: 2d, 12h, 2026-11-01."),
+        typer.Option("--since", metavar="TIME", help="Only runs created since: 36h, 7d, 2 weeks, 2026-11-01."),
     ] = None,
     part: Annotated[
         str | None, typer.Option("--name", metavar="TEXT", help="Only runs whose name contains this, now or earlier.")
@@ -75,7 +73,7 @@ def command(
     """
     folder = folder_to_read(runs_dir)
     filters = [
-        *([("--state", f"state in ({', '.join(_states(state))})")] if state else []),
+        *([("--state", f"state in ({', '.join(map(quoted, _listed(state)))})")] if state else []),
         *(("--tag", f"tag={quoted(each)}") for each in tag or ()),
         *([("--user", f"user in ({', '.join(map(quoted, user))})")] if user else []),
         *([("--since", f"created >= {quoted(since)}")] if since is not None else []),
@@ -108,23 +106,15 @@ def _meant(name: str, runs: Sequence[RunSummary]) -> str:
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
-def _states(written: Sequence[str]) -> list[str]:
-    """The states in `failed,lost`, of one or several options. Raises UserError for what is no state."""
-    states = [each.strip().lower() for text in written for each in text.split(",")]
-    for each in states:
-        if each not in STATES:
-            from orchestrator.spec.messages.suggestions import closest  # takes longer to import than all else
-
-            near = closest(each, STATES)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"states are {', '.join(STATES)}"
-            raise UserError(f"--state: there is no state {shorten(each, _LONGEST)}: {hint}")
-    return states
+def _listed(written: Sequence[str]) -> list[str]:
+    """The values in `failed,lost`, of one or several options."""
+    return [each.strip() for text in written for each in text.split(",")]
 
 
 def _record(run: RunSummary) -> dict[str, Any]:
     """A run for programs."""
-    identity = {"run_id": run.run.run_id, "name": run.run.name, "path": str(run.run.path)}
-    more = {"cell": run.cell, "disk_bytes": run.disk_bytes}
+    identity = {"run_id": run.run.run_id, "name": run.run.name, "shown_name": run.title, "path": str(run.run.path)}
+    more = {"sweep": run.sweep, "cell": run.cell, "disk_bytes": run.disk_bytes}
     labels = {"labels": asdict(run.labels)} if run.labels != Labels() else {}
     return {**identity, **(parse_line(run.record.encode()) or {}), **identity, **more, **labels}
 
@@ -137,9 +127,10 @@ def _chosen(runs: Sequence[RunSummary], fields: Sequence[Field]) -> list[list[st
 
 def _table(runs: Sequence[RunSummary]) -> list[list[str]]:
     rows = [["NAME", "RUN", "STATE", "ITERATION", "LOSS", "VALIDATION", "CHECKPOINT", "DISK", "AGE"], *map(_row, runs)]
-    if any(run.cell for run in runs):
-        cells = ["CELL", *(shorten(run.cell, _LONGEST) if run.cell else "-" for run in runs)]
-        rows = [[*row[:2], cell, *row[2:]] for row, cell in zip(rows, cells, strict=True)]
+    if any(run.sweep for run in runs):
+        sweeps = ["SWEEP", *(shorten(run.sweep or "-", _LONGEST) for run in runs)]
+        cells = ["CELL", *(shorten(run.cell or "-", _LONGEST) for run in runs)]
+        rows = [[*row[:2], *which, *row[2:]] for row, *which in zip(rows, sweeps, cells, strict=True)]
     return rows
 
 

@@ -18,7 +18,6 @@ from orchestrator.run_directory.checkpoints.newest import begins_anew, passed_ov
 from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.events.types import FirstStep, Started
 from orchestrator.run_directory.exits.causes import cause_of
-from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.results.record import newest_results
 from orchestrator.run_directory.rundir import RunDir, default_runs_dir, in_command
 from orchestrator.spec.loading import load_resolved
@@ -54,8 +53,7 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
             "evaluations": found,
             "disk_bytes": disk_use(run, status.checkpoints),
         }
-        said = read_labels(run.path)
-        labels = {"labels": asdict(said)} if said != Labels() else {}
+        labels = {"labels": asdict(status.labels)} if status.labels != Labels() else {}
         sent = {"mlflow_url": mlflow_url(run), "mlflow_unsent_bytes": unsent}
         print_json({**status.to_json(), "train_iters": total, **also, **labels, **sent})
         return
@@ -71,12 +69,12 @@ def _nodes(status: RunStatus) -> int | None:
 
 def _lines(status: RunStatus, spent: Goodput, total: int, unsent: int, most_nodes: int) -> list[tuple[str, str]]:
     run = status.run
-    labels = read_labels(run.path)
+    labels = status.labels
     lines = [("state", status.describe() + (" (archived)" if labels.archived else ""))]
     lines += [("" if number else "shown by", line) for number, line in enumerate(status.evidence)]
     lines += [("tags", ", ".join(labels.tags))] if labels.tags else []
     lines += [("" if number else "note", line) for number, line in enumerate(labels.note.splitlines())]
-    lines += [("before", ", ".join(labels.former_names))] if labels.former_names else []
+    lines += [("renamed from", ", ".join(labels.former_names))] if labels.former_names else []
     lines.append(("iteration", f"{status.iteration or 0} of {total}"))
     values = status.values
     for key, name in (("train/loss", "loss"), ("validation/loss", "validation loss"), ("train/lr", "learning rate")):

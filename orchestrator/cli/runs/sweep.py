@@ -23,6 +23,7 @@ from orchestrator.cli.runs.sweeps.search import (
     refuse_other_search,
     retry_trials,
     search_of,
+    show_continuation,
 )
 from orchestrator.cli.runs.sweeps.start import (
     as_record,
@@ -42,6 +43,7 @@ from orchestrator.cli.runs.sweeps.start import (
 )
 from orchestrator.cli.runs.sweeps.tables import (
     STAY_DELETED,
+    check_metric,
     csv_text,
     describe_cells,
     follow,
@@ -62,14 +64,12 @@ from orchestrator.run_directory.events.ledger import CellsRestored
 from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.rundir import default_runs_dir
 from orchestrator.spec.loading import load_resolved
-from orchestrator.spec.messages.suggestions import closest
 from orchestrator.sweeps.cell_starts import examples_of, new_starts, start_of, starts_of
 from orchestrator.sweeps.ledger import SweepDir, all_sweeps, find_sweep, sweep_dir
 from orchestrator.sweeps.loading import load_sweep
 from orchestrator.sweeps.plans import withdraw_plan, write_plan
 from orchestrator.sweeps.states import (
     STARTED_BY_RETRY,
-    CellStatus,
     cell_statuses,
     check_scheduler,
     counts,
@@ -280,18 +280,26 @@ def retry_(
 def continue_(
     name: SweepName,
     cell: Annotated[str, typer.Option("--cell", metavar="CELL", help="The cell: its name, its id or its run.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would continue, and where; start nothing.")] = (
+        False
+    ),
+    local: Annotated[bool, typer.Option("--local", help="Train it on this machine.")] = False,
     detach: Detach = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a cell to its end that the search of its sweep has stopped early. It continues from its checkpoint.
+    """Train a cell to its end that the search of its sweep has stopped early. It continues from its checkpoint, where
+    the search trains its cells, or with --local here.
 
     \b
     Example:
       orchestrator sweep continue lr --cell lr=3e-4
     """
     sweep = find_sweep(name, runs_dir or default_runs_dir())
-    go_on_searching(sweep, partial(continue_trial, sweep, cell), detach=detach, as_json=as_json)
+    if dry_run:
+        show_continuation(sweep, cell, local=local, as_json=as_json)
+        return
+    go_on_searching(sweep, partial(continue_trial, sweep, cell, local=local), detach=detach, as_json=as_json)
 
 
 @app.command("status")
@@ -350,7 +358,7 @@ def results_(
     planned = sweep.planned()
     statuses = [*cell_statuses(sweep, planned), *left_statuses(sweep)]
     metric = sort or metric_of(planned, statuses)
-    _check_metric(sort, statuses)
+    check_metric(sort, statuses)
     rows = ranked(statuses, metric, planned.goal)
     rows = rows[::-1] if reverse else rows
     if as_json:
@@ -436,11 +444,3 @@ def _how_far(sweep: SweepDir) -> tuple[dict[str, int], int, str | None]:
 
 def _said(states: dict[str, int]) -> list[str]:
     return [f"{count} {state}" for state, count in states.items()]
-
-
-def _check_metric(metric: str | None, statuses: Sequence[CellStatus]) -> None:
-    known = sorted({name for status in statuses for name in status.status.values})
-    if metric is not None and metric not in known:
-        near = closest(metric, known)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none yet'}"
-        raise UserError(f"no cell has measured {metric}: {hint}")

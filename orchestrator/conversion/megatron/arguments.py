@@ -20,6 +20,7 @@ from orchestrator.models.registry import GPT, ModelFamily
 from orchestrator.planning.training_schedule.batch import BatchSchedule, Progress
 from orchestrator.planning.training_schedule.hyperparameters import HyperparameterSchedule
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.model import ModelSpec
 
 SAME = (
@@ -161,7 +162,7 @@ def differences(job: JobSpec, arguments: Mapping[str, Any], family: ModelFamily 
     try:
         theirs = ModelSpec.model_validate(described)
     except ValidationError as error:
-        said = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors() if each["loc"])
+        said = errors_in_words(error)
         raise UserError(
             f"the checkpoint's arguments describe an unsupported network: {said}", code="network_not_importable"
         ) from error

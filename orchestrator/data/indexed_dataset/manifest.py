@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import DataError
+from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.sections.data import TokenizerSpec
 
 VERSION = 1
@@ -88,7 +89,8 @@ def read_manifest(prefix: Path) -> Manifest | None:
         return Manifest.model_validate(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError) as error:
+        said = errors_in_words(error) if isinstance(error, ValidationError) else error
         raise DataError(
-            f"{path} is damaged or not a manifest: {error}. Remove it or tokenize again", code="damaged_manifest"
+            f"{path} is damaged or not a manifest: {said}. Remove it or tokenize again", code="damaged_manifest"
         ) from error

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.launch.run_names import shown_name
 from orchestrator.launch.states.run_states import last_iteration, last_metrics
 from orchestrator.launch.states.state_words import state_after, written_end
 from orchestrator.quantities import spec_duration
@@ -82,6 +83,7 @@ def notice_of(run: RunDir, job: JobSpec, launch_id: str, occasion: Occasion) -> 
     facts = {
         "run_id": run.run_id,
         "name": run.name,
+        "shown_name": shown_name(run),
         "state": _state(occasion, end, job_id),
         "cause": end.cause if end else None,
         "message": message and truncated(redact(message), _LONGEST_LINE),
@@ -137,7 +139,7 @@ def _text(occasion: Occasion, facts: Mapping[str, Any]) -> str:
     is_cancelled = facts["state"] == "cancelled"
     again = "went back into the queue" if facts["job_id"] is not None else "is started again"
     words = {"requeued": again, **({"stopped": "was cancelled"} if is_cancelled else {})}
-    first = f"{facts['name']}/{facts['run_id']} {words.get(occasion, occasion)}"
+    first = f"{facts['shown_name']}/{facts['run_id']} {words.get(occasion, occasion)}"
     if facts["iteration"] is not None:
         first += f" at iteration {facts['iteration']} of {facts['train_iters']}"
     told = first.partition(" ")[2]

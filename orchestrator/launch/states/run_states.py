@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -24,9 +25,11 @@ from orchestrator.launch.states.submitted_job import SubmittedJob, latest_job
 from orchestrator.planning.training_schedule.batch import BatchSchedule
 from orchestrator.planning.training_schedule.progress import progress_of
 from orchestrator.run_directory.checkpoints.commit_markers import Commit, committed
+from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.events.log import EventLog, Launch
 from orchestrator.run_directory.events.types import Launched
 from orchestrator.run_directory.exits.causes import Exit, by_word_of_the_ranks, cause_of
+from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.lease import Holder, read_holder
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
@@ -70,6 +73,11 @@ class RunStatus:
     events: EventLog
     """Its event log, from which this was derived."""
 
+    @cached_property
+    def labels(self) -> Labels:
+        """What people say of it, read when first asked for."""
+        return read_labels(self.run.path)
+
     @property
     def is_live(self) -> bool:
         """Whether some process works on it."""
@@ -91,10 +99,11 @@ class RunStatus:
         return said + (f" ({self.message})" if self.message else "")
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """For programs. `name`: of its job, and of its folder; `shown_name`: what it is called after a `rename`."""
         return {
             "run_id": self.run.run_id,
             "name": self.run.name,
+            "shown_name": self.labels.name or self.run.name,
             "path": str(self.run.path),
             "state": self.state,
             "cause": self.cause,

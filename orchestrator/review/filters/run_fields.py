@@ -21,9 +21,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from orchestrator.files.stored_files import parse_json
-from orchestrator.quantities import age, clock_time, disk_size
+from orchestrator.quantities import ACCEPTED_TIMES, age, clock_time, disk_size, seconds_in
 from orchestrator.review.run_summary import RunSummary
-from orchestrator.review.table import Column, ordered
+from orchestrator.review.table import STATES, Column, ordered
+from orchestrator.run_directory.exits.causes import CAUSES
 
 METRICS: Mapping[str, str] = {
     "loss": "train/loss",
@@ -48,14 +49,13 @@ _BYTES = {"": 1.0, "b": 1.0} | {
     for power, letter in enumerate("kmgtp")
     for end, base in (("", 1e3), ("b", 1e3), ("ib", 1024.0))
 }
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _UNITS: Mapping[Kind, tuple[Mapping[str, float], str]] = {
     "number": (_SCALES, "a number"),
     "spec": (_SCALES, "a number"),
     "bytes": (_BYTES, "a size like 10GB or 1.5TiB"),
-    "duration": (_SECONDS, "a time like 30min, 12h or 2d"),
+    "duration": ({"": 1.0}, f"a time {ACCEPTED_TIMES}"),
 }
-_MOMENT = "a date like 2026-11-01 or 2026-11-01T12:30, or an age like 2d"
+_MOMENT = f"a date like 2026-11-01 or 2026-11-01T12:30, or an age {ACCEPTED_TIMES}"
 _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-z%]*)")
 _DATE = re.compile(r"(\d{4})-(\d\d?)-(\d\d?)(?:[t ](\d\d?):(\d\d)(?::(\d\d))?)?", re.ASCII)
 _MOST_SHOWN = 60
@@ -98,7 +98,7 @@ class Field:
         if isinstance(found, tuple):
             return ", ".join(found)
         if isinstance(found, str):
-            return found
+            return _rounded(found) if self.kind == "spec" else found
         if math.isfinite(found):
             if self.kind == "bytes":
                 return disk_size(int(found))
@@ -106,7 +106,18 @@ class Field:
                 return age(found) if self.key == "age" else clock_time(found)
             if self.kind == "moment":
                 return datetime.fromtimestamp(found).strftime("%Y-%m-%d %H:%M")
-        return f"{found:.6g}"
+        return _figure(found)
+
+
+def _figure(number: float) -> str:
+    """A number in a table: `0.0003`, `1234567`."""
+    return f"{number:.0f}" if abs(number) < 1e15 and number == int(number) else f"{number:.6g}"
+
+
+def _rounded(text: str) -> str:
+    """A value of a spec in a table: numbers that are no whole ones, as JSON has them, are rounded."""
+    number = as_number(text)
+    return text if number is None or repr(number) != text else f"{number:.6g}"
 
 
 def _age(run: RunSummary) -> float | None:
@@ -142,6 +153,27 @@ FIELDS: Mapping[str, tuple[Kind, Callable[[RunSummary], Value]]] = {
     "ended": ("moment", lambda run: run.ended),
 }
 """What a run has beside its metrics and its spec."""
+
+
+CLOSED: Mapping[str, tuple[str, ...]] = {"state": STATES, "cause": ("", *CAUSES), "archived": ("true", "false")}
+"""Fields of which all values are known."""
+
+
+def check_values(field: Field, sign: str, values: Iterable[str], runs: Iterable[RunSummary]) -> None:
+    """Raises QueryError, with what may have been meant, where a field of `CLOSED` has no such value, and no run has it,
+    as one of another version. A part of a value will do for `:` and `~`.
+    """
+    if field.key not in CLOSED or sign in ("<", "<=", ">", ">="):
+        return
+    known = dict.fromkeys([*CLOSED[field.key], *(str(found) for run in runs if (found := field.value(run)))])
+    for value in values:
+        wanted = value.casefold()
+        if not any(wanted in each.casefold() if sign in (":", "~") else wanted == each.casefold() for each in known):
+            from orchestrator.spec.messages.suggestions import closest
+
+            near = closest(value, known) or [each for each in known if value and each.startswith(wanted)]
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(filter(None, known))}"
+            raise QueryError(f"there is no {field.key} {short(value) or 'without a name'}: {hint}")
 
 
 def field_of(
@@ -218,6 +250,8 @@ def as_number(text: str | None) -> float | None:
 def number_of(field: Field, text: str) -> float:
     """What a person wrote as a value of a field that is a number, with its unit. Raises QueryError."""
     units, what = _UNITS[field.kind]
+    if field.kind == "duration" and (seconds := seconds_in(text)) is not None:
+        return seconds
     plain = text.strip().lower().replace("_", "")
     if plain in ("nan", "inf", "-inf"):
         return float(plain)
@@ -227,9 +261,9 @@ def number_of(field: Field, text: str) -> float:
     return float(match.group(1)) * units[match.group(2)]
 
 
-def period_of(name: str, text: str) -> tuple[float, float]:
+def period_of(field: Field, text: str) -> tuple[float, float]:
     """The first second of what a person wrote as a time, and the first one after it: `2026-11-01` is a whole day, an
-    age the moment so long ago. Raises QueryError.
+    age the moment so long ago, also with `ago`. Raises QueryError.
     """
     plain = text.strip().lower()
     try:
@@ -238,13 +272,12 @@ def period_of(name: str, text: str) -> tuple[float, float]:
             begin = datetime(year, month, day, hour, minute, second)
             unit = "days" if date[4] is None else "minutes" if date[6] is None else "seconds"
             return begin.timestamp(), (begin + timedelta(**{unit: 1})).timestamp()
-        match = _NUMBER.fullmatch(plain)
-        if match is not None and match.group(2) and match.group(2) in _SECONDS:
-            begun = time.time() - float(match.group(1)) * _SECONDS[match.group(2)]
+        if plain[-1:].isalpha() and (seconds := seconds_in(plain.removesuffix("ago"))) is not None:
+            begun = time.time() - seconds
             return begun, begun
     except (ValueError, OverflowError, OSError):  # no day of the calendar, or one before or after all that it knows
         pass
-    raise QueryError(f"{short(name)} expects {_MOMENT}, not {short(text) or 'nothing'}")
+    raise QueryError(f"{short(field.name)} expects {_MOMENT}, not {short(text) or 'nothing'}")
 
 
 def example_of(name: str) -> str:

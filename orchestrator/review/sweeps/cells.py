@@ -19,14 +19,14 @@ from orchestrator.review.damage import readable
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.sweeps.analysis import Importance, Point, axes_of, importance
 from orchestrator.sweeps.ledger import FOLDER, Entry, Submission, SweepDir, SweepPlan
-from orchestrator.sweeps.search.history import History, Standing
+from orchestrator.sweeps.search.history import History, Measured, Standing
 from orchestrator.sweeps.states import UNDER_WAY, State, cell_state
 
 
 @dataclass(frozen=True)
 class Cell:
     """A cell and its run; None for a run that is not there. `value`: of the metric that cells are compared by. `left`:
-    whether the sweep has it no more. `standing`: why a search has stopped it early.
+    whether the sweep has it no more. `standing`: why a search has stopped it early; `rungs`: those that it has reached.
     """
 
     entry: Entry
@@ -35,6 +35,7 @@ class Cell:
     value: float | None
     left: bool = False
     standing: Standing | None = None
+    rungs: tuple[Measured, ...] = ()
 
     @property
     def is_measured(self) -> bool:
@@ -56,7 +57,8 @@ class Reason:
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep. `cells`: the best first, then those with a value that left the sweep, those without a value last.
+    """A sweep. `cells`: the best first, of a search those of the furthest rung, then those with a value that left the
+    sweep, those without a value last.
     `eta`: seconds until the last one ends at the pace of now; None where nothing runs, or nothing has told its pace.
     `axes`: the parameters that differ, with their values. `metrics`: what any cell has measured.
     """
@@ -132,14 +134,19 @@ def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None 
     there = [entry for entry in planned.cells if entry.id not in deleted]
     cells = [_cell(entry, runs, submissions, by, left=False, search=search) for entry in there]
     if search is not None:
-        standings = search.standings()
-        cells = [replace(cell, standing=standings.get(cell.entry.id)) for cell in cells]
+        standings, rungs = search.standings(), search.measured()
+        cells = [
+            replace(cell, standing=standings.get(cell.entry.id), rungs=rungs.get(cell.entry.id, ())) for cell in cells
+        ]
     cells += [Cell(entry, "deleted", None, None, False) for entry in planned.cells if entry.id in deleted]
     cells += [cell for entry in gone if (cell := _cell(entry, runs, submissions, by, left=True)).state != "missing"]
     sign = -1.0 if planned.goal == "max" else 1.0
-    cells.sort(
-        key=lambda cell: (cell.left, sign * cell.value) if cell.is_measured and cell.value is not None else (2, 0.0)
-    )
+
+    def place(cell: Cell) -> tuple[int, int, float]:
+        rung = cell.rungs[-1].rung if cell.rungs else 0
+        return (cell.left, -rung, sign * cell.value) if cell.is_measured and cell.value is not None else (2, 0, 0.0)
+
+    cells.sort(key=place)
     current = [cell for cell in cells if not cell.left]
     return SweepView(
         sweep=sweep,
@@ -201,15 +208,17 @@ def usual_metric(measured: Collection[str]) -> str:
 
 
 def importance_of(view: SweepView) -> tuple[Importance, Cell | None]:
-    """Which parameters matter among the cells that completed; and the cell that makes most of the variance alone.
+    """Which parameters matter among the cells that completed, of a search among all at its first rung; and the cell
+    that makes most of the variance alone.
 
     Cells that are not done would be compared at different steps.
     """
-    cells = [cell for cell in view.measured if cell.state == "completed"]
-    found = importance(
-        [Point(cell.entry.values, cell.value, cell.spread(view.metric)) for cell in cells if cell.value is not None]
-    )
-    return found, cells[found.dominating] if found.dominating is not None else None
+    is_searched = view.search is not None and view.metric == view.search.metric
+    done = [(cell, cell.value) for cell in view.measured if cell.state == "completed"]
+    first = [(cell, cell.rungs[0].value) for cell in view.current if cell.rungs]
+    compared = [(cell, value) for cell, value in (first if is_searched else done) if value is not None]
+    found = importance([Point(cell.entry.values, value, cell.spread(view.metric)) for cell, value in compared])
+    return found, compared[found.dominating][0] if found.dominating is not None else None
 
 
 def _cell(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, ValidationError
 
 from orchestrator.errors import Problem
-from orchestrator.fields.formatting import any_of, dotted, show
+from orchestrator.fields.formatting import any_of, dotted, few, show
 from orchestrator.fields.values import MAX_COUNT, MAX_SIZE
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.messages.value_hints import foreign, kind_hint, rewritten
@@ -59,6 +59,12 @@ def in_words(error: ErrorDetails) -> str:
     """What is wrong with a value, wherever it stands."""
     kind = _KINDS.get(error["type"])
     return f"expects {kind}, not {show(error['input'])}" if kind else _describe(error)[0]
+
+
+def errors_in_words(error: ValidationError) -> str:
+    """The first of all that is wrong with some values, in one line and without pydantic's words for it."""
+    found = error.errors(include_url=False)
+    return few(found, lambda each: ": ".join([*([dotted(each["loc"])] if each["loc"] else []), in_words(each)]))
 
 
 def _place(location: Place, root: Shape) -> Place:

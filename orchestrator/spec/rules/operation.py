@@ -11,7 +11,7 @@ from orchestrator.fields.refusals import Refusal, divisors_of, multiples_of, quo
 from orchestrator.fields.values import TO_BE_WRITTEN, environment_references
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.rules.base import Rule
-from orchestrator.spec.sections.data import BlendEntry
+from orchestrator.spec.sections.data import BlendEntry, TokenizerSpec
 from orchestrator.spec.sections.precision import PrecisionSpec
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH
 
@@ -48,8 +48,11 @@ def random_tokens_alone(job: JobSections) -> Iterator[Problem]:
 
 
 def random_vocabulary(job: JobSections) -> Iterator[Problem]:
-    """Random tokens are drawn from a vocabulary that nothing else gives the size of."""
-    if job.data.random_tokens and job.model.vocab_size is None:
+    """Random tokens are drawn from the model's vocabulary. Where neither it, a preset nor a tokenizer is named, that of
+    bytes would be meant by nobody.
+    """
+    is_named = job.model.preset is not None or job.data.tokenizer != TokenizerSpec()
+    if job.data.random_tokens and job.model.vocab_size is None and not is_named:
         paths = ("data.random_tokens", "model.vocab_size")
         yield Problem("random tokens need model.vocab_size", paths, "write vocab_size in the model section")
 

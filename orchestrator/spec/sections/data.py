@@ -196,7 +196,7 @@ class DataSpec(Section):
     """Relative sizes of train, validation and test, cut by document from each source of `blend`. The test part is
     excluded from training and not evaluated during it."""
     random_tokens: Annotated[bool, resume.ORDER, AlsoCalled("mock_data")] = False
-    """Random token ids instead of data: for benchmarks."""
+    """Random token ids of the model's vocabulary instead of data: for benchmarks."""
     tokenizer: TokenizerSpec = TokenizerSpec()
     """The tokenizer that made the data."""
     chat: Annotated[ChatSpec | None, AlsoCalled("sft")] = None

@@ -50,6 +50,21 @@ class Standing:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What a trial has come to at a rung, which counts from 1; without a value it counts as the worst there."""
+
+    rung: int
+    rungs: int
+    iteration: int
+    value: float | None
+    metric: str
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
 class History:
     """A search so far. `trials`: by cell, in the order of the sweep; `draws`: of a search that draws its cells;
     `started`: the number of its program's starts; `iterations`: of the rungs that were reached, by cell and rung;
@@ -88,6 +103,16 @@ class History:
         if trial.budget is None or trial.is_open:
             return True
         return trial.budget < self.rules.rungs - 1 and not trial.has_failed and trial.stopped != trial.budget
+
+    def measured(self) -> dict[str, tuple[Measured, ...]]:
+        """The rungs that each trial has reached, the first one first, by cell."""
+        return {
+            cell: tuple(
+                Measured(rung + 1, self.rules.rungs, self.iterations[cell, rung], value, self.metric)
+                for rung, value in sorted(trial.results.items())
+            )
+            for cell, trial in self.trials.items()
+        }
 
     def standings(self) -> dict[str, Standing]:
         """Of each trial that was stopped at a rung, or counts as the worst there, by cell."""

@@ -101,6 +101,14 @@ def test_a_refused_write_is_an_input_that_is_wrong(
     )
 
 
+@pytest.mark.parametrize("words", [("delete", "x", "--keep", "worst"), ("compare", "x", "--x", "miles")])
+def test_a_wrong_choice_is_told_in_our_words(orchestrator: Any, words: tuple[str, ...]) -> None:
+    plain, said = orchestrator(*words), json.loads(orchestrator(*words, "--json").out)
+    assert (plain.code, said["exit_code"], said["error"]) == (2, 2, "UsageError")
+    assert "Value error" not in plain.err + said["message"]
+    assert words[-1] in said["message"]
+
+
 def test_usage_errors_in_json(orchestrator: Any) -> None:
     finished = orchestrator("validate", "--json")
     assert finished.code == finished.json["exit_code"] == 2

@@ -279,7 +279,13 @@ class TestInspect:
         result = program("inspect", prefix)
         assert result.returncode == 2
         assert "is damaged or not a manifest" in result.stderr
-        assert "Traceback" not in result.stderr
+        assert (len(result.stderr.splitlines()), "pydantic" in result.stderr) == (1, False)
+
+    def test_a_tokenizer_that_is_none(self, tokenize: Any, corpus: Path, program: Any) -> None:
+        options = ("--tokenizer-type", "huggingface", "--tokenizer-path", "${env:HOME}", "--show", "1")
+        result = program("inspect", tokenize(corpus), *options)
+        assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+        assert "Value error" not in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 from support.event_log import append_event, lines_of
 from support.refused import refused
+from support.refusals import refuse
 
 import orchestrator as interface
 from orchestrator.errors import RunNotFound, UserError
 from orchestrator.launch.runs import all_runs, create_run, find_run, next_run_dir
 from orchestrator.run_directory.checkpoints.commit_markers import committed, write_commit
+from orchestrator.run_directory.events.labels import Labels
 from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
@@ -61,7 +64,9 @@ def test_labels_of_a_live_run_leave_its_training_alone(orchestrator: Orchestrato
     lease = Lease.acquire(run, launch_id="l1")
     before = run.events_file.read_bytes()
     assert orchestrator("tag", "tiny", "best", "paper", "best") == (0, f"run tiny/{run.run_id}: best, paper\n", "")
-    assert orchestrator("tag", "tiny", "--remove", "paper", "--remove", "other")[1] == f"run tiny/{run.run_id}: best\n"
+    assert orchestrator("tag", "tiny", "--remove", "paper")[1] == f"run tiny/{run.run_id}: best\n"
+    code, out, err = orchestrator("tag", "tiny", "more", "--remove", "best", "--remove", "bets")
+    assert (code, out, "did you mean best?" in err, read_labels(run.path).tags) == (2, "", True, ("best",))
     assert orchestrator("note", run.run_id, "one\ntwo")[0] == 0
     assert orchestrator("note", run.run_id)[1] == f"run tiny/{run.run_id}: one\ntwo\n"
     assert orchestrator("rename", run.run_id[:5], "champion")[0] == 0
@@ -70,7 +75,7 @@ def test_labels_of_a_live_run_leave_its_training_alone(orchestrator: Orchestrato
     assert (record["name"], record["tags"], record["archived"]) == ("champion", ["best"], True)
     shown = orchestrator("status", f"champion/{run.run_id}")[1]
     assert f"run champion/{run.run_id}\n" in shown
-    assert re.search(r"state +running \(archived\)\n +tags +best\n +note +one\n +two\n +before +tiny\n", shown)
+    assert re.search(r"state +running \(archived\)\n +tags +best\n +note +one\n +two\n +renamed from +tiny\n", shown)
     assert json.loads(orchestrator("status", "tiny", "--json")[1])["labels"]["note"] == "one\ntwo"
     assert orchestrator("archive", "champion", "--undo")[1] == f"run champion/{run.run_id} is shown again\n"
     assert run.events_file.read_bytes() == before
@@ -100,7 +105,7 @@ def test_labels_of_a_live_run_leave_its_training_alone(orchestrator: Orchestrato
         (("delete", "../..", "--yes"), "but not a run"),
         (("delete", "/", "--yes"), "but not a run"),
         (("delete", ".trash", "--yes"), "there is no run .trash"),
-        (("prune", "--older-than", "soon"), "--older-than soon: a duration is"),
+        (("prune", "--older-than", "soon"), "--older-than soon: expects a time like"),
         (("prune", "--runs-dir", "nowhere"), "nowhere is not there: it should hold runs"),
         (("sweep", "list", "--runs-dir", "nowhere"), "nowhere is not there: it should hold runs"),
         (("sync", "--all", "--runs-dir", "nowhere"), "nowhere is not there: it should hold runs"),
@@ -136,6 +141,16 @@ def test_a_run_is_found_by_every_name_that_it_had(
     assert read_labels(second.path).former_names == ("one", "two")
     with refused("run_not_found", "tinny", "tiny", kind=RunNotFound):
         find_run("tinny", runs_dir)
+
+
+@pytest.mark.parametrize("words", [("list",), ("status", "one"), ("compare", "one", "other"), ("cancel", "one")])
+def test_programs_are_told_both_names(orchestrator: Orchestrator, create: CreateRun, words: tuple[str, ...]) -> None:
+    run, _ = ended(create()), ended(create("other"))
+    orchestrator("rename", run.run_id, "one")
+    found = json.loads(orchestrator(*words, "--json")[1])
+    records = found if isinstance(found, list) else found.get("runs", [found])
+    [record] = [each for each in records if each["run_id"] == run.run_id]
+    assert (record["name"], record["shown_name"]) == ("tiny", "one")
 
 
 def test_deleting_asks_and_can_be_undone(orchestrator: Orchestrator, create: CreateRun, runs_dir: Path) -> None:
@@ -343,6 +358,55 @@ def test_an_edited_tag_starts_no_finished_run(
     assert code == 2, err
     assert all_runs(runs_dir) == [run]
     assert [event["event"] for event in lines_of(run)].count("launched") == starts
+
+
+WRITES = ("tag x", "note x", "rename x", "archive", "delete --yes")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+@pytest.mark.parametrize("words", WRITES)
+def test_what_the_system_refuses(
+    orchestrator: Orchestrator,
+    create: CreateRun,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    number: int,
+) -> None:
+    """In one line of what was not done, where, why and the way out, and nothing is changed."""
+    run = create()
+    command, *rest = words.split()
+    before = sorted(run.path.parent.parent.rglob("*"))
+    refuse(monkeypatch, "builtins.open", number, lambda path, mode="r", *_, **__: mode == "xb")
+    refuse(monkeypatch, "os.rename", number)
+    code, _, err = orchestrator(command, "tiny", *rest)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert f"tiny/{run.run_id} is not " in err
+    assert os.strerror(number) in err
+    assert sorted(run.path.parent.parent.rglob("*")) == before or command == "delete"
+    assert (read_labels(run.path), run.path.exists(), trashed(run.path.parent.parent)) == (Labels(), True, [])
+
+
+def test_what_others_deleted_keeps_nobody_from_pruning(
+    orchestrator: Orchestrator, create: CreateRun, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, own = create("theirs"), create("own")
+    assert orchestrator("delete", "theirs", "own", "--yes")[0] == 0
+    refused = PermissionError(errno.EACCES, "Permission denied", str(runs_dir / FOLDER / "a"), None, "b")
+    refuse(monkeypatch, "os.rename", refused, lambda path, *_: theirs.run_id in str(path))
+    code, _, err = orchestrator("prune", "--yes")
+    assert (code, f"theirs/{theirs.run_id} is not removed" in err, own.run_id in err) == (2, True, False)
+    assert [entry.name for entry in trashed(runs_dir)] == [f"theirs/{theirs.run_id}"]
+
+
+def test_a_file_that_stays_is_told_by_its_folder(
+    orchestrator: Orchestrator, create: CreateRun, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create()
+    assert orchestrator("delete", "tiny", "--yes")[0] == 0
+    refuse(monkeypatch, "shutil.rmtree", PermissionError(errno.EACCES, "Permission denied", "job.yaml"))
+    code, _, err = orchestrator("prune", "--yes")
+    assert (code, f"in {runs_dir / FOLDER}" in err) == (2, True)
+    assert orchestrator("prune", "--yes")[0] == 0, "what is left of it is not ours, and no run any more"
 
 
 def test_the_public_interface_does_the_same(create: CreateRun, runs_dir: Path) -> None:

@@ -70,6 +70,8 @@ def listed(orchestrator: Orchestrator, made: list[RunDir]) -> Callable[..., str]
         (("--tag", "best", "--tag", "other"), ""),
         (("--user", "nobody at all"), ""),
         (("--since", "2d"), "012"),
+        (("--since", "1week"), "012"),
+        (("--since", "7 days ago"), "012"),
         (("--since", "2999-01-01"), ""),
         (("--where", "optimizer.lr > 1e-4 and loss < 3.5"), "1"),
         (("--where", "accuracy >= 0.5"), "2"),
@@ -100,6 +102,21 @@ def test_columns_of_ones_choice(orchestrator: Orchestrator, made: list[RunDir]) 
     assert (first["name"], first["lr"], first["loss"], first["eta"]) == ("tiny", 0.001, 3.0, None)
 
 
+def test_figures_in_columns_are_rounded_for_people_alone(
+    orchestrator: Orchestrator, make_job: MakeJob, runs_dir: Path
+) -> None:
+    job = make_job(
+        optimizer={"lr": 0.00030000000000000003}, schedule__train_iters=1_234_567, tracking__tags={"v": "1.10"}
+    )
+    run = create_run(job, "", runs_dir)
+    values = {"train/loss": 1 / 3}
+    append_line(run.metrics_file, {"time": 1.0, "iteration": 1_000_001, "samples": 1, "tokens": 1, "values": values})
+    words = ("list", "--columns", "lr,loss,step,train_iters,tracking.tags.v")
+    assert orchestrator(*words)[1].splitlines()[1].split() == ["0.0003", "0.333333", "1000001", "1234567", "1.10"]
+    [record] = json.loads(orchestrator(*words, "--json")[1])
+    assert list(record.values()) == [0.00030000000000000003, 1 / 3, 1_000_001.0, 1_234_567, 1.1]
+
+
 def test_archived_runs_say_so(orchestrator: Orchestrator, made: list[RunDir]) -> None:
     lines = orchestrator("list", "--archived")[1].splitlines()
     assert [line.split()[:4:2] for line in lines[3:]] == [["baseline", "created"], ["tiny", "created,"]]
@@ -112,7 +129,10 @@ def test_archived_runs_say_so(orchestrator: Orchestrator, made: list[RunDir]) ->
     ("words", "said"),
     [
         (("--state", "fialed"), "--state: there is no state fialed: did you mean failed?"),
-        (("--since", "soon"), "--since: created expects a date like 2026-11-01 or 2026-11-01T12:30, or an age like 2d"),
+        (
+            ("--since", "soon"),
+            "--since: created expects a date like 2026-11-01 or 2026-11-01T12:30, or an age like 30min",
+        ),
         (("--sort", "losss"), "there is no field losss: did you mean loss?"),
         (("--columns", "name,,loss"), "there is no field : there are state, "),
         (
@@ -134,6 +154,17 @@ def test_a_name_that_no_run_has(orchestrator: Orchestrator, made: list[RunDir], 
     (made[0].path / "sweep.json").write_text('{"sweep": "rates", "sweep_dir": "sweeps/rates", "cell": "lr=1"}')
     said = f"no runs of rates in {runs_dir}: `orchestrator list --where sweep=rates` lists the cells of that sweep\n"
     assert orchestrator("list", "rates")[:2] == (0, said)
+
+
+def test_cells_show_their_sweep(orchestrator: Orchestrator, made: list[RunDir], listed: Callable[..., str]) -> None:
+    assert "SWEEP" not in orchestrator("list")[1]
+    (made[1].path / "sweep.json").write_text('{"sweep": "rates", "sweep_dir": "sweeps/rates", "cell": "lr=1"}')
+    lines = [line.split() for line in orchestrator("list")[1].splitlines()]
+    assert [line[2:4] for line in lines] == [["SWEEP", "CELL"], ["-", "-"], ["rates", "lr=1"], ["-", "-"]]
+    records = json.loads(orchestrator("list", "--json")[1])
+    assert [record["sweep"] for record in records] == [None, "rates", None]
+    assert orchestrator("list", "--columns", "sweep", "--where", "sweep:rat")[1].split() == ["SWEEP", "rates"]
+    assert (listed("--where", "sweep=rates"), listed("--where", "not sweep:rates")) == ("1", "02")
 
 
 def test_runs_that_match_in_python(made: list[RunDir], runs_dir: Path) -> None:

@@ -10,6 +10,7 @@ from support.problems import codes, problems_of
 
 from orchestrator.data.tokenizers.vocabulary import UNREADABLE_TOKENIZER
 from orchestrator.planning.vocabulary import Vocabulary, padded_vocab_size, vocabulary
+from orchestrator.spec.loading import load_text
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,15 @@ def test_padding(size: int, divisible_by: int, tp: int, padded: int) -> None:
 def test_the_tokenizers_size_is_the_default(make_job: Any) -> None:
     job = make_job(model={"vocab_size": None}, data={"random_tokens": False, "blend": ["a"]})
     assert vocabulary(job) == Vocabulary(size=261, padded_size=384, tokenizer_size=261)
+
+
+@pytest.mark.parametrize(("preset", "size"), [("gpt-tiny", 261), ("gpt2", 50257)])
+def test_random_tokens_are_of_the_models_vocabulary(preset: str, size: int) -> None:
+    job = load_text(
+        f"name: random\nmodel: {{preset: {preset}}}\nbatch: {{}}\ndata: {{random_tokens: true}}\n"
+        "optimizer: {lr: 1e-3}\nschedule: {train_iters: 1}\n"
+    ).job
+    assert vocabulary(job).size == size
 
 
 def test_a_written_size_may_be_larger(make_job: Any) -> None:

@@ -46,6 +46,7 @@ SP = "parallelism.sequence_parallel"
         ["model.make_vocab_size_divisible_by=1"],
         ["model={vocab_size: 261}", f"{TP}=4"],
         ["data={blend: null, random_tokens: true}", "model.vocab_size=1000", "evaluation.eval_interval=5"],
+        ["data={blend: null, random_tokens: true, tokenizer: {path: tokenizer.json}}", "evaluation.eval_interval=5"],
         ["data={split: '100,0,0', validation: [held-out]}", "evaluation.eval_interval=5"],
         ["data.tokenizer={type: huggingface, path: tokenizer.json}"],
         ["data.tokenizer={type: gpt2_bpe, path: vocab.json, merges: merges.txt}"],

@@ -162,8 +162,8 @@ def test_a_jobs_name_means_its_own_run_rather_than_a_cell(orchestrator: Run, loa
     assert find_run("tiny", runs) == adopted, "a run that became a cell is still the job's own"
     out = orchestrator("list")[1]
     header, *rows = (line.split() for line in out.splitlines())
-    assert header[:4] == ["NAME", "RUN", "CELL", "STATE"]
-    assert {row[1]: row[2] for row in rows} == {
+    assert header[:5] == ["NAME", "RUN", "SWEEP", "CELL", "STATE"]
+    assert {row[1]: row[3] for row in rows} == {
         adopted.run_id: "-",
         **{sweep.run(cell).run_id: cell.name for cell in planned.cells[1:]},
     }

@@ -44,6 +44,16 @@ def first_run(sweep: SweepDir) -> RunDir:
     return sweep.run(sweep.planned().cells[0])
 
 
+def test_a_sweep_keeps_its_name_and_its_cells_theirs(orchestrator: Run, sweep: SweepDir) -> None:
+    """Its cells have the name of their job, which may be the sweep's, too."""
+    code, out, err = orchestrator("rename", "tiny", "rates")
+    assert (code, out, err.startswith("error: sweep tiny keeps its name")) == (2, "", True)
+    assert [run.path.parent.name for run in all_runs(sweep.runs_dir)] == ["tiny"] * 3
+    assert all(read_labels(sweep.run(cell).path).name is None for cell in sweep.planned().cells)
+    assert orchestrator("rename", first_run(sweep).run_id, "best")[0] == 0
+    assert orchestrator("note", "tiny", "the rates of the paper")[0] == 0
+
+
 def test_by_whatever_way_it_was_deleted(orchestrator: Run, sweep: SweepDir, load: Load, folder: Path) -> None:
     job_file = folder / "job.yaml"
     first, second, _ = (sweep.run(cell) for cell in sweep.planned().cells)

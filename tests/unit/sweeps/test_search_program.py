@@ -5,7 +5,9 @@ Trials train in no time and in this process; everything else is real: run direct
 
 from __future__ import annotations
 
+import csv
 import itertools
+import json
 import math
 import random
 import shutil
@@ -16,11 +18,14 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from orchestrator.cli.runs.sweeps.search import refuse_other_search, search_of
+from orchestrator.cli.runs.sweeps.search import continue_trial, refuse_other_search, search_of
+from orchestrator.cli.runs.sweeps.tables import what_matters
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.settings import Settings
 from orchestrator.errors import UserError
 from orchestrator.process import Process
+from orchestrator.review.filters.listing import summaries_in
+from orchestrator.review.sweeps.cells import importance_of, view_of
 from orchestrator.run_directory.checkpoints.commit_markers import committed, write_commit
 from orchestrator.run_directory.events.ledger import CellsCancelled, CellsDeleted, CellsRestored, LedgerEvent
 from orchestrator.run_directory.events.search import SearchPlanned, TrialContinued, TrialRetried
@@ -36,7 +41,7 @@ from orchestrator.sweeps.search.history import History
 from orchestrator.sweeps.search.program import search
 from orchestrator.sweeps.states import cell_statuses
 from orchestrator.sweeps.submission import CellStart
-from tests.unit.sweeps.conftest import wait_until
+from tests.unit.sweeps.conftest import Run, wait_until
 
 RATES = "[1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 9e-2]"
 ASHA = f"grid: {{lr: {RATES}}}\nsearch: {{strategy: asha, first_rung: 2}}\n"
@@ -332,7 +337,48 @@ def test_a_deleted_trial_waits_for_nobody_until_it_is_restored(lab: Lab) -> None
     assert lab.machine.starts[-1] == best
 
 
-def test_a_stopped_trial_is_continued_to_its_end_and_says_until_then_why_it_was_stopped(lab: Lab) -> None:
+def test_a_trial_of_a_cluster_is_continued_here(lab: Lab) -> None:
+    sweep = lab.plan(HALVING)
+    lab.search(sweep)
+    here = searched(sweep).planned
+    sweep.append(SearchPlanned(**{**vars(here), "local": False, "cluster": "alps", "parallel": 4}))
+    [worst] = [each for each in cell_statuses(sweep, sweep.planned()) if each.entry.name == "lr=1e-5"]
+    continue_trial(sweep, "lr=1e-5", local=True)
+    planned = searched(sweep).planned
+    assert (planned.local, planned.cluster, planned.parallel, planned.shares) == (True, None, 1, here.shares)
+    lab.search(sweep)
+    [again] = [each for each in cell_statuses(sweep, sweep.planned()) if each.entry == worst.entry]
+    assert (worst.state, again.state) == ("stopped", "completed")
+
+
+def test_results_of_a_search_compare_at_equal_steps(lab: Lab, orchestrator: Run) -> None:
+    """A cell that was stopped early and is better there than others at their end comes behind them."""
+    sweep = lab.plan(HALVING)
+    lab.search(sweep)
+    rows = json.loads(orchestrator("sweep", "results", "tiny", "--json")[1])
+    reached = [(row["furthest_rung"]["iteration"], row["furthest_rung"]["value"]) for row in rows]
+    assert [step for step, _ in reached] == [18, 6, 6, *[2] * 6]
+    assert all(reached[step:end] == sorted(reached[step:end]) for step, end in ((1, 3), (3, 9)))
+    backwards = json.loads(orchestrator("sweep", "results", "tiny", "--reverse", "--json")[1])
+    assert backwards == rows[::-1]
+    header, *lines = [line.split() for line in orchestrator("sweep", "results", "tiny")[1].splitlines()[:10]]
+    assert header == ["lr", "STATE", "ITERATION", "train/loss", "AT", "STEP", "RUN"]
+    assert [(int(line[4]), float(line[3])) for line in lines] == [
+        (step, float(f"{loss:.6g}")) for step, loss in reached
+    ]
+    table = list(csv.DictReader(orchestrator("sweep", "results", "tiny", "--csv")[1].splitlines()))
+    assert [(int(row["rung_iteration"]), float(row["rung_value"])) for row in table] == reached
+    view = view_of(sweep, {run.key: run for run in summaries_in(sweep.runs_dir)})
+    assert [cell.rungs[-1].iteration for cell in view.cells] == [step for step, _ in reached]
+    assert (importance_of(view)[0].problem, len(view.current)) == (None, 9)
+    rows_of_now = cell_statuses(sweep, sweep.planned())
+    assert len({row.rungs[0].iteration for row in rows_of_now}) == 1, "where all were measured, they are compared"
+    assert "cannot be computed" not in what_matters(rows_of_now, "train/loss")
+
+
+def test_a_stopped_trial_is_continued_to_its_end_and_says_until_then_why_it_was_stopped(
+    lab: Lab, orchestrator: Run
+) -> None:
     sweep = lab.plan(HALVING)
     lab.search(sweep)
     cells = {cell.entry.name: cell for cell in cell_statuses(sweep, sweep.planned())}
@@ -349,6 +395,14 @@ def test_a_stopped_trial_is_continued_to_its_end_and_says_until_then_why_it_was_
         "metric": "train/loss",
         "cause": None,
     }
+    continued = ("sweep", "continue", "tiny", "--cell", "lr=1e-5", "--dry-run")
+    before = sweep.ledger.read_bytes()
+    steps = {"cell": worst.entry.id, "run_id": worst.status.run.run_id, "iteration": 2, "train_iters": STEPS}
+    assert json.loads(orchestrator(*continued, "--json")[1]) == {**steps, "local": True, "cluster": None}
+    assert orchestrator(*continued)[0] == 0
+    assert orchestrator(*continued[:3], "--cell", "lr=1e-3", "--dry-run")[0] == 2, "it is completed"
+    assert sweep.ledger.read_bytes() == before
+
     assert cells["lr=3e-4"].note == "at step 6: rank 3 of 3 at rung 2 by train/loss 1.31931"
     assert (cells["lr=1e-3"].state, cells["lr=1e-3"].note) == ("completed", "")
 

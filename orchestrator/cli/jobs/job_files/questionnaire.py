@@ -21,6 +21,7 @@ from orchestrator.errors import DataError, SpecError, UserError
 from orchestrator.files.file_types import is_usual
 from orchestrator.spec.documents.field_names import overridden
 from orchestrator.spec.loading import load_text
+from orchestrator.spec.messages.validation import errors_in_words
 from orchestrator.spec.presets import has_vocabulary, preset_names, sees_images, sequence_length
 from orchestrator.spec.sections.data import TokenizerSpec
 from orchestrator.spec.tokenizer_type import TYPES_BY_PATH, type_of_path
@@ -157,7 +158,7 @@ def tokenizer_path(text: str) -> str | None:
     try:
         vocabulary_size(TokenizerSpec.model_validate({"type": kind, "path": text, "merges": _merges(text)}))
     except ValidationError as error:
-        raise ValueError(f"{text}: {error.errors()[0]['msg']}") from error
+        raise ValueError(f"{text}: {errors_in_words(error)}") from error
     except UserError as error:
         raise ValueError(str(error)) from error
     return text

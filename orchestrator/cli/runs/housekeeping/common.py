@@ -33,7 +33,8 @@ def described(target: Target) -> str:
 def record_of(target: Target, labels: Labels) -> dict[str, Any]:
     """A run or a sweep and its labels, for programs."""
     which = {"run_id": target.run_id} if isinstance(target, RunDir) else {"sweep": target.name}
-    return {**which, "path": str(target.path), **asdict(labels), "name": labels.name or target.name}
+    shown = labels.name or target.name
+    return {**which, "path": str(target.path), **asdict(labels), "name": shown, "shown_name": shown}
 
 
 def ask(question: str, *, yes: bool) -> bool:

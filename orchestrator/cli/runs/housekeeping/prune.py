@@ -12,8 +12,8 @@ from orchestrator.api.housekeeping.emptying import prune, to_prune
 from orchestrator.cli.common import AsJson, RunsDir, aligned, folder_to_read, print_json
 from orchestrator.cli.runs.housekeeping.common import Yes, ask
 from orchestrator.errors import UserError
-from orchestrator.fields.values import parse_duration
-from orchestrator.quantities import age, disk_size
+from orchestrator.fields.formatting import shorten
+from orchestrator.quantities import ACCEPTED_TIMES, age, disk_size, seconds_in
 from orchestrator.run_directory.trash import Trashed
 
 
@@ -21,7 +21,10 @@ def command(
     older_than: Annotated[
         str | None,
         typer.Option(
-            "--older-than", metavar="TIME", help="Only what was deleted longer ago: 12h, 30d.", show_default=False
+            "--older-than",
+            metavar="TIME",
+            help="Only what was deleted longer ago: 12h, 30d, 2 weeks.",
+            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
@@ -67,10 +70,10 @@ def command(
 def _seconds(text: str | None) -> float | None:
     if text is None:
         return None
-    try:
-        return float(parse_duration(text))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"--older-than {text}: {error}") from None
+    seconds = seconds_in(text)
+    if seconds is None:
+        raise UserError(f"--older-than {shorten(text)}: expects a time {ACCEPTED_TIMES}")
+    return seconds
 
 
 def _record(entry: Trashed) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from orchestrator.api.housekeeping.labelling import rename
+from orchestrator.api.housekeeping.targets import find_target
 from orchestrator.cli.common import AsJson, RunName, RunsDir, print_json
 from orchestrator.cli.runs.housekeeping.common import record_of
+from orchestrator.errors import UserError
 from orchestrator.launch.run_names import shown_label
-from orchestrator.launch.runs import find_run
 from orchestrator.run_directory.rundir import default_runs_dir
+from orchestrator.sweeps.ledger import SweepDir
 
 
 def command(
@@ -27,7 +29,12 @@ def command(
     Example:
       orchestrator rename 3f9a gpt-small-best
     """
-    run = find_run(run_name, runs_dir or default_runs_dir())
+    run = find_target(run_name, runs_dir or default_runs_dir())
+    if isinstance(run, SweepDir):
+        raise UserError(
+            f"sweep {run.name} keeps its name: `sweep run` finds by it what was started, and each cell its sweep.\n"
+            f"      `orchestrator note` and `tag` say more of a sweep; another sweep.name begins another one"
+        )
     before = shown_label(run)
     labels = rename(run, name)
     if as_json:

@@ -61,8 +61,11 @@ def show_dry_run(
     if not arrays and not local:
         typer.echo(
             "without a cluster profile no script can be shown: name one with --cluster; `orchestrator cluster init` "
-            "creates one"
+            "creates one; --local runs the cells on this machine"
         )
+    elif local:
+        at_once = "one after the other" if parallel in (None, 1) else f"at most {parallel} at once"
+        typer.echo(f"the cells run on this machine, {at_once}")
 
 
 def _record(start: CellStart) -> dict[str, Any]:

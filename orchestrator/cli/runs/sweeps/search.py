@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,15 +11,17 @@ import typer
 
 from orchestrator.cli.common import print_json
 from orchestrator.cli.runs.starts.interrupts import Interrupts
-from orchestrator.cli.runs.sweeps.start import as_record, cancel_cells, interrupts_of_a_start
+from orchestrator.cli.runs.sweeps.start import as_record, cancel_cells, check_cells, interrupts_of_a_start
 from orchestrator.cli.runs.sweeps.tables import follow, summary, what_is_retried
 from orchestrator.errors import MissingDependency, UserError
 from orchestrator.launch.executor import executor_of
+from orchestrator.run_directory.checkpoints.commit_markers import committed
 from orchestrator.run_directory.events.search import SearchPlanned, TrialContinued, TrialRetried
 from orchestrator.run_directory.rundir import named_in_command
 from orchestrator.safe_path import RUNTIME_MODULE, module_command
 from orchestrator.spec.cluster import ClusterSpec
 from orchestrator.spec.job import JobSpec
+from orchestrator.spec.loading import load_resolved
 from orchestrator.spec.messages.suggestions import closest
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.loading import LoadedSweep
@@ -199,8 +202,37 @@ def _tell_where_it_runs(sweep: SweepDir, history: History) -> None:
         )
 
 
-def continue_trial(sweep: SweepDir, cell: str) -> CellStatus:
-    """Have a cell that its search has stopped trained to its end. Raises UserError for any other."""
+def continue_trial(sweep: SweepDir, cell: str, *, local: bool) -> None:
+    """Have a cell that its search has stopped trained to its end, `local`: here. Raises UserError for any other."""
+    status, history = _stopped_trial(sweep, cell)
+    if local and not history.planned.local:
+        if history.is_running:
+            where = history.planned.cluster or "its executor"
+            raise UserError(f"the search of sweep {sweep.name} is under way on {where}: leave out --local")
+        check_cells([load_resolved(status.status.run.resolved())], local=True)
+        here = {"local": True, "cluster": None, "parallel": 1, "time": time.time()}
+        sweep.append(SearchPlanned(**{**vars(history.planned), **here}))
+    sweep.append(TrialContinued(cell=status.entry.id))
+
+
+def show_continuation(sweep: SweepDir, cell: str, *, local: bool, as_json: bool) -> None:
+    """What `continue_trial` would do. Raises UserError as it does."""
+    status, history = _stopped_trial(sweep, cell)
+    run = status.status.run
+    job, begin = load_resolved(run.resolved()), committed(run)
+    first, last = begin[-1].iteration if begin else 0, steps_of(job)
+    is_here = local or history.planned.local is True
+    cluster = None if is_here else history.planned.cluster
+    if as_json:
+        steps = {"iteration": first, "train_iters": last}
+        print_json({"cell": status.entry.id, "run_id": run.run_id, **steps, "local": is_here, "cluster": cluster})
+        return
+    where = "this machine" if is_here else cluster or executor_of(job).name
+    typer.echo(f"cell {status.entry.name} would continue on {where} from step {first:,} to {last:,}: run {run.path}")
+
+
+def _stopped_trial(sweep: SweepDir, cell: str) -> tuple[CellStatus, History]:
+    """A cell that its search has stopped. Raises UserError for any other."""
     history = sweep.search()
     if history is None:
         raise UserError(f"sweep {sweep.name} has no search that stops cells: `orchestrator resume RUN` continues a run")
@@ -214,8 +246,7 @@ def continue_trial(sweep: SweepDir, cell: str) -> CellStatus:
     trial = history.trials[status.entry.id]
     if status.state != "stopped" or trial.stopped is None:
         raise UserError(f"cell {status.entry.name} was not stopped by the search: it is {status.state}")
-    sweep.append(TrialContinued(cell=trial.cell))
-    return status
+    return status, history
 
 
 def retry_trials(sweep: SweepDir) -> list[str]:

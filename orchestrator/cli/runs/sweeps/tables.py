@@ -16,10 +16,12 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrator.cli.common import aligned
+from orchestrator.errors import UserError
 from orchestrator.fields.formatting import shorten
 from orchestrator.review.sweeps.analysis import Point, importance
 from orchestrator.run_directory.rundir import named_in_command
 from orchestrator.spec.documents.field_names import short_name
+from orchestrator.spec.messages.suggestions import closest
 from orchestrator.spec.rules.parallelism.topology import SEQUENCE_PARALLEL_WITHOUT_TP
 from orchestrator.sweeps.cells import Cell, Cells, PrunedCell
 from orchestrator.sweeps.ledger import SweepDir, SweepPlan
@@ -120,25 +122,37 @@ def what_is_retried(sweep: SweepDir, statuses: Sequence[CellStatus]) -> str:
 
 
 def results_table(rows: Sequence[CellStatus], metric: str) -> str:
-    """The settings of each cell as columns, and what it has come to."""
+    """The settings of each cell as columns, and what it has come to; of a search at the furthest rung that it has
+    reached, and at which step that was.
+    """
     paths = _paths(rows)
-    header = [*(short_name(path) for path in paths), "STATE", "ITERATION", metric, "RUN"]
+    compared = [row.compared(metric) for row in rows]
+    is_search = any(each is not None for each in compared)
+    step = ["AT STEP"] if is_search else []
+    header = [*(short_name(path) for path in paths), "STATE", "ITERATION", metric, *step, "RUN"]
     lines = [
         [
             *(shorten(row.entry.values.get(path, "-"), 40) for path in paths),
             f"{row.state} (left)" if row.left else row.state,
             str(row.status.iteration) if row.status.iteration is not None else "-",
-            _number(row.value(metric)),
+            _number(row.value(metric) if at is None else at.value),
+            *(["-" if at is None else str(at.iteration)] if is_search else []),
             row.status.run.run_id,
         ]
-        for row in rows
+        for row, at in zip(rows, compared, strict=True)
     ]
     return aligned([header, *lines])
 
 
 def what_matters(rows: Sequence[CellStatus], metric: str) -> str:
-    """In one line: which parameters explain how much of the differences between the cells that completed."""
-    done = [(row, row.value(metric)) for row in rows if row.state == "completed" and not row.left]
+    """In one line: which parameters explain how much of the differences between the cells that completed; of a search
+    between all cells, at its first rung.
+    """
+    current = [row for row in rows if not row.left]
+    first = [(row, row.rungs[0]) for row in current if row.compared(metric) is not None]
+    done = [(row, row.value(metric)) for row in current if row.state == "completed"]
+    done = [(row, at.value) for row, at in first] if first else done
+    where = " at rung 1" if any(at.rungs > 1 for _, at in first) else ""
     found = importance(
         [
             Point(row.entry.values, value, row.status.spreads.get(metric))
@@ -152,7 +166,7 @@ def what_matters(rows: Sequence[CellStatus], metric: str) -> str:
         f"{short_name(each.path)} {each.share:.0%} (by chance {each.chance:.0%})" for each in found.shares
     )
     rest = found.together + found.unattributed
-    return f"what explains the differences in {metric}: {shares}; together or by chance {rest:.0%}"
+    return f"what explains the differences in {metric}{where}: {shares}; together or by chance {rest:.0%}"
 
 
 def csv_text(rows: Sequence[CellStatus]) -> str:
@@ -161,16 +175,28 @@ def csv_text(rows: Sequence[CellStatus]) -> str:
     metrics = sorted({name for row in rows for name in row.status.values})
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["cell", "run", "state", "left", "cause", "iteration", *paths, *metrics])
+    rung = ["rung", "rung_iteration", "rung_value"] if any(row.rungs for row in rows) else []
+    writer.writerow(["cell", "run", "state", "left", "cause", "iteration", *rung, *paths, *metrics])
     for row in rows:
+        last = row.rungs[-1:] if rung else ()
+        reached = [part for at in last for part in (at.rung, at.iteration, at.value)] or [None] * len(rung)
         fixed = [row.entry.id, row.status.run.run_id, row.state, row.left, row.status.cause, row.status.iteration]
         settings = [row.entry.values.get(path) for path in paths]
-        writer.writerow([*fixed, *settings, *(row.value(metric) for metric in metrics)])
+        writer.writerow([*fixed, *reached, *settings, *(row.value(metric) for metric in metrics)])
     return out.getvalue()
 
 
 def _paths(rows: Sequence[CellStatus]) -> list[str]:
     return list(dict.fromkeys(path for row in rows for path in row.entry.values))
+
+
+def check_metric(metric: str | None, statuses: Sequence[CellStatus]) -> None:
+    """Raises UserError for a metric that no cell has measured."""
+    known = sorted({name for status in statuses for name in status.status.values})
+    if metric is not None and metric not in known:
+        near = closest(metric, known)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none yet'}"
+        raise UserError(f"no cell has measured {metric}: {hint}")
 
 
 def follow(sweep: SweepDir, *, quiet: bool = False) -> None:
