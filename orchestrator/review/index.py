@@ -174,7 +174,7 @@ class RunIndex:
     def _store(self) -> None:
         """Keep what is known for whoever starts next."""
         with self._changing:
-            known = {path: Entry(each.summary, each.signature) for path, each in self._known.items()}
+            known = {path: Entry(_certain(each), each.signature) for path, each in self._known.items()}
         if write_index(self.runs_dir, known, self._stored):
             self._stored = known
 
@@ -192,10 +192,13 @@ class RunIndex:
             found = self._with_goodput(known.summary)
             ended = time.monotonic()
             self._keep_goodput(known, found, due=ended + (ended - begun) / _GOODPUT_SHARE)
+            self._stopping.wait(ended - begun)  # half of the time is for pages
             if ended - published > SECONDS_BETWEEN_LOOKS:
                 self._publish()
                 published = ended
         self._publish()
+        if waiting:
+            self._store()
 
     def _go_on_looking(self) -> None:
         while not self._stopping.is_set():
@@ -253,7 +256,8 @@ class RunIndex:
         with self._changing:
             earlier = self._known.get(path)
             if earlier is None:
-                self._known[path] = _Known(summary, found, time.monotonic())
+                goodput_of = found if summary.goodput is not None else None  # it comes from the stored index
+                self._known[path] = _Known(summary, found, time.monotonic(), goodput_of=goodput_of)
                 return
             summary = _with_goodput_of(earlier.summary, summary)
             self._known[path] = replace(earlier, summary=summary, signature=found, read=time.monotonic())
@@ -280,6 +284,13 @@ def _is_file_name(text: str) -> bool:
 def _moment(value: float | None) -> float:
     """What can be compared with any other time."""
     return value if value is not None and not math.isnan(value) else 0.0
+
+
+def _certain(known: _Known) -> RunSummary:
+    """Without a goodput of the time before its files changed."""
+    if known.goodput_of == known.signature or known.summary.goodput is None:
+        return known.summary
+    return replace(known.summary, goodput=None, lost_steps=None)
 
 
 def _with_goodput_of(earlier: RunSummary, fresh: RunSummary) -> RunSummary:
