@@ -19,6 +19,7 @@ from orchestrator.review.stored_index.index_file import Entry, read_index, write
 from orchestrator.review.stored_index.signatures import Signature, signature, signatures_in
 from orchestrator.review.summary import summarize_each, with_disk_use, with_goodput
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.run_directory.runs_folder import misplaced_runs
 
 SECONDS_BETWEEN_LOOKS = 2.0
 _SECONDS_BETWEEN_QUESTIONS = 15.0
@@ -65,6 +66,8 @@ class RunIndex:
         self.runs_dir = runs_dir
         self.is_complete = False
         """Whether every run was read once."""
+        self.misplaced: list[str] = []
+        """Folders with a run that is none of these, as they are not where runs are."""
         self.behind: Staleness | None = None
         """Why the last look at the folder failed; None where it did not."""
         self._looked = time.time()
@@ -145,6 +148,7 @@ class RunIndex:
         settled = {path: entry.signature for path, entry in self._stored.items()}
         settled |= {path: each.signature for path, each in self._known.items() if each.summary.is_settled}
         signatures = signatures_in(self.runs_dir, settled)
+        self.misplaced = misplaced_runs(self.runs_dir)
         with self._changing:
             for path in [path for path in self._known if path not in signatures]:
                 del self._known[path]
