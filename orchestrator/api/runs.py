@@ -204,6 +204,7 @@ def runs(
     written as for `orchestrator list --where`: `"optimizer.lr > 1e-4 and loss < 3"`. Raises UserError for one that
     makes no sense.
     """
+    # Without a filter, too: the index says their names and their order faster than thousands of event logs.
     found = [run for run in summaries_in(_folder_of(runs_dir)) if name in (None, *run.names)]
     chosen = matching(found, [] if where is None else [("where", where)], archived=True)
     return [Run(run.run.path) for run in chosen]

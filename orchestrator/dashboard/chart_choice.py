@@ -26,6 +26,8 @@ _LONGEST = 200
 
 Word = Annotated[str, Query(max_length=_LONGEST)]
 Names = Annotated[tuple[Word, ...], Query(max_length=_MOST_NAMED)]
+Followed = Annotated[tuple[Word, ...], Query(max_length=30)]
+"""Charts that a page asks for together: those in sight."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ def show(value: Any) -> str:
 
 def shorten(text: str, limit: int = 80) -> str:
     """Text of one line that fits a message."""
+    if len(text) <= limit and text.isprintable():
+        return text
     line = "".join(character if character.isprintable() else " " for character in text[: limit + 1])
     return line if len(text) <= limit else line[: limit - 1] + "…"
 

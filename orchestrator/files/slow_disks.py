@@ -28,5 +28,7 @@ def answers(ask: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
         return [*found, *map(ask, rest)]
     from concurrent.futures import ThreadPoolExecutor  # takes long to import, and most disks are fast
 
-    with ThreadPoolExecutor(min(_THREADS, len(rest))) as pool:
-        return [*found, *pool.map(ask, rest)]
+    threads = min(_THREADS, len(rest))
+    with ThreadPoolExecutor(threads) as pool:  # one task for each: one for each item takes as long as asking it
+        parts = [*pool.map(lambda first: [ask(item) for item in rest[first::threads]], range(threads))]
+    return [*found, *(parts[place % threads][place // threads] for place in range(len(rest)))]

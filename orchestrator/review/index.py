@@ -19,6 +19,7 @@ from orchestrator.review.stored_index.index_file import Entry, read_index, write
 from orchestrator.review.stored_index.signatures import Signature, signature, signatures_in
 from orchestrator.review.summary import summarize_each, with_disk_use, with_goodput
 from orchestrator.run_directory.rundir import RunDir
+from orchestrator.run_directory.runs_folder import misplaced_runs
 
 SECONDS_BETWEEN_LOOKS = 2.0
 _SECONDS_BETWEEN_QUESTIONS = 15.0
@@ -65,6 +66,8 @@ class RunIndex:
         self.runs_dir = runs_dir
         self.is_complete = False
         """Whether every run was read once."""
+        self.misplaced: list[str] = []
+        """Folders with a run that is none of these, as they are not where runs are."""
         self.behind: Staleness | None = None
         """Why the last look at the folder failed; None where it did not."""
         self._looked = time.time()
@@ -145,6 +148,7 @@ class RunIndex:
         settled = {path: entry.signature for path, entry in self._stored.items()}
         settled |= {path: each.signature for path, each in self._known.items() if each.summary.is_settled}
         signatures = signatures_in(self.runs_dir, settled)
+        self.misplaced = misplaced_runs(self.runs_dir)
         with self._changing:
             for path in [path for path in self._known if path not in signatures]:
                 del self._known[path]
@@ -174,7 +178,7 @@ class RunIndex:
     def _store(self) -> None:
         """Keep what is known for whoever starts next."""
         with self._changing:
-            known = {path: Entry(each.summary, each.signature) for path, each in self._known.items()}
+            known = {path: Entry(_certain(each), each.signature) for path, each in self._known.items()}
         if write_index(self.runs_dir, known, self._stored):
             self._stored = known
 
@@ -192,10 +196,13 @@ class RunIndex:
             found = self._with_goodput(known.summary)
             ended = time.monotonic()
             self._keep_goodput(known, found, due=ended + (ended - begun) / _GOODPUT_SHARE)
+            self._stopping.wait(ended - begun)  # half of the time is for pages
             if ended - published > SECONDS_BETWEEN_LOOKS:
                 self._publish()
                 published = ended
         self._publish()
+        if waiting:
+            self._store()
 
     def _go_on_looking(self) -> None:
         while not self._stopping.is_set():
@@ -253,7 +260,8 @@ class RunIndex:
         with self._changing:
             earlier = self._known.get(path)
             if earlier is None:
-                self._known[path] = _Known(summary, found, time.monotonic())
+                goodput_of = found if summary.goodput is not None else None  # it comes from the stored index
+                self._known[path] = _Known(summary, found, time.monotonic(), goodput_of=goodput_of)
                 return
             summary = _with_goodput_of(earlier.summary, summary)
             self._known[path] = replace(earlier, summary=summary, signature=found, read=time.monotonic())
@@ -280,6 +288,13 @@ def _is_file_name(text: str) -> bool:
 def _moment(value: float | None) -> float:
     """What can be compared with any other time."""
     return value if value is not None and not math.isnan(value) else 0.0
+
+
+def _certain(known: _Known) -> RunSummary:
+    """Without a goodput of the time before its files changed."""
+    if known.goodput_of == known.signature or known.summary.goodput is None:
+        return known.summary
+    return replace(known.summary, goodput=None, lost_steps=None)
 
 
 def _with_goodput_of(earlier: RunSummary, fresh: RunSummary) -> RunSummary:

@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from orchestrator.files.stored_files import number
 from orchestrator.review.cache import Cache
 from orchestrator.review.charts.axes import XAxis
 from orchestrator.review.charts.catalogue import Chart
+from orchestrator.review.charts.changes import Position, position_of
 from orchestrator.review.charts.curves import Curve, View, curves_of
 from orchestrator.review.charts.series import Series
 from orchestrator.review.compare import Facts, facts_of
@@ -34,12 +35,20 @@ _KEY_BYTES = 80
 _SECONDS_OF_TIME_SPENT = 30
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """The curves of a run by their charts, and how far its measurements were read for the first of them."""
+
+    curves: Mapping[str, tuple[Curve, ...]]
+    position: Position
+
+
 class SeriesCache:
     """Curves and figures of runs, which take long to read. Safe for use by several threads."""
 
     def __init__(self, index: RunIndex) -> None:
         self._index = index
-        self._curves: Cache[Mapping[str, tuple[Curve, ...]]] = Cache(_MOST_POINTS)
+        self._curves: Cache[_Drawn] = Cache(_MOST_POINTS)
         self._facts: Cache[Facts] = Cache(_MOST_BYTES)
         self._spent: Cache[Goodput] = Cache(_MOST_TIMES)
         self._keys: Cache[Mapping[str, float]] = Cache(_MOST_KEY_BYTES)
@@ -63,24 +72,26 @@ class SeriesCache:
         """
         return {**(self._keys.get(run.run.path) or {}), **run.values}
 
-    def curves(self, run: RunDir, chart: Chart, view: View, among: Iterable[Chart] = ()) -> tuple[Curve, ...]:
-        """The curves of a run in a chart. Those in `among`, the charts that will be asked for with it, are made while
-        its measurements are at hand. Raises OSError where these cannot be read.
+    def curves(
+        self, run: RunDir, chart: Chart, view: View, among: Iterable[Chart] = ()
+    ) -> tuple[tuple[Curve, ...], Position]:
+        """The curves of a run in a chart, and up to where they have all points. Those in `among`, the charts that will
+        be asked for with it, are made while its measurements are at hand. Raises OSError where these cannot be read.
         """
         version = _version(run)  # before it is read: what comes meanwhile is read again
         key = (run.path, version, replace(view, log=False))  # which changes no point
-        kept = self._curves.get(key) or {}
-        if chart.name in kept:
-            return kept[chart.name]
-        with self.reading(run, view.x) as series:
-            self._note(run, version, series)  # the page that shows curves of several runs asks for their facts, too
-            kept = self._curves.get(key) or {}  # whoever waited finds what another one made
-            if chart.name not in kept:
-                left = (each for each in (chart, *among) if each.name not in kept)
-                made = {each.name: curves_of(each, series, view) for each in left}
-                kept = {**kept, **made}
-                self._curves.put(key, kept, sum(1 + curve.size for curves in kept.values() for curve in curves))
-        return kept[chart.name]
+        kept = self._curves.get(key)
+        if kept is None or chart.name not in kept.curves:
+            with self.reading(run, view.x) as series:
+                self._note(run, version, series)  # a page that shows curves of several runs asks for their facts, too
+                kept = self._curves.get(key) or _Drawn({}, position_of(run, series))
+                if chart.name not in kept.curves:  # whoever waited finds what another one made
+                    left = (each for each in (chart, *among) if each.name not in kept.curves)
+                    made = {each.name: curves_of(each, series, view) for each in left}
+                    kept = replace(kept, curves={**kept.curves, **made})
+                    size = sum(1 + curve.size for curves in kept.curves.values() for curve in curves)
+                    self._curves.put(key, kept, size)
+        return kept.curves[chart.name], kept.position
 
     def time_spent(self, run: RunSummary) -> Goodput:
         """Where a run's time went; of one at work, as it was up to half a minute ago. One reading at a time is in hand.

@@ -47,7 +47,7 @@ def _metric(key: str) -> Callable[[RunSummary], float | None]:
 COLUMNS: Mapping[str, Column] = {
     column.name: column
     for column in (
-        Column("run", "Run", lambda run: run.key, is_minor=False),
+        Column("run", "Run", lambda run: run.shown_label, is_minor=False),
         Column("state", "State", lambda run: f"{STATES.index(run.state)} {run.cause or ''}", is_minor=False),
         Column("progress", "Progress", lambda run: run.progress, falls=True),
         Column("eta", "ETA", lambda run: run.eta, "figure", is_minor=False),

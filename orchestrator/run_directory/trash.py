@@ -215,24 +215,6 @@ def _remove_leftover(path: Path) -> None:
         _remove(path)
 
 
-def tree_bytes(path: Path) -> int:
-    """The sizes of all files of a folder, links as such. What vanishes or cannot be looked into meanwhile counts 0."""
-    found = 0
-    folders = [path]
-    while folders:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    with suppress(OSError):
-                        if entry.is_dir(follow_symlinks=False):
-                            folders.append(Path(entry.path))
-                        else:
-                            found += entry.stat(follow_symlinks=False).st_size
-        except OSError:
-            continue
-    return found
-
-
 def _trash(runs_dir: Path, *, make: bool = False) -> Path:
     """Raises UserError where something else has that name: through a link things would be moved elsewhere."""
     trash = Path(os.path.realpath(runs_dir)) / FOLDER

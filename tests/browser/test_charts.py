@@ -243,6 +243,36 @@ def test_any_metric_of_any_runs_is_compared(
     assert len(drawn(page, "validation/perplexity")) == 3
 
 
+def test_a_page_of_several_runs_gets_no_more_than_what_is_new(
+    shown: Dashboard, measured: list[RunDir], visitor: Visitor
+) -> None:
+    resting, live = measured
+    page = visitor.page
+    answers: list[str] = []
+    page.on("response", lambda answer: answers.append(f"{answer.status} {answer.url.partition('?')[0]}"))
+    visitor(shown.page(f"/compare?run={key(resting)}&run={key(live)}"))
+    before = drawn(page, "loss")
+    page.mouse.wheel(0, 1)
+    with page.expect_response(lambda answer: "/changes" in answer.url and answer.status == 204):
+        pass
+    answers.clear()
+    last = before[1][-1]
+    write(live, last + 1, 3, {"train/loss": 3.0, "train/lr": 1e-3})
+    with page.expect_response(lambda answer: "/changes" in answer.url and answer.status == 200) as answer:
+        pass
+    new = {"x": [last + 1, last + 2, last + 3], "y": [3.0, 3.0, 3.0]}
+    assert answer.value.json()["figures"]["loss"] == [{"x": [], "y": []}, new]
+    assert len(answer.value.body()) < 2000
+    wait_until(lambda: drawn(page, "loss") == [before[0], [*before[1], *new["x"]]], "the new points")
+    with page.expect_response(lambda answer: "/changes" in answer.url and answer.status == 204):
+        pass
+    assert not any("/figure/" in each or each.endswith("/metric") for each in answers)
+
+    write(live, last + 2, 1, {"train/loss": 2.0})  # a resume undoes steps: the chart is drawn anew
+    wait_until(lambda: drawn(page, "loss")[1][-1] == last + 2, "the steps that count")
+    assert drawn(page, "loss")[0] == before[0]
+
+
 def test_columns_of_ones_choice(shown: Dashboard, measured: list[RunDir], visitor: Visitor) -> None:
     page = visitor(shown.page("/"))
     expect(page.get_by_text("Reading the folder")).to_have_count(0)

@@ -1,4 +1,6 @@
-"""A folder of 2,000 runs, 50 of them with 100,000 measured steps: pages are there at once, in little memory."""
+"""A folder of 2,000 runs, 50 of them with 100,000 measured steps, and one of 5,000: pages are there at once, in little
+memory.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,22 @@ from playwright.sync_api import Page, expect
 from support.pace import slowness
 
 from orchestrator.launch.runs import all_runs
+from orchestrator.review.filters.listing import summaries_in
 from orchestrator.run_directory.rundir import RunDir
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow("2,000 runs are made and read")]
 
 RUNS, LONG, STEPS = 2000, 50, 100_000
+THOUSANDS = 5000
 TEMPLATES = ("dp", "interrupted", "gpt")
-"""Kept runs (baseline/runs) that the 2,000 are copies of."""
+"""Kept runs (baseline/runs) that all of them are copies of."""
 PAINT_OF_THE_RUNS, PAINT_OF_A_RUN, PAINT_OF_A_COMPARISON = 1.0, 1.5, 3.0
 """Seconds, at the promised pace."""
 CURVES = 8.0
 """Seconds, at that pace, from opening the page of a run of 100,000 steps, which the server reads first."""
 MEGABYTES = 400
+AGE_OF_WHAT_IS_KEPT = 2.5
+"""Seconds: an index lacks what was changed just before."""
 VISITED = 10
 """One more than the server keeps the measurements of."""
 COMPARED = 12
@@ -33,13 +39,16 @@ A_LONG_LOG = 4
 """Seconds to read one, at that pace."""
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> list[RunDir]:
-    folder = tmp_path_factory.mktemp("many")
+def copies(folder: Path, count: int, long: int = 0) -> list[RunDir]:
     for name in TEMPLATES:
         unpack(kept(name), folder / "few")
     runs = {run.name: run for run in all_runs(folder / "few" / "runs")}
-    return many_runs([runs[name] for name in TEMPLATES], folder / "runs", RUNS, long=LONG, steps=STEPS)
+    return many_runs([runs[name] for name in TEMPLATES], folder / "runs", count, long=long, steps=STEPS)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> list[RunDir]:
+    return copies(tmp_path_factory.mktemp("many"), RUNS, LONG)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +93,22 @@ def test_a_server_that_has_just_started(visitor: Visitor, dashboard: Dashboard, 
     )
     assert cold < PAINT_OF_THE_RUNS
     assert max(warm.values()) < PAINT_OF_THE_RUNS
+
+
+def test_a_server_that_starts_with_an_index(visitor: Visitor, dashboards: Dashboards, tmp_path: Path) -> None:
+    """Of 5,000 runs: its pages have all of them at once."""
+    runs_dir = copies(tmp_path, THOUSANDS)[0].path.parent.parent
+    time.sleep(AGE_OF_WHAT_IS_KEPT)
+    summaries_in(runs_dir)
+    dashboard = dashboards.start(runs_dir)
+    page = visitor(dashboard.address)
+    cold = first_paint(page)
+    expect(page.get_by_role("link", name=f"all {THOUSANDS}")).to_be_visible()
+    warm = [first_paint(visitor(dashboard.address)) for _ in range(VISITED)]
+    print(f"first paint {cold:.2f} s, then {warm}, {megabytes(dashboard):.0f} MB")
+    assert cold < PAINT_OF_THE_RUNS
+    assert sorted(warm)[VISITED // 2] < PAINT_OF_THE_RUNS, warm
+    assert megabytes(dashboard) < MEGABYTES
 
 
 def test_runs_of_many_steps(visitor: Visitor, dashboard: Dashboard, many: list[RunDir]) -> None:

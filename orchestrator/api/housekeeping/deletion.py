@@ -20,13 +20,15 @@ from orchestrator.errors import UserError
 from orchestrator.files.stored_files import DAMAGE, read_object
 from orchestrator.launch.run_names import shown_label
 from orchestrator.launch.states.run_states import RunStatus, readable_statuses, unreadable
+from orchestrator.run_directory.checkpoints.commit_markers import committed, read_commit
+from orchestrator.run_directory.checkpoints.disk_use import disk_use, occupied
 from orchestrator.run_directory.events.labels import Deleted
 from orchestrator.run_directory.events.ledger import CellsDeleted
 from orchestrator.run_directory.events.types import Launched, Submitted
 from orchestrator.run_directory.labels import write_label
 from orchestrator.run_directory.lease import Lease, held_message, read_holder
 from orchestrator.run_directory.rundir import RunDir, in_command, iteration_of, membership_of, named_in_command
-from orchestrator.run_directory.trash import Trashed, move_to_trash, place_in, tree_bytes
+from orchestrator.run_directory.trash import Trashed, move_to_trash, place_in
 from orchestrator.sweeps.ledger import Entry, SweepDir, all_sweeps
 from orchestrator.sweeps.states import UNDER_WAY, cell_state
 from orchestrator.tracking import follower
@@ -56,20 +58,27 @@ def runs_and_sweeps(targets: Sequence[Target], runs_dir: Path) -> list[Doomed]:
     """These runs and sweeps, a sweep after the runs of its cells. Raises UserError where one of them is under way, or
     another run needs its weights, or it lies elsewhere: nothing is deleted then.
     """
+    found = doomed_with(targets, runs_dir)
+    runs = [each.run for each in found if each.run is not None]
+    _refuse_live(runs, runs_dir, [target for target in targets if isinstance(target, SweepDir)])
+    _refuse_needed(runs_dir, runs)
+    return found
+
+
+def doomed_with(targets: Sequence[Target], runs_dir: Path) -> list[Doomed]:
+    """What goes with these runs and sweeps, whether or not something forbids it. Raises UserError for what lies
+    elsewhere.
+    """
     found: dict[str, Doomed] = {}
-    sweeps = [target for target in targets if isinstance(target, SweepDir)]
     for target in targets:
         deletion = uuid.uuid4().hex
         for run in cells_of(target) if isinstance(target, SweepDir) else [target]:
             place = place_in(runs_dir, run.path)
-            size = 0 if run.path.is_symlink() else tree_bytes(run.path)
+            size = 0 if run.path.is_symlink() else disk_use(run, committed(run))
             found[place] = Doomed(place, shown_label(run), size, deletion, RunDir(_root(runs_dir) / place))
         if isinstance(target, SweepDir):
             place = place_in(runs_dir, target.path)
-            found[place] = Doomed(place, target.name, tree_bytes(target.path), deletion)
-    runs = [each.run for each in found.values() if each.run is not None]
-    _refuse_live(runs, runs_dir, sweeps)
-    _refuse_needed(runs_dir, runs)
+            found[place] = Doomed(place, target.name, occupied(target.path), deletion)
     return list(found.values())
 
 
@@ -97,7 +106,9 @@ def checkpoints(run: RunDir, runs_dir: Path, which: Keep | Path) -> list[Doomed]
             if path.resolve() == folder.resolve() or (newest and path.resolve() == run.path.resolve()):
                 raise UserError(_needed(f"checkpoint {iteration} of run {label}", other))
         name = f"{label} checkpoint {iteration}"
-        found.append(Doomed(place, name, tree_bytes(folder), deletion, run, is_checkpoint=True))
+        commit = read_commit(folder)
+        size = occupied(folder) if commit is None else commit.bytes
+        found.append(Doomed(place, name, size, deletion, run, is_checkpoint=True))
     return found
 
 

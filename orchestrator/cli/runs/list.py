@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, RunsDir, aligned, folder_to_read, print_json
-from orchestrator.fields.formatting import shorten
+from orchestrator.errors import UserError
+from orchestrator.fields.formatting import few, shorten
 from orchestrator.files.stored_files import parse_line
 from orchestrator.quantities import age, disk_size
 from orchestrator.review.filters.listing import matching, named_field, sorted_by, summaries_in
@@ -18,6 +19,7 @@ from orchestrator.review.filters.run_fields import Field
 from orchestrator.review.query import quoted
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.run_directory.events.labels import Labels
+from orchestrator.run_directory.runs_folder import misplaced_runs
 
 _LONGEST = 40
 
@@ -94,6 +96,8 @@ def command(
         matches = "matching runs" if of_name else "runs"
         hint = "" if of_name or name is None else _meant(name, everything)
         typer.echo(f"no {matches}{f' of {name}' if name else ''} in {folder}{hint}")
+    if misplaced := few(misplaced_runs(folder)):
+        typer.echo(f"not listed, as a run has to be in NAME/ID: {misplaced}", err=True)
 
 
 def _meant(name: str, runs: Sequence[RunSummary]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,6 +10,8 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 
+from orchestrator.api.housekeeping.deletion import cells_lost, doomed_with
+from orchestrator.api.housekeeping.targets import Target
 from orchestrator.dashboard.actions import (
     ACTIONS,
     HOUSEKEEPING,
@@ -26,6 +29,7 @@ from orchestrator.dashboard.pages.run_common import address_of, asked_run, asked
 from orchestrator.dashboard.rendering import counted, segment
 from orchestrator.dashboard.security import checked_form, sealed
 from orchestrator.dashboard.settings import Its, Settings
+from orchestrator.quantities import disk_size
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.sweeps.ledger import SweepDir
 from orchestrator.sweeps.states import STARTED_BY_RETRY, cell_statuses
@@ -50,6 +54,7 @@ class Question:
     field: str = ""
     typed: str = ""
     is_long: bool = False
+    consequences: Sequence[str] = ()
 
 
 def asked_action(name: str, run: Annotated[RunSummary, Depends(asked_run)], action: str) -> Action:
@@ -88,12 +93,15 @@ async def typed_in_ours(request: Request, its: Its) -> str:
 
 @router.get("/runs/{name}/{run_id}/actions/{action}", dependencies=[Depends(may_act)])
 def ask(
-    request: Request, run: Annotated[RunSummary, Depends(asked_run)], action: Annotated[Action, Depends(asked_action)]
+    request: Request,
+    its: Its,
+    run: Annotated[RunSummary, Depends(asked_run)],
+    action: Annotated[Action, Depends(asked_action)],
 ) -> Response:
     """Whether that is really meant."""
     question = Question(
         action.asks,
-        run.key,
+        run.shown_label,
         run.description,
         action.explains,
         action.label,
@@ -101,6 +109,7 @@ def ask(
         field=action.field,
         typed=present_value(action, run.run),
         is_long=action.name == "note",
+        consequences=_of_a_deletion(run.run, its) if action.name == "delete" else (),
     )
     return page(request, "confirm.html", vars(question))
 
@@ -139,13 +148,15 @@ async def retry(
 
 
 @router.get("/sweeps/{name}/actions/{action}", dependencies=[Depends(may_act)])
-def ask_of_sweep(request: Request, sweep: Annotated[SweepDir, Depends(asked_sweep)], action: str) -> Response:
+def ask_of_sweep(request: Request, its: Its, sweep: Annotated[SweepDir, Depends(asked_sweep)], action: str) -> Response:
     """Whether a sweep is really to be deleted or archived."""
     if action not in SWEEP_ACTIONS:
         raise HTTPException(404, f"there is no action {action}")
     now = f"with {counted(len(sweep.planned().cells), 'cell', 'cells')}"
     label, explains = action.title(), HOUSEKEEPING[action].explains
-    question = Question(f"{label} this sweep?", sweep.name, now, explains, label, _sweep_address(sweep))
+    consequences = _of_a_deletion(sweep, its) if action == "delete" else ()
+    address = _sweep_address(sweep)
+    question = Question(f"{label} this sweep?", sweep.name, now, explains, label, address, consequences=consequences)
     return page(request, "confirm.html", vars(question))
 
 
@@ -160,6 +171,15 @@ async def act_on_it(
         raise HTTPException(404, f"there is no action {action}")
     outcome = await run_in_threadpool(act_on_sweep, action, sweep)
     return told(settings, _sweep_address(sweep) if sweep.path.exists() else "/sweeps", outcome)
+
+
+def _of_a_deletion(target: Target, its: Its) -> list[str]:
+    """How much goes to the trash, and which sweeps lose cells."""
+    runs_dir = its.settings.runs_dir
+    doomed = doomed_with([target], runs_dir)
+    lost = sorted(cells_lost(doomed, runs_dir).items())
+    sweeps = [f"Sweep {name} stays, without {number} of its cells." for name, number in lost]
+    return [f"It takes {disk_size(sum(each.bytes for each in doomed))} of the disk.", *sweeps]
 
 
 def _retried(sweep: SweepDir) -> int:

@@ -12,13 +12,23 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from orchestrator.dashboard.chart_choice import AskedChoice, chosen
+from orchestrator.dashboard.chart_choice import AskedChoice, Followed, chosen
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.parts import AskedView
 from orchestrator.dashboard.pages.run_common import Text, tag_of, unchanged
 from orchestrator.dashboard.settings import Its, Shared
 from orchestrator.review.charts.catalogue import CHARTS, Chart, chart_named, chart_of, charts_with
-from orchestrator.review.charts.curves import Curve, View, figure_of_curves
+from orchestrator.review.charts.changes import (
+    Position,
+    first_new_step,
+    has_measured,
+    points_of,
+    position_of,
+    positions_text,
+    read_positions,
+    without_points,
+)
+from orchestrator.review.charts.curves import Curve, View, curves_of, figure_of_curves
 from orchestrator.review.compare import MOST_RUNS, Difference, Facts, compare_facts, differences, labels
 from orchestrator.review.damage import readable
 from orchestrator.review.logs.page_size import fitting
@@ -38,6 +48,7 @@ _CHARTS = {
 _MOST_IN_A_LEGEND = 6
 _MOST_FOUND = 12
 _LONGEST_SEARCH = 200
+_LONGEST_SEEN = 70 * MOST_RUNS
 _BYTES_OF_THE_DIFFERENCES, _BYTES_OF_A_VALUE = 14 << 10, 40
 
 
@@ -125,35 +136,82 @@ def metric(
 
 
 @router.get("/changes")
-def changes(asked: Annotated[ComparedRuns, Depends(asked_runs)], its: Its, seen: Text = "") -> Response:
-    """Whether anything was measured since a page drew its charts: 204 where nothing was."""
-    now = _now(its, asked)
-    return Response(status_code=204) if now["seen"] == seen else JSONResponse({"now": now, "figures": None})
+def changes(
+    asked: Annotated[ComparedRuns, Depends(asked_runs)],
+    its: Its,
+    view: AskedView,
+    chart: Followed = (),
+    seen: Annotated[str, Query(max_length=_LONGEST_SEEN)] = "",
+) -> Response:
+    """What was measured since a page drew these charts: 204 where nothing was, which the sizes of the logs say.
+    `figures` is null where they have to be drawn anew.
+    """
+    before = read_positions(seen)
+    if len(before) != len(asked.runs):
+        return JSONResponse({"now": _now(its, asked, before), "figures": None})
+    measured = [has_measured(run.run, at) for run, at in zip(asked.runs, before, strict=True)]
+    if not any(measured):
+        return Response(status_code=204)
+    found = [
+        each for name in chart if (each := chart_named(name, _latest(its, asked), _device(asked), _CHARTS)) is not None
+    ]
+    runs: list[Mapping[str, Sequence[Curve]]] = []
+    now: list[Position] = []
+    for run, at, has_more in zip(asked.runs, before, measured, strict=True):
+        made, _ = readable(partial(_new_curves if has_more else _no_new_curves, its, run.run, at, found, view))
+        if made is None:
+            return JSONResponse({"now": _now(its, asked, before), "figures": None})
+        runs.append(made[0])
+        now.append(made[1])
+    figures = {each.name: points_of(each, [curves[each.name] for curves in runs], view) for each in found}
+    return JSONResponse({"now": _now(its, asked, now), "figures": figures})
+
+
+_NewCurves = tuple[Mapping[str, Sequence[Curve]], Position] | None
+"""By chart what was measured since a position, and where it ends; None where charts have to be drawn anew."""
+
+
+def _new_curves(its: Shared, run: RunDir, at: Position, charts: Sequence[Chart], view: View) -> _NewCurves:
+    with its.beside.reading(run, view.x) as series:
+        since = first_new_step(run, at)
+        if since is None:
+            return None
+        part = replace(view, since=since)
+        return {chart.name: curves_of(chart, series, part) for chart in charts}, position_of(run, series)
+
+
+def _no_new_curves(its: Shared, run: RunDir, at: Position, charts: Sequence[Chart], view: View) -> _NewCurves:
+    drawn = {chart.name: its.beside.curves(run, chart, view, _among(chart, view))[0] for chart in charts}
+    return {name: [without_points(curve) for curve in curves] for name, curves in drawn.items()}, at
 
 
 def _figure(request: Request, chart: Chart, asked: ComparedRuns, its: Shared, view: View) -> Response:
     names = short_names(asked.runs)
-    now = _now(its, asked)
-    tag = tag_of(now["seen"], names, chart, view)
+    tag = tag_of([signature(run.run)[:2] for run in asked.runs], names, chart, view)
     if (same := unchanged(request, tag)) is not None:
         return same
-    # The page asks for all of those that we know; for a part of one by itself.
-    among = tuple(_CHARTS.values()) if chart.name in _CHARTS and view.within == (None, None) else ()
-
-    def curves(run: RunDir) -> tuple[Curve, ...]:
-        return its.beside.curves(run, chart, view, among)
-
-    drawn = {names[run.key]: readable(partial(curves, run.run))[0] or () for run in asked.runs}
+    nothing: tuple[tuple[Curve, ...], Position] = (), Position(0, 0, 0, 0)
+    found = [
+        readable(partial(its.beside.curves, run.run, chart, view, _among(chart, view)))[0] or nothing
+        for run in asked.runs
+    ]
+    drawn = {names[run.key]: curves for run, (curves, _) in zip(asked.runs, found, strict=True)}
     made = figure_of_curves(chart, drawn, view)
     if len(drawn) > _MOST_IN_A_LEGEND:  # the table of the runs is one, too
         made["layout"]["showlegend"] = False
+    now = _now(its, asked, [position for _, position in found])
     return JSONResponse({**made, "now": now}, headers={"ETag": tag, "Cache-Control": "no-cache"})
 
 
-def _now(its: Shared, asked: ComparedRuns) -> dict[str, object]:
-    """What these runs have written, by the sizes of their files, and how many metrics they have."""
-    seen = tag_of([signature(run.run)[:2] for run in asked.runs]).strip('"')
-    return {"seen": seen, "keys": len(_latest(its, asked))}
+def _among(chart: Chart, view: View) -> tuple[Chart, ...]:
+    """What is read along with a chart: the page asks for all of those that we know; for a part of one by itself."""
+    return tuple(_CHARTS.values()) if chart.name in _CHARTS and view.within == (None, None) else ()
+
+
+def _now(its: Shared, asked: ComparedRuns, positions: Sequence[Position]) -> dict[str, object]:
+    """How far a page has drawn its runs: `offset` grows with what they measure. And how many metrics they have."""
+    offset = sum(each.offset for each in positions)
+    return {"seen": positions_text(positions), "offset": offset, "keys": len(_latest(its, asked))}
 
 
 def _latest(its: Shared, asked: ComparedRuns) -> dict[str, float]:

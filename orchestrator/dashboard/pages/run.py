@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from orchestrator.dashboard.chart_choice import AskedChoice, Names, chosen
+from orchestrator.dashboard.chart_choice import AskedChoice, Followed, chosen
 from orchestrator.dashboard.pages.parts import AskedView
 from orchestrator.dashboard.pages.run_common import (
     PREFIX,
@@ -37,9 +37,6 @@ from orchestrator.run_directory.events.log import EventLog
 from orchestrator.run_directory.events.types import Started
 
 router = APIRouter(prefix=PREFIX)
-
-_MOST_FOLLOWED = 30
-"""Charts that a page asks for together: those in sight."""
 
 
 @router.get("")
@@ -146,7 +143,7 @@ def changes(
     step: Count = 0,
     events: Count = 0,
     keys: Count = 0,
-    chart: Annotated[Names, Query(max_length=_MOST_FOLLOWED)] = (),
+    chart: Followed = (),
 ) -> Response:
     """What was measured since a page drew these charts: 204 where nothing was written, which the sizes of two files
     say. `figures` is null where they have to be drawn anew.

@@ -15,7 +15,7 @@ from orchestrator.dashboard.actions import actions_of
 from orchestrator.dashboard.html import page
 from orchestrator.dashboard.pages.run_common import Text
 from orchestrator.dashboard.settings import Its, Shared
-from orchestrator.fields.formatting import shorten
+from orchestrator.fields.formatting import few, shorten
 from orchestrator.review.filters.columns import column_of, offered_columns
 from orchestrator.review.logs.page_size import fitting
 from orchestrator.review.query import QueryError, quoted, select
@@ -167,6 +167,7 @@ def shown(its: Shared, view: View) -> dict[str, Any]:
         "has_cells": any(each.sweep is not None for each in of_state),
         "problem": problem,
         "is_complete": its.index.is_complete,
+        "misplaced": few(its.index.misplaced),
         "actions": actions_of if its.settings.allows_actions else lambda run: (),
     }
 

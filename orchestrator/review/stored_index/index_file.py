@@ -76,12 +76,20 @@ def is_known(entry: Entry | None, signature: Signature) -> bool:
     return entry is not None and entry.signature == signature
 
 
+def _says_as_much(entry: Entry | None, now: Entry) -> bool:
+    return (
+        entry is not None
+        and entry.signature == now.signature
+        and (entry.summary.goodput is not None or now.summary.goodput is None)
+    )
+
+
 def write_index(runs_dir: Path, known: Mapping[str, Entry], stored: Mapping[str, Entry]) -> bool:
     """Keep what is `known` of a folder's runs and will stay so, where it is not much the same as is `stored`; returns
     whether it is not. Where nothing can be written, nothing is kept.
     """
     kept = {path: each for path, each in known.items() if each.summary.is_settled and is_certain(each.signature)}
-    same = sum(is_known(stored.get(path), each.signature) for path, each in kept.items())
+    same = sum(_says_as_much(stored.get(path), each) for path, each in kept.items())
     if len(kept) + len(stored) - 2 * same < _LEAST_NEW:
         return False
     content = _content(kept.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -46,6 +46,16 @@ class SpecFields(Mapping[str, str]):
     def __iter__(self) -> Iterator[str]:
         keys = dict.fromkeys((*self.base.fields, *self._own))
         return (key for key in keys if key not in self._own or self._own[key] is not None)
+
+    def items(self) -> ItemsView[str, str]:
+        """Faster than one by one: pages ask this of thousands."""
+        found = {**self.base.fields}
+        for key, value in self._own.items():
+            if value is None:
+                found.pop(key, None)
+            else:
+                found[key] = value
+        return found.items()
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

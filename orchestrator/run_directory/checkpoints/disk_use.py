@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from orchestrator.run_directory.checkpoints.commit_markers import Commit
@@ -19,10 +19,11 @@ def disk_use(run: RunDir, checkpoints: Iterable[Commit]) -> int:
     several names once. What lies behind links is not counted, nor what cannot be looked into.
     """
     commits = {str(commit.path): commit.bytes for commit in checkpoints}
-    return sum(commits.values()) + _occupied(run.path, set(commits))
+    return sum(commits.values()) + occupied(run.path, commits)
 
 
-def _occupied(folder: Path, left_out: set[str]) -> int:
+def occupied(folder: Path, left_out: Collection[str] = ()) -> int:
+    """The blocks, in bytes, of all that is in a folder but for the folders that are left out."""
     total = 0
     seen: set[tuple[int, int]] = set()
     waiting = [str(folder)]

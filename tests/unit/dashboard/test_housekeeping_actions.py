@@ -5,16 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from baseline.packing import kept, unpack
 from fastapi.testclient import TestClient
 from support.odd_files import whole_run
 
+from orchestrator.api.housekeeping.deletion import doomed_with
+from orchestrator.api.housekeeping.labelling import rename
 from orchestrator.dashboard.app import create_app
 from orchestrator.dashboard.security import form_mark
 from orchestrator.dashboard.settings import Settings
+from orchestrator.quantities import disk_size
+from orchestrator.review.filters.listing import summaries_in
 from orchestrator.run_directory.labels import read_labels
 from orchestrator.run_directory.lease import Lease
 from orchestrator.run_directory.rundir import RunDir
 from orchestrator.run_directory.trash import trashed
+from orchestrator.sweeps.ledger import all_sweeps
 
 
 @pytest.fixture
@@ -56,6 +62,27 @@ def test_labels_and_deleting_on_the_page_of_a_run(run: RunDir) -> None:
     assert "1 run deleted" in send("delete")
     assert [entry.place for entry in trashed(runs_dir)] == [f"{run.name}/{run.run_id}"]
     assert client.get(page).status_code == 404
+
+
+def test_what_a_deletion_would_take_is_said_before(tmp_path: Path) -> None:
+    unpack(kept("sweep"), tmp_path)
+    runs_dir = tmp_path / "runs"
+    [sweep] = all_sweeps(runs_dir)
+    entries = sweep.planned().cells
+    run = sweep.run(entries[0])
+    rename(run, "shown")
+    client = TestClient(create_app(Settings(runs_dir, allows_actions=True)))
+    asked = client.get(f"/runs/{run.name}/{run.run_id}/actions/delete").text
+    summary = next(each for each in summaries_in(runs_dir) if each.run == run)
+    assert f"<strong>shown/{run.run_id}</strong>" in asked
+    assert disk_size(summary.disk_bytes or 0) in asked
+    assert f"{sweep.name} stays, without 1 of its cells" in asked
+    assert f"<h1>shown <small>{run.run_id}</small>" in client.get(f"/runs/{run.name}/{run.run_id}").text
+    asked = client.get(f"/sweeps/{sweep.name}/actions/delete").text
+    together = doomed_with([sweep], runs_dir)
+    assert len(together) == len(entries) + 1
+    assert disk_size(sum(each.bytes for each in together)) in asked
+    assert "stays, without" not in asked
 
 
 def test_a_page_that_only_shows_offers_none_of_it(run: RunDir) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import pytest
 import orchestrator as interface
 from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
+from orchestrator.review.index import RunIndex
 from orchestrator.run_directory.events.labels import Archived, Renamed, Tagged
 from orchestrator.run_directory.labels import write_label
 from orchestrator.run_directory.rundir import RunDir, append_line
+from orchestrator.run_directory.runs_folder import misplaced_runs
 from orchestrator.spec.job import JobSpec
 
 Orchestrator = Callable[..., tuple[int, str, str]]
@@ -165,6 +168,30 @@ def test_cells_show_their_sweep(orchestrator: Orchestrator, made: list[RunDir], 
     assert [record["sweep"] for record in records] == [None, "rates", None]
     assert orchestrator("list", "--columns", "sweep", "--where", "sweep:rat")[1].split() == ["SWEEP", "rates"]
     assert (listed("--where", "sweep=rates"), listed("--where", "not sweep:rates")) == ("1", "02")
+
+
+def test_copies_that_are_not_where_runs_are(orchestrator: Orchestrator, made: list[RunDir], runs_dir: Path) -> None:
+    run = made[0]
+    _, table, err = orchestrator("list")
+    assert err == ""
+    (run.path.parent / "notes").mkdir()
+    shutil.copytree(run.path, run.path.parent / f".new-{run.run_id}")
+    assert misplaced_runs(runs_dir) == []
+    shutil.copytree(run.path, run.path.with_name("backup"))
+    shutil.copytree(run.path, runs_dir / "saved")
+    assert misplaced_runs(runs_dir) == sorted([f"{run.name}/backup", "saved"])
+    code, out, err = orchestrator("list")
+    assert (code, out) == (0, table)
+    assert f"{run.name}/backup" in err
+    index = RunIndex(runs_dir)
+    index.look()
+    assert index.misplaced == misplaced_runs(runs_dir)
+    assert len(index.runs) == len(made)
+    orchestrator("delete", "--yes", run.run_id)
+    assert misplaced_runs(runs_dir) == sorted([f"{run.name}/backup", "saved"])
+    shutil.move(run.path.with_name("backup"), run.path)
+    shutil.rmtree(runs_dir / "saved")
+    assert orchestrator("list")[2] == ""
 
 
 def test_runs_that_match_in_python(made: list[RunDir], runs_dir: Path) -> None:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.review.charts.catalogue import CHARTS, metric_chart
-from orchestrator.review.charts.changes import first_new_step, is_current, new_points, position_of
+from orchestrator.review.charts.changes import (
+    Position,
+    first_new_step,
+    is_current,
+    new_points,
+    position_of,
+    positions_text,
+    read_positions,
+)
 from orchestrator.review.charts.curves import View, figure_of
 from orchestrator.review.charts.series import GrowingSeries
 from orchestrator.run_directory.rundir import RunDir
@@ -43,6 +51,23 @@ def test_nothing_new_is_told_by_two_sizes_and_a_torn_line_is_nothing(tmp_path: P
     written(tmp_path, '{"iteration": 2')
     assert not is_current(run, at)
     assert first_new_step(run, at) == 1
+
+
+def test_positions_of_several_runs_in_an_address() -> None:
+    positions = [Position(1, 2, 3, 4), Position(1 << 52, 0, 0, 0)]
+    assert read_positions(positions_text(positions)) == positions
+    for text in (
+        "",
+        ",",
+        "1-2-3",
+        "1-2-3-4-5",
+        "1-2-3-x",
+        "-1-2-3-4",
+        "1-2-3-4,",
+        f"{'9' * 5000}-0-0-0",
+        "\u0661-2-3-4",
+    ):
+        assert read_positions(text) == []
 
 
 def test_steps_that_are_undone_and_logs_that_are_replaced_are_drawn_anew(tmp_path: Path) -> None:

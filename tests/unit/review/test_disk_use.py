@@ -53,7 +53,7 @@ def _made(path: Path) -> Path:
     return path
 
 
-def test_list_and_status_say_it(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_status_and_delete_say_it(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     expected = disk_use(run, committed(run))
     folder = str(run.path.parent.parent)
     assert main(["list", "--json", "--runs-dir", folder]) == 0
@@ -65,6 +65,11 @@ def test_list_and_status_say_it(run: RunDir, capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)["disk_bytes"] == expected
     assert main(["status", str(run.path)]) == 0
     assert " of it checkpoints\n" in capsys.readouterr().out
+    assert main(["delete", str(run.path), "--dry-run", "--json", "--runs-dir", folder]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] == expected
+    checkpoints = committed(run)
+    assert main(["delete", str(checkpoints[0].path), "--dry-run", "--json", "--runs-dir", folder]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] == checkpoints[0].bytes
 
 
 def test_of_one_that_may_still_change_the_checkpoints_count(run: RunDir) -> None:

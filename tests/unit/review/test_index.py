@@ -144,7 +144,7 @@ def test_charts_of_many_runs_read_each_run_once(tmp_path: Path, monkeypatch: pyt
     charts = [CHARTS["loss"], CHARTS["lr"]]
     for chart in charts * 2:
         for run in runs:
-            [curve] = beside.curves(run, chart, View(), charts)
+            [curve], _ = beside.curves(run, chart, View(), charts)
             assert curve.points["x"] == [1, 2, 3, 4]
     assert len(read) == len(runs)
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_charts_of_many_runs_read_each_run_once(tmp_path: Path, monkeypatch: pyt
     assert len(read) == len(runs)
     assert SeriesCache(index).facts(runs[0]).values["tokens"] == 256.0
     measure(runs[0], 5, 5)
-    assert beside.curves(runs[0], charts[0], View())[0].points["x"] == [1, 2, 3, 4, 5]
+    assert beside.curves(runs[0], charts[0], View())[0][0].points["x"] == [1, 2, 3, 4, 5]
     assert beside.facts(runs[0]).values["tokens"] == 320.0
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from baseline.packing import kept, unpack
+from support.refusals import before
 
 from orchestrator.launch.runs import all_runs
 from orchestrator.review.filters.listing import summaries_in
@@ -267,6 +268,37 @@ def test_a_folder_that_nobody_may_write_to(folder: Path, monkeypatch: pytest.Mon
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert same(summaries_in(folder), expected), "and no cache"
+
+
+def test_goodput_is_found_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the dashboard that starts next; but of a run that changed it is none."""
+    trained = chosen(folder)[0]
+    for number in range(FILLERS):
+        run = RunDir(folder / trained.name / f"{number:08x}")
+        run.path.mkdir()
+        for path in (trained.path / "resolved.json", trained.events_file, trained.metrics_file):
+            shutil.copy(path, run.path)
+        age(run)
+    first = RunIndex(folder)
+    first.look()
+    first.find_goodput()
+    known = {run.key: run.goodput for run in first.runs if run.goodput is not None}
+    assert len(known) >= FILLERS
+    read: list[RunSummary] = []
+    before(monkeypatch, "orchestrator.review.index.with_goodput", lambda summary, *_: read.append(summary))
+    second = RunIndex(folder)
+    second.look()
+    assert {run.key: run.goodput for run in second.runs if run.goodput is not None} == known
+    second.find_goodput()
+    assert not {run.key for run in read} & {*known}
+    for run in all_runs(folder):
+        write_label(run.path, Tagged(tags=("changed",)))
+        age(run)
+    second.look()
+    assert {entry.summary.goodput for entry in read_index(folder).values()} == {None}
+    assert len(read_index(folder)) >= 4 + FILLERS
+    second.find_goodput()
+    assert {run.key for run in read} >= {*known}
 
 
 def test_several_writers_at_once(folder: Path) -> None:
