@@ -88,6 +88,9 @@ def test_adapters_make_no_other_family(preset: str) -> None:
     assert to_config(tuned, family, 100) == to_config(plain, family, 100)
 
 
+GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -104,8 +107,11 @@ def test_adapters_make_no_other_family(preset: str) -> None:
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type is .relative_key"),
         ({"model_type": "bert", "hidden_act": "gelu_new"}, "BERT is imported with gelu$"),
         ({"model_type": "t5", "feed_forward_proj": "gated-relu"}, "feed_forward_proj is 'gated-relu'"),
-        ({"model_type": "qwen3_moe"}, "norm_topk_prob is false"),
-        ({"model_type": "qwen3_moe", "norm_topk_prob": True, "mlp_only_layers": [1]}, "mlp_only_layers is"),
+        ({**GLM, "norm_topk_prob": False}, "norm_topk_prob is false"),
+        ({**GLM, "num_experts_per_tok": 1}, "norm_topk_prob is true"),
+        ({**GLM, "n_shared_experts": 0}, "n_shared_experts is 0"),
+        ({"model_type": "glm4_moe", "first_k_dense_replace": 99}, "first_k_dense_replace is 99"),
+        ({"model_type": "qwen3_moe", "decoder_sparse_step": 99}, "decoder_sparse_step is 99"),
         ({"model_type": "t5", "is_decoder": True}, "is_decoder is true"),
         ({"intermediate_size": None}, "no intermediate_size"),
         ({"vocab_size": "many"}, "whole number"),
