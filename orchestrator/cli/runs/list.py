@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.common import AsJson, RunsDir, aligned, folder_to_read, print_json
-from orchestrator.errors import UserError
 from orchestrator.fields.formatting import few, shorten
 from orchestrator.files.stored_files import parse_line
 from orchestrator.quantities import age, disk_size

@@ -89,6 +89,9 @@ def test_adapters_make_no_other_family(preset: str) -> None:
     assert to_config(tuned, family, 100) == to_config(plain, family, 100)
 
 
+GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
+
+
 @pytest.mark.parametrize(
     ("more", "refusal"),
     [
@@ -117,10 +120,16 @@ def test_adapters_make_no_other_family(preset: str) -> None:
             {"model_type": "t5", "feed_forward_proj": "gated-relu"},
             ("unsupported_config_value", "feed_forward_proj", "gated-relu"),
         ),
-        ({"model_type": "qwen3_moe"}, ("unsupported_config_value", "norm_topk_prob", "false")),
+        ({**GLM, "norm_topk_prob": False}, ("unsupported_config_value", "norm_topk_prob", "false")),
+        ({**GLM, "num_experts_per_tok": 1}, ("unsupported_config_value", "norm_topk_prob", "true")),
+        ({**GLM, "n_shared_experts": 0}, ("unsupported_config_value", "n_shared_experts", "0")),
         (
-            {"model_type": "qwen3_moe", "norm_topk_prob": True, "mlp_only_layers": [1]},
-            ("unsupported_config_value", "mlp_only_layers"),
+            {"model_type": "glm4_moe", "first_k_dense_replace": 99},
+            ("unsupported_config_value", "first_k_dense_replace", "99"),
+        ),
+        (
+            {"model_type": "qwen3_moe", "decoder_sparse_step": 99},
+            ("unsupported_config_value", "decoder_sparse_step", "99"),
         ),
         ({"model_type": "t5", "is_decoder": True}, ("unsupported_config_value", "is_decoder", "true")),
         ({"intermediate_size": None}, ("missing_config_key", "intermediate_size")),

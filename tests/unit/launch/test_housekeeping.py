@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from support.event_log import append_event, lines_of
-from support.refused import refused
 from support.refusals import refuse
+from support.refused import refused
 
 import orchestrator as interface
 from orchestrator.errors import RunNotFound, UserError
