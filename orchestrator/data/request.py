@@ -33,7 +33,7 @@ def tokenizer_spec(**given: str | bool | None) -> TokenizerSpec:
     except ValidationError as error:
         raise UserError(f"the tokenizer: {errors_in_words(error)}") from error
 
-
+        raise UserError(f"the tokenizer: {errors_in_words(error)}", code="invalid_value") from error
 @dataclass(frozen=True)
 class TextRequest:
     """Which text to read, and how."""
