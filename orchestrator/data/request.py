@@ -31,9 +31,9 @@ def tokenizer_spec(**given: str | bool | None) -> TokenizerSpec:
     try:
         return TokenizerSpec.model_validate(given)
     except ValidationError as error:
-        raise UserError(f"the tokenizer: {errors_in_words(error)}") from error
-
         raise UserError(f"the tokenizer: {errors_in_words(error)}", code="invalid_value") from error
+
+
 @dataclass(frozen=True)
 class TextRequest:
     """Which text to read, and how."""
