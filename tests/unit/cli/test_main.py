@@ -126,7 +126,12 @@ def _raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(UserError("the input"), 2), (CheckpointError("the job"), 1), (KeyboardInterrupt(), 130), (typer.Exit(3), 3)],
+    [
+        (UserError("the input", code="some_code"), 2),
+        (CheckpointError("the job"), 1),
+        (KeyboardInterrupt(), 130),
+        (typer.Exit(3), 3),
+    ],
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_errors_become_exit_codes(
@@ -142,7 +147,8 @@ def test_errors_become_exit_codes(
     if isinstance(error, UserError | CheckpointError):
         if as_json:
             record = json.loads(shown.out)
-            assert record == {"error": type(error).__name__, "message": str(error), "exit_code": code}
+            said = {"error": type(error).__name__, "message": str(error), "exit_code": code}
+            assert record == (said if error.code is None else {**said, "code": error.code})
         else:
             assert shown.err == f"error: {error}\n"
             assert shown.out == ""

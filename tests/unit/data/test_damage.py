@@ -133,8 +133,9 @@ def test_of_what_was_made_here_every_change_is_noticed(made_here: Path, data: An
     try:
         message = index_damage(made_here)
         if message is None:
-            with pytest.raises(UserError, match=r"is not the index of an indexed|codes 1 to 8"):
+            with pytest.raises(UserError) as caught:
                 read_index(made_here)
+            assert caught.value.code in ("not_an_index", "unknown_index_version")
         else:
             assert message.startswith((f"{path} is ", f"{bin_path(made_here)} and {path} do not belong together: "))
             assert "\n" not in message

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from support.refused import refused
 
 from orchestrator.data.__main__ import run
 from orchestrator.data.indexed_dataset.manifest import read_manifest
@@ -21,7 +22,6 @@ from orchestrator.data.input.sources import find_inputs
 from orchestrator.data.inspection import first_documents
 from orchestrator.data.request import CHAT_GLOBS, ShowRequest, TextRequest, TrainTokenizerRequest
 from orchestrator.data.tasks.race import race_files
-from orchestrator.errors import UserError
 
 Tokenize = Callable[..., Path]
 LINE = b'{"text": "hello"}\n'
@@ -136,7 +136,7 @@ def test_what_is_no_text_is_told_by_its_first_bytes(tokenize: Tokenize, tmp_path
     path, good = tmp_path / name, tmp_path / "good.jsonl"
     path.write_bytes(content)
     good.write_bytes(LINE)
-    with pytest.raises(UserError, match=f"{name}: it is .*{what}") as caught:
+    with refused("wrong_record", f"{name}: ", what) as caught:
         tokenize(path, name="out")
     assert "Fix it" not in str(caught.value)
     manifest = read_manifest(tokenize(path, good, name="out", on_error="skip"))
