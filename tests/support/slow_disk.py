@@ -13,9 +13,9 @@ from itertools import count
 from typing import Any
 
 import pytest
-from support.refusals import before
 
 from orchestrator.cli.main import main
+from support.refusals import before
 
 SECONDS = 0.005
 _questions = count()
