@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from baseline.packing import kept, unpack
 from browser.many import many_runs
-from support import slow_disk
 from support.pace import slowness
 
 from orchestrator.launch.runs import all_runs
@@ -25,6 +24,7 @@ QUESTIONS_OF_A_RUN = 4
 """To a slow disk, of a run that has not changed."""
 MEGABYTES = 300
 ATTEMPTS = 5
+TESTS = Path(__file__).parents[2]
 MEASURED = """
 import resource, sys
 from orchestrator.cli.main import main
@@ -86,8 +86,8 @@ def test_from_a_slow_disk(folder: Path) -> None:
     times: list[float] = []
     while len(times) < ATTEMPTS and min(times, default=SLOW_SECONDS) >= SLOW_SECONDS:
         before = slowness()
-        command = [sys.executable, slow_disk.__file__, str(folder), *place]
-        finished = subprocess.run(command, capture_output=True, text=True, check=True)
+        command = [sys.executable, "-m", "support.slow_disk", str(folder), *place]
+        finished = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=True)
         seconds, processor, questions = map(float, finished.stderr.split()[-3:])
         assert finished.stdout == listed
         times.append(max(0.0, seconds - processor) + processor / max(before, slowness()))
