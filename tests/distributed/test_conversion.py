@@ -37,6 +37,7 @@ FAMILIES = {
         "starcoder2": "Starcoder2ForCausalLM",
         "stablelm": "StableLmForCausalLM",
         "nemotron": "NemotronForCausalLM",
+        "olmo2": "Olmo2ForCausalLM",
         "stablelm-no-biases": "StableLmForCausalLM",
     },
     **{"megatron-bert": "MegatronBertForPreTraining", "bert": "BertForPreTraining"},
@@ -80,6 +81,14 @@ def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> N
     assert entry["spread"] > 0.1, "logits that say something"
     assert entry["theirs"] == 0.0
     assert entry["ours"] < 1e-5 * max(entry["spread"], 1.0)
+
+
+@pytest.mark.parametrize(
+    "family", [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel"))]
+)
+def test_greedy_generation_writes_the_same_tokens(found: dict[str, dict[str, Any]], family: str) -> None:
+    """With a cache, on one rank and on two, as transformers without one."""
+    assert found[family]["greedy"] == [True, True]
 
 
 @pytest.mark.parametrize("family", ["llava", "llava-qwen2"])

@@ -23,6 +23,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{**_MODEL, "add_bias_linear": False, "num_experts": 4, "moe_ffn_hidden_size": 48, "moe_aux_loss_coeff": 0.05},
         "moe_shared_expert_intermediate_size": 40,
     },
+    "olmo2": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
+        **{"add_bias_linear": False, "transformer_block_type": "reordered_ln"},
+        **{"qk_layernorm": True, "qk_layernorm_scope": "projection"},
+    },
     "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
@@ -70,8 +75,11 @@ REFUSED = {
     ("t5", "tp2-pp2-interleaved-sp"): "virtual",
 }
 """Cells that no job may have, and a word of the reason that a person is given."""
-ONLY = {"post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp")}
-"""Where a family differs from another in the places of its norms alone, and other layouts would show nothing new."""
+ONLY = {
+    "post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
+    "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+}
+"""Where a family differs from another in its norms alone, and other layouts would show nothing new."""
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
 

@@ -204,6 +204,8 @@ class LayerTools(NamedTuple):
     row: Any
     """One whose inputs are."""
     norm: Any
+    projection_norm: Any
+    """RMSNorm over all heads of the queries, or of the keys, whose number it is given as `heads`."""
     core: Any
     """Attention of queries to keys and values that are there."""
     rotated_attention: Any

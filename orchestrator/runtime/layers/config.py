@@ -23,6 +23,10 @@ class LayerConfig(TransformerConfig):
     """Queries and keys are rotated where their projection left them."""
     flash_attention: bool = False
     """The core of attention is FlashAttention 4."""
+    normalizes_inputs: bool = True
+    """There are norms before attention and MLP."""
+    normalizes_outputs: bool = False
+    """There are norms of what attention and MLP give."""
     packs: bool = False
     """A sequence holds several conversations, and attention takes a mask that keeps them apart."""
 

@@ -66,6 +66,8 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         layernorm_epsilon=model.norm_epsilon,
         layernorm_zero_centered_gamma=model.apply_layernorm_1p,
         qk_layernorm=model.qk_layernorm,
+        normalizes_inputs=model.normalizes_inputs,
+        normalizes_outputs=model.normalizes_outputs,
         add_bias_linear=model.add_bias_linear,
         add_qkv_bias=model.has_qkv_bias,
         hidden_dropout=model.hidden_dropout,

@@ -1,7 +1,8 @@
 """Models of transformers with random weights: `make` saves and imports them, all or those that are named; `check`
 compares what was exported.
 
-Both work on a folder of folders, one for each family: `theirs`, `run`, `logits.pt`, and for each layout `out-LAYOUT`.
+Both work on a folder of folders, one for each family: `theirs`, `run`, `logits.pt`, of decoders `greedy.pt`, and for
+each layout `out-LAYOUT`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
-VOCAB, LENGTH = 101, 16
+VOCAB, LENGTH, NEW = 101, 16, 12
 SIZES = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
@@ -70,6 +71,7 @@ def configurations() -> dict[str, Any]:
         "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5),
         "stablelm": transformers.StableLmConfig(**SIZES, use_qkv_bias=True),
         "nemotron": transformers.NemotronConfig(**SIZES, head_dim=16),
+        "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),
         "bert": transformers.BertConfig(**BERT),
@@ -122,6 +124,15 @@ def logits(model: Any) -> torch.Tensor:
         return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])
 
 
+def greedy(model: Any) -> torch.Tensor:
+    """The most likely tokens after `ids`, one after the other: [2, s + NEW]."""
+    tokens = ids()
+    with torch.no_grad():
+        for _ in range(NEW):
+            tokens = torch.cat([tokens, model(tokens).logits[:, -1:].argmax(dim=-1)], dim=1)
+    return tokens
+
+
 def ids() -> torch.Tensor:
     """Tokens [2, s]."""
     return torch.arange(2 * LENGTH).reshape(2, LENGTH) * 7 % VOCAB
@@ -166,6 +177,8 @@ def make(folder: Path, *names: str) -> None:
             if name == "bert-untied":  # of two biases it computes with the other
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
+        if auto(config) is transformers.AutoModelForCausalLM:
+            torch.save(greedy(theirs), folder / name / "greedy.pt")
         torch.save([seeing_ids(), images()], folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
@@ -198,6 +211,8 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, config in configurations().items():
         home = folder / name
+        if not home.exists():  # another was asked for
+            continue
         job = load_resolved(home / "run" / "resolved.json")
         came, entry = _as_written(name, _weights(home / "theirs")), {}
         for checkpoint in sorted(home.glob("layout-*")):
@@ -210,6 +225,9 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         expected = torch.load(home / "logits.pt")
         entry["theirs"] = (logits(loaded) - expected).abs().max().item()
         entry["ours"] = (torch.load(home / "ours.pt") - expected).abs().max().item()
+        if (home / "greedy.pt").exists():
+            wrote = [torch.equal(torch.load(path), torch.load(home / "greedy.pt")) for path in home.glob("wrote-*.pt")]
+            entry["greedy"] = wrote
         if (home / "losses.pt").exists():
             probabilities = expected.log_softmax(2).gather(2, seeing_ids().roll(-1, 1).unsqueeze(2)).squeeze(2)
             entry["losses"] = (torch.load(home / "losses.pt") + probabilities).abs().max().item()

@@ -15,6 +15,7 @@ from orchestrator.conversion.hugging_face.families.llava import LLAVA, LLAVA_MIS
 from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
 from orchestrator.conversion.hugging_face.families.mixtral import MIXTRAL
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
+from orchestrator.conversion.hugging_face.families.olmo import OLMO2
 from orchestrator.conversion.hugging_face.families.phi import PHI3
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from orchestrator.conversion.hugging_face.families.stablelm import STABLELM
@@ -30,7 +31,7 @@ from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
     *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA, GPT2),
-    *(PHI3, STARCODER2, STABLELM, NEMOTRON),
+    *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),

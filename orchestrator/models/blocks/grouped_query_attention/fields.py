@@ -1,12 +1,12 @@
 """The fields of grouped-query attention in `model`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled, ListedAfter, MegatronFlag, ShortName
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, ListedAfter, MegatronFlag, ShortName
 from orchestrator.fields.values import Fraction, Number, Positive, PositiveNumber
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 
@@ -80,7 +80,10 @@ class GroupedQueryAttentionSpec(Section):
     ] = False
     """A bias in the query/key/value projection only (`add_bias_linear` already has one)."""
     qk_layernorm: Annotated[bool, resume.SHAPE, MegatronFlag()] = False
-    """Normalise queries and keys per head."""
+    """Normalise queries and keys."""
+    qk_layernorm_scope: Annotated[Literal["head", "projection"], resume.SHAPE, HashedIfChanged()] = "head"
+    """What `qk_layernorm` normalises: each head by itself, or the queries, and the keys, of all heads together (OLMo
+    2)."""
     relative_attention_num_buckets: Annotated[
         Positive, resume.SHAPE, MegatronFlag(only=_RELATIVE), ListedAfter("decoder_seq_length")
     ] = 32

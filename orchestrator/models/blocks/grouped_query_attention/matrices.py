@@ -21,7 +21,14 @@ def matrices(model: Fields) -> tuple[Matrix, ...]:
 
 def other_parameters(model: Fields, tp: int) -> int:
     """Beside the matrices: the norms of queries and keys, which every rank has whole."""
-    return 2 * norm_parameters(model, model.head_dim) if model.qk_layernorm else 0
+    return sum(norm_parameters(model, width) for width in normed_widths(model)) if model.qk_layernorm else 0
+
+
+def normed_widths(model: Fields) -> tuple[int, int]:
+    """Values that the norm of the queries, and that of the keys, has a weight for."""
+    if model.qk_layernorm_scope == "head":
+        return model.head_dim, model.head_dim
+    return model.num_attention_heads * model.head_dim, model.query_groups * model.head_dim
 
 
 def scores(model: Fields) -> Scores:

@@ -46,7 +46,8 @@ def _plain(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     copied = sizes.groups > 1 and sizes.heads > sizes.groups
     kept = sizes.query + (0 if kernels.is_recomputed else shape.tokens * sizes.heads * FP32)  # output, log-sum-exp
     if normed:
-        kept += shape.tokens * (sizes.heads + sizes.groups) * norm_statistics(model)
+        rows = 2 if model.qk_layernorm_scope == "projection" else sizes.heads + sizes.groups
+        kept += shape.tokens * rows * norm_statistics(model)
     whole = 0 if kernels.is_recomputed else _whole_sequence(shape, sizes)
     if kernels.rotates_projection:  # and stays where it is, or goes to tensors of its own as a whole
         return kept + sizes.projection
@@ -57,6 +58,8 @@ def _plain(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
             kept += sizes.query + sizes.key
         if copied and (normed or not rotated):
             kept += sizes.query  # saved by the norm, or by the attention itself
+        if normed and model.qk_layernorm_scope == "projection" and sizes.groups > 1:
+            kept += sizes.key + (0 if copied else sizes.query)  # its heads are laid out side by side
         if rotated:
             # Cosines and sines are made anew by every layer, for queries and for keys.
             kept += 4 * shape.positions * rotary_width(model) * shape.width

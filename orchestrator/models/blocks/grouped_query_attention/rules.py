@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 HEADS, GROUPS = "model.num_attention_heads", "model.num_query_groups"
 PERCENT, POSITIONS = "model.rotary_percent", "model.position_embedding_type"
 SCALING = "model.rope_scaling"
+QK_NORM, SCOPE = "model.qk_layernorm", "model.qk_layernorm_scope"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
 _ONLY_FOR = {
     "low_freq_factor": "llama3",
@@ -154,10 +155,26 @@ def window_of_some_layers(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         yield Problem(message, (SKIP, WINDOW), "leave both out, or write 2 or more")
 
 
+def norm_over_all_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """One norm over the heads of all ranks is an RMSNorm."""
+    model = job.model
+    if model.qk_layernorm_scope == "head":
+        return
+    if not model.qk_layernorm:
+        yield Problem("is what qk_layernorm normalises, but that is false", (SCOPE, QK_NORM), "leave it out")
+        return
+    if model.normalization != "RMSNorm":
+        message = f"projection needs RMSNorm, but normalization is {model.normalization}"
+        yield Problem(message, (SCOPE, "model.normalization"), "write head, or normalization: RMSNorm")
+    if model.apply_layernorm_1p:
+        message = "projection multiplies by weight, but apply_layernorm_1p by 1 + weight"
+        yield Problem(message, (SCOPE, "model.apply_layernorm_1p"), "write head, or leave apply_layernorm_1p out")
+
+
 TENSOR_PARALLEL: tuple[Rule, ...] = (heads_by_tensor_parallel, query_groups_by_tensor_parallel)
 RULES: RulesByTopic = {
     "ranks": TENSOR_PARALLEL,
     "sizes": (heads_by_query_groups, hidden_by_heads),
     "positions": (rotary,),
-    "variants": (rope_scaling, yarn, window_of_some_layers),
+    "variants": (rope_scaling, yarn, window_of_some_layers, norm_over_all_heads),
 }

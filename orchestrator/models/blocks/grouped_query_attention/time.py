@@ -45,11 +45,14 @@ def exchanged(model: Fields) -> int:
 
 def gathered(model: Fields, tp: int) -> int:
     """Elements of each token that tensor-parallel ranks gather: where several share a key/value head, each has the
-    projections of all (megatron-core's `get_query_key_value_tensors`), whose gradients are scattered back.
+    projections of all (megatron-core's `get_query_key_value_tensors`), whose gradients are scattered back; and the
+    means of norms over all heads.
     """
+    shared = model.qk_layernorm and model.qk_layernorm_scope == "projection" and tp > 1
+    means = 2 if shared else 0
     if model.query_groups >= tp:
-        return 0
-    return (model.num_attention_heads + 2 * model.query_groups) * model.head_dim
+        return means
+    return means + (model.num_attention_heads + 2 * model.query_groups) * model.head_dim
 
 
 def more_launches(model: Fields) -> ForwardBackward:

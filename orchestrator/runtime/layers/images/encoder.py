@@ -135,6 +135,8 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "normalization": "LayerNorm",
         "layernorm_zero_centered_gamma": False,
         "qk_layernorm": False,
+        "normalizes_inputs": True,
+        "normalizes_outputs": False,
         "add_bias_linear": True,
         "add_qkv_bias": True,
         "gated_linear_unit": False,

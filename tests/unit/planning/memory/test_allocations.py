@@ -73,6 +73,34 @@ LAYERS: dict[str, dict[str, Any]] = {
         "runtime": {"recompute_granularity": "selective"},
     },
     "norms of 1 + w": {"model": {"apply_layernorm_1p": True, "normalization": "RMSNorm", "qk_layernorm": True}},
+    "sandwich norms": {"model": {"transformer_block_type": "sandwich_ln", "normalization": "RMSNorm"}},
+    "sandwich norms, biases, dropout": {
+        "model": {"transformer_block_type": "sandwich_ln", "add_bias_linear": True, "hidden_dropout": 0.1}
+    },
+    "sandwich norms of 1 + w": {
+        "model": {"transformer_block_type": "sandwich_ln", "apply_layernorm_1p": True, "normalization": "RMSNorm"}
+    },
+    "sandwich norms, recomputed": {
+        "model": {"transformer_block_type": "sandwich_ln"},
+        "runtime": modules("layernorm"),
+    },
+    "reordered norms": {"model": {"transformer_block_type": "reordered_ln", "normalization": "RMSNorm"}},
+    "norm over all heads": {
+        "model": {"qk_layernorm": True, "qk_layernorm_scope": "projection", "normalization": "RMSNorm"}
+    },
+    "norm over all heads, groups": {
+        "model": {
+            **{"qk_layernorm": True, "qk_layernorm_scope": "projection", "normalization": "RMSNorm"},
+            "num_query_groups": 2,
+        }
+    },
+    "norm over all heads, groups, ranks": {
+        "model": {
+            **{"qk_layernorm": True, "qk_layernorm_scope": "projection", "normalization": "RMSNorm"},
+            "num_query_groups": 2,
+        },
+        "parallelism": SP,
+    },
     "wide heads": {"model": {"kv_channels": 64}},
     "selective": {"runtime": {"recompute_granularity": "selective"}},
     "mlp recomputed": {"runtime": modules("mlp"), "model": {"activation": "swiglu"}},
