@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -30,6 +30,15 @@ class OneOf(NamedTuple):
     """Several values of a field that a family takes alike; the first is that of an import."""
 
     values: tuple[Any, ...]
+
+
+class Computed(NamedTuple):
+    """A key of config.json that says otherwise what a field of `model` says."""
+
+    key: str
+    to_theirs: Callable[[ModelSpec], Any]
+    to_ours: Callable[[Any], Any]
+    """Raises UserError for a value that no field says."""
 
 
 class SameAs(NamedTuple):
@@ -100,6 +109,12 @@ class Family:
     """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
     longer: str | None = None
     """How names of layers begin of which the encoder of images has the first ones, and the others are left out."""
+    computed: Mapping[str, Computed] = field(default_factory=dict)
+    """Field of `model` -> key of config.json, where the value is another one."""
+    global_interval: int | None = None
+    """Where windows alternate with attention to all tokens, every how many-th layer has the latter by default."""
+    local_base: int | None = None
+    """Where layers with windows have a rotary base of their own, which it is by default."""
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""

@@ -63,6 +63,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"normalization": "LayerNorm", "transformer_block_type": "reordered_ln", "add_bias_linear": False},
         **{"num_experts": 4, "moe_ffn_hidden_size": 64, "moe_layer_freq": 2, "moe_router_topk": 2},
     },
+    "unrotated": {"no_rope_freq": 2, "sliding_window": 20, "window_attn_skip_freq": 2, "rotary_base_local": 100},
     "yarn": {
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16},
         **{"activation": "squared_relu", "add_bias_linear": False, "add_qkv_bias": True, "apply_layernorm_1p": True},
@@ -72,6 +73,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 SPLITS: dict[str, dict[str, Any]] = {
     "alibi": layout(tp=2, context_parallel_size=2, sequence_parallel=True),
+    "unrotated": layout(tp=2, pp=2, sequence_parallel=True),
     "gemma": layout(tp=2, pp=2, sequence_parallel=True),
 }
 """How a variant is spread over ranks where that matters to it: a window over chunks, layers counted over stages."""

@@ -16,7 +16,7 @@ from orchestrator.models.blocks.registry import attention_named
 from orchestrator.runtime.layers.attention.core import CoreAttention
 from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
-from orchestrator.runtime.layers.attention.rotation import RotatedAttention
+from orchestrator.runtime.layers.attention.rotation import rotating_attention
 from orchestrator.runtime.layers.attention.scores import (
     alibi_slopes,
     capped_attention,
@@ -129,7 +129,12 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
         # The norm before experts is a module of its own with Transformer Engine too, and is called the same here.
         del layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
     tools = LayerTools(
-        ColumnParallelLinear, RowParallelLinear, Norm, ProjectionNorm, _core_attention(config), RotatedAttention
+        ColumnParallelLinear,
+        RowParallelLinear,
+        Norm,
+        ProjectionNorm,
+        _core_attention(config),
+        rotating_attention(config),
     )
     attention_named(config.attention).layers.place(layer, config, tools)
     return place_norms(layer, config, Norm, ColumnParallelLinear)

@@ -13,7 +13,7 @@ from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import attention_named
 from orchestrator.runtime.layers.attention.flash import FlashAttention
 from orchestrator.runtime.layers.attention.padded import PaddedAttention
-from orchestrator.runtime.layers.attention.rotation import RotatedAttention
+from orchestrator.runtime.layers.attention.rotation import rotating_attention
 from orchestrator.runtime.layers.attention.sequence_lengths import Lengths
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import layers_of_chunk
@@ -42,7 +42,9 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
     )
     own = layer.submodules.self_attention.submodules.core_attention
     core = _core_attention(config) or own
-    tools = LayerTools(TEColumnParallelLinear, TERowParallelLinear, TENorm, ProjectionNorm, core, RotatedAttention)
+    tools = LayerTools(
+        TEColumnParallelLinear, TERowParallelLinear, TENorm, ProjectionNorm, core, rotating_attention(config)
+    )
     attention_named(config.attention).layers.place(layer, config, tools)
     return place_norms(layer, config, TENorm, TEColumnParallelLinear)
 

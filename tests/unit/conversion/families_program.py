@@ -66,6 +66,23 @@ def configurations() -> dict[str, Any]:
         "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
         "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
         "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),
+        "gemma2": transformers.Gemma2Config(
+            **{**SIZES, "num_hidden_layers": 4}, head_dim=16, sliding_window=5, query_pre_attn_scalar=20
+        ),
+        "gemma3": transformers.Gemma3TextConfig(
+            **{**SIZES, "num_hidden_layers": 6, "num_key_value_heads": 1},
+            **{"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 12},
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        ),
+        "gemma3-capped": transformers.Gemma3TextConfig(
+            **{**SIZES, "num_hidden_layers": 4},
+            **{"head_dim": 16, "sliding_window": 3, "sliding_window_pattern": 2},
+            final_logit_softcapping=15.0,
+        ),
         "phi3": transformers.Phi3Config(**SIZES, sliding_window=5, partial_rotary_factor=0.5, pad_token_id=0),
         "starcoder2-no-biases": transformers.Starcoder2Config(**SIZES, use_bias=False, hidden_act="gelu"),
         "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5),

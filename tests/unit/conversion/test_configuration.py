@@ -28,6 +28,7 @@ LLAMA: dict[str, Any] = {
     **{"model_type": "llama", "vocab_size": 256, "num_hidden_layers": 1, "hidden_size": 8},
     **{"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8},
 }
+TWICE = ["full_attention", "full_attention", "sliding_attention"]
 PRESETS = {
     **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
     **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
@@ -35,6 +36,7 @@ PRESETS = {
     # Phi-3 and Phi-4 are those networks, with two pairs of matrices joined in their files.
     **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-7b": "starcoder2", "stablelm-3b": "stablelm"},
     **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
+    **{"gemma2-2b": "gemma2", "gemma2-27b": "gemma2", "gemma3-270m": "gemma3_text", "gemma3-27b": "gemma3_text"},
     **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
@@ -72,11 +74,12 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
         "num_query_groups",
         "kv_channels",
         "ffn_hidden_size",
+        "softmax_scale",
     }
     assert unlike <= said
-    assert (again.query_groups, again.head_dim, again.ffn_size, again.positions) == (
+    assert (again.query_groups, again.head_dim, again.ffn_size, again.positions, again.scale_of_scores) == (
         *(job.model.query_groups, job.model.head_dim),
-        *(job.model.ffn_size, job.model.positions),
+        *(job.model.ffn_size, job.model.positions, job.model.scale_of_scores),
     )
 
 
@@ -102,6 +105,21 @@ def test_adapters_make_no_other_family(preset: str) -> None:
         ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "with mscale"),
         ({"rope_theta": 10000.5}, "rope_theta is 10000.5"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ({"model_type": "gemma2", "layer_types": ["chunked_attention"]}, "layer_types is .*chunked_attention"),
+        ({"model_type": "gemma2", "num_hidden_layers": 3, "layer_types": TWICE}, "layers that differ must be"),
+        ({"model_type": "gemma2", "sliding_window_pattern": 0}, "sliding_window_pattern is 0"),
+        ({"model_type": "gemma2", "sliding_window": None}, "but sliding_window is null"),
+        ({"model_type": "gemma2", "query_pre_attn_scalar": 0.5}, "query_pre_attn_scalar is 0.5"),
+        ({"model_type": "gemma2", "use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
+        ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50"),
+        ({"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1e4}}, "by kind of layer, and has rope_theta"),
+        (
+            {
+                "model_type": "gemma3_text",
+                "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}},
+            },
+            "scales positions in layers with a window",
+        ),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type is .relative_key"),
         ({"model_type": "bert", "hidden_act": "gelu_new"}, "BERT is imported with gelu$"),
         ({"model_type": "t5", "feed_forward_proj": "gated-relu"}, "feed_forward_proj is 'gated-relu'"),
@@ -116,6 +134,35 @@ def test_what_cannot_be_represented_is_refused(more: dict[str, Any], said: str) 
     config = {**LLAMA, **more}
     with pytest.raises(UserError, match=said):
         to_model(config, family_of_type(config["model_type"]))
+
+
+@pytest.mark.parametrize(
+    ("preset", "more", "said"),
+    [
+        ("gemma2-2b", {"softmax_scale": 0.07}, "query_pre_attn_scalar a whole number"),
+        ("gemma3-4b", {"rotary_base_local": None}, "write model.rotary_base_local"),
+    ],
+)
+def test_what_config_json_cannot_say_is_refused(preset: str, more: dict[str, Any], said: str) -> None:
+    model = job_of({"preset": preset, **more}).model
+    with pytest.raises(UserError, match=said):
+        to_config(model, family_of_model(model), 100)
+
+
+def test_positions_of_published_and_of_newer_files() -> None:
+    """Gemma 3's two kinds, as files of either version say them."""
+    config = {**LLAMA, "model_type": "gemma3_text", "num_hidden_layers": 6}
+    family = family_of_type("gemma3_text")
+    linear = {"rope_type": "linear", "factor": 8.0}
+    old = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": linear, "_sliding_window_pattern": 6}
+    new = {"full_attention": {**linear, "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    types = [*["sliding_attention"] * 5, "full_attention"]
+    found = [to_model({**config, **each}, family) for each in (old, {"rope_parameters": new, "layer_types": types})]
+    assert found[0] == found[1]
+    names = ("rotary_base", "rotary_base_local", "window_attn_skip_freq")
+    assert [found[0][name] for name in names] == [1000000, 10000, 6]
+    every = to_model({**config, "layer_types": ["full_attention"] * 6, "sliding_window": None}, family)
+    assert not every.keys() & {"rotary_base_local", "sliding_window", "window_attn_skip_freq"}
 
 
 @pytest.mark.parametrize(

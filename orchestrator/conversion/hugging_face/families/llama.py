@@ -60,6 +60,8 @@ FIXED: dict[str, Any] = {
     "architecture": "gpt",
     "position_embedding_type": "rope",
     "rotary_percent": 1.0,
+    "rotary_base_local": None,
+    "no_rope_freq": None,
     "sliding_window": None,
     "window_attn_skip_freq": None,
     "attention_logit_softcapping": None,

@@ -13,8 +13,8 @@ from orchestrator.conversion.hugging_face.families.llama import (
     MLP,
     QKV,
     REST,
-    THEIR_ATTENTION,
 )
+from orchestrator.conversion.hugging_face.families.qwen import QK_NORMS
 from orchestrator.conversion.weight_mapping import DECODER, SameAs
 from orchestrator.models.blocks.weights import Rule
 
@@ -28,8 +28,7 @@ OLMO2 = replace(
     architecture="Olmo2ForCausalLM",
     rules=(
         *(rule for rule in (*FIRST, QKV) if rule.ours not in BEFORE),
-        Rule(f"{ATTENTION}q_layernorm.weight", (f"{THEIR_ATTENTION}q_norm.weight",)),
-        Rule(f"{ATTENTION}k_layernorm.weight", (f"{THEIR_ATTENTION}k_norm.weight",)),
+        *QK_NORMS,
         Rule(f"{DECODER}post_self_attn_layernorm.weight", ("model.layers.{n}.post_attention_layernorm.weight",)),
         Rule(f"{DECODER}post_mlp_layernorm.weight", ("model.layers.{n}.post_feedforward_layernorm.weight",)),
         *(rule for rule in REST if rule.ours not in BEFORE),

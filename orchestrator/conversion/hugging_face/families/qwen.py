@@ -36,11 +36,11 @@ QWEN2 = replace(
     ignored=frozenset({"sliding_window", "max_window_layers"}),
 )
 
-_NORMED = (
-    *(*FIRST, QKV),
+QK_NORMS = (
     Rule(f"{ATTENTION}q_layernorm.weight", (f"{THEIR_ATTENTION}q_norm.weight",)),
     Rule(f"{ATTENTION}k_layernorm.weight", (f"{THEIR_ATTENTION}k_norm.weight",)),
 )
+_NORMED = (*FIRST, QKV, *QK_NORMS)
 
 QWEN3 = replace(
     QWEN2,

@@ -1,5 +1,6 @@
 """The fields of grouped-query attention in `model`."""
 
+import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import ConfigDict
@@ -56,6 +57,15 @@ class GroupedQueryAttentionSpec(Section):
     """Fraction of each head that is rotated."""
     rotary_base: Annotated[Positive, resume.LOGIC, AlsoCalled("rope_theta rope_base"), MegatronFlag(only=_ROPE)] = 10000
     """Base of the rotary frequencies."""
+    rotary_base_local: Annotated[
+        Positive | None, resume.LOGIC, HashedIfChanged(), AlsoCalled("rope_local_base_freq")
+    ] = None
+    """Base of the rotary frequencies in layers with a window, which `rope_scaling` does not change then; `rotary_base`
+    by default."""
+    no_rope_freq: Annotated[Positive | None, resume.LOGIC, HashedIfChanged(), AlsoCalled("no_rope_layer_interval")] = (
+        None
+    )
+    """Every layer whose number (from 1) is a multiple of this does without rotary positions."""
     rope_scaling: Annotated[RopeScaling | None, resume.LOGIC] = None
     """Rotary positions for longer sequences."""
     sliding_window: Annotated[
@@ -108,6 +118,16 @@ class GroupedQueryAttentionSpec(Section):
     def head_dim(self: "Fields") -> int:
         """Width of one head."""
         return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def scale_of_scores(self: "Fields") -> float:
+        """What attention scores are multiplied by."""
+        return self.softmax_scale or 1 / math.sqrt(self.head_dim)
+
+    @property
+    def rotates_by_layer(self) -> bool:
+        """Whether layers differ in how they rotate queries and keys."""
+        return self.rotary_base_local is not None or self.no_rope_freq is not None
 
     @property
     def has_qkv_bias(self: "Fields") -> bool:

@@ -31,6 +31,14 @@ def normed_widths(model: Fields) -> tuple[int, int]:
     return model.num_attention_heads * model.head_dim, model.query_groups * model.head_dim
 
 
+def rotated_layers(model: Fields) -> float:
+    """Share of the layers with rotary positions."""
+    if model.position_embedding_type != "rope":
+        return 0.0
+    without = 0 if model.no_rope_freq is None else model.num_layers // model.no_rope_freq
+    return 1.0 - without / model.num_layers
+
+
 def scores(model: Fields) -> Scores:
     """Those of its heads."""
     return Scores(model.num_attention_heads, model.head_dim, model.head_dim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
+from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -25,7 +26,7 @@ def _inputs(model: Fields, work: CoreWork, query: float, key: float) -> ForwardB
         is_grouped = key < query  # and goes to tensors of its own, values too
         elements = query + 2 * key if is_grouped or work.cp > 1 else query + key
         return NOTHING.plus(kernels.projection, elements)
-    rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
+    rotated = model.rotary_percent * rotated_layers(model)
     forward = kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
     backward = kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
     joined = 0 if kernels.returns_together and _lie_together(model, work) else kernels.joins

@@ -148,6 +148,8 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "attention_logit_softcapping": None,
         "window_size": None,
         "window_attn_skip_freq": None,
+        "has_local_rotation": False,
+        "no_rotation_freq": None,
         "packs": False,
         "apply_rope_fusion": False,
         "rotates_projection": False,

@@ -137,6 +137,13 @@ STEPS: dict[str, dict[str, Any]] = {
     "alibi": {"model": {"position_embedding_type": "alibi", "seq_length": 128}},
     "capped logits": {"model": {"final_logit_softcapping": 30.0, "sliding_window": 16}},
     "capped scores": {"model": {**SMALL_VOCABULARY, "attention_logit_softcapping": 50.0, "seq_length": 512}},
+    "every second layer without positions": {"model": {**SMALL_VOCABULARY, "no_rope_freq": 2}},
+    "two rotary bases, sandwich norms": {
+        "model": {
+            **{**SMALL_VOCABULARY, "sliding_window": 16, "window_attn_skip_freq": 2, "rotary_base_local": 100},
+            **{"transformer_block_type": "sandwich_ln", "normalization": "RMSNorm"},
+        }
+    },
     "recomputed in twos": {"runtime": {**FULL, "recompute_num_layers": 2}},
     "first two recomputed": {"runtime": {**FULL, "recompute_method": "block", "recompute_num_layers": 2}},
     "gradients in bf16": {"precision": {"grad_reduce_in_fp32": False}},
