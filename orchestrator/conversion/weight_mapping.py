@@ -33,12 +33,13 @@ class OneOf(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """A key of config.json that says otherwise what a field of `model` says."""
+    """Keys of config.json that say otherwise what a field of `model` says."""
 
-    key: str
-    to_theirs: Callable[[ModelSpec], Any]
-    to_ours: Callable[[Any], Any]
-    """Raises UserError for a value that no field says."""
+    keys: tuple[str, ...]
+    to_theirs: Callable[[ModelSpec], Mapping[str, Any]]
+    """Some of these keys. Raises UserError for a model of which they cannot say it."""
+    to_ours: Callable[[Mapping[str, Any]], Any]
+    """From config.json. Raises UserError for what the field cannot say."""
 
 
 class SameAs(NamedTuple):
@@ -110,7 +111,7 @@ class Family:
     longer: str | None = None
     """How names of layers begin of which the encoder of images has the first ones, and the others are left out."""
     computed: Mapping[str, Computed] = field(default_factory=dict)
-    """Field of `model` -> key of config.json, where the value is another one."""
+    """Field of `model` -> keys of config.json, where the value is another one."""
     global_interval: int | None = None
     """Where windows alternate with attention to all tokens, every how many-th layer has the latter by default."""
     local_base: int | None = None

@@ -40,6 +40,11 @@ FAMILIES = {
         "starcoder2": "Starcoder2ForCausalLM",
         "stablelm": "StableLmForCausalLM",
         "nemotron": "NemotronForCausalLM",
+        "granite": "GraniteForCausalLM",
+        "smollm3": "SmolLM3ForCausalLM",
+        "smollm3-rotated": "LlamaForCausalLM",  # which it is, with nothing else to tell it by
+        "glm4": "Glm4ForCausalLM",
+        "glm4-no-biases": "Glm4ForCausalLM",
         "olmo2": "Olmo2ForCausalLM",
         "stablelm-no-biases": "StableLmForCausalLM",
     },

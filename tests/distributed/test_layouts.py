@@ -63,6 +63,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"normalization": "LayerNorm", "transformer_block_type": "reordered_ln", "add_bias_linear": False},
         **{"num_experts": 4, "moe_ffn_hidden_size": 64, "moe_layer_freq": 2, "moe_router_topk": 2},
     },
+    "multipliers": {
+        **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "hidden_dropout": 0.0},
+        **{"transformer_block_type": "sandwich_ln", "untie_embeddings_and_output_weights": True},
+    },
     "unrotated": {"no_rope_freq": 2, "sliding_window": 20, "window_attn_skip_freq": 2, "rotary_base_local": 100},
     "yarn": {
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16},

@@ -34,6 +34,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"scale_embeddings": True, "softmax_scale": 0.25, "sliding_window": 8, "window_attn_skip_freq": 2},
         **{"rotary_base_local": 100, "rope_scaling": {"type": "linear", "factor": 8.0}},
     },
+    "granite": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "softmax_scale": 0.1},
+        **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "add_bias_linear": False},
+    },
     "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
@@ -84,6 +88,7 @@ REFUSED = {
 ONLY = {
     "post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "gemma3": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
 }
 """Where a family differs from another in its norms, windows and positions alone, and other layouts would show nothing

@@ -68,7 +68,8 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
     }
     for field, key in family.sizes.items():
         config[key] = resolved.get(field, getattr(model, field))
-    config |= {each.key: each.to_theirs(model) for each in family.computed.values()}
+    for computed in family.computed.values():
+        config |= computed.to_theirs(model)
     if family.global_interval is not None:
         config[TYPES] = layer_types(model)
     if family.positions is not None:
@@ -111,10 +112,7 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
         # Weights that are there need no other: no spread at all is for networks that start from zeros.
         if value is not None and not (field == "init_method_std" and value == 0):
             fields[field] = value
-    for field, computed in family.computed.items():
-        value = _said(config, computed.key, family)
-        if value is not None:
-            fields[field] = computed.to_ours(value)
+    fields |= {field: computed.to_ours(config) for field, computed in family.computed.items()}
     for field in ("num_layers", "hidden_size", "num_attention_heads"):
         if field not in fields:
             raise UserError(f"config.json has no {family.sizes[field]}")
@@ -169,7 +167,7 @@ def keys_read(family: Family) -> set[str]:
         *(*family.sizes.values(), *family.constants, *family.repeated, *family.aliases, *family.implied),
         *("vocab_size", "tie_word_embeddings", family.activation_key),
         *((family.positions,) if family.positions is not None else ()),
-        *(each.key for each in family.computed.values()),
+        *(key for each in family.computed.values() for key in each.keys),
         *(_ROTARY_KEYS if family.rotary else ()),
         *(INTERVALS if family.global_interval is not None else ()),
         *((_LOCAL_BASE,) if family.local_base is not None else ()),

@@ -99,7 +99,9 @@ def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     if layer[-1].outweighs_attention:
         blocks = layer[-1:]
     kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
-    return max(
+    # Beside the gradient of the residual stream that of the branch, times the factor; dropout makes another of it.
+    scaled = sizes.stream if job.model.residual_multiplier != 1.0 and not job.model.hidden_dropout else 0
+    return scaled + max(
         block.memory.backward(job.model, sizes, kernels)
         + (block.memory.saved(job.model, sizes, kernels) if _is_recomputed(job, block) else 0)
         for block in blocks

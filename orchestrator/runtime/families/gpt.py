@@ -70,6 +70,12 @@ class GPT(GPTModel):
         if model.scale_embeddings and self.pre_process:
             scale = math.sqrt(model.hidden_size)
             self.embedding.word_embeddings.register_forward_hook(_multiply(scale))
+        if model.embedding_multiplier != 1.0 and self.pre_process:
+            factor = model.embedding_multiplier
+            self.embedding.word_embeddings.register_forward_hook(lambda module, arguments, output: output * factor)
+        if model.logit_scale != 1.0 and self.post_process:
+            # A product with the vocabulary is larger than what goes into it.
+            self.output_layer.register_forward_pre_hook(_scale_first(model.logit_scale))
         self._joins_loss = joins_loss and self.post_process
         if self._joins_loss:
             self.output_layer.forward = self._hand_on
@@ -117,6 +123,11 @@ def _multiply(factor: float) -> Callable[[Any, Any, torch.Tensor], torch.Tensor]
         return output * torch.tensor(factor, dtype=output.dtype).item()
 
     return multiply
+
+
+def _scale_first(factor: float) -> Callable[[Any, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
+    """A forward hook that multiplies the first input."""
+    return lambda module, inputs: (inputs[0] * factor, *inputs[1:])
 
 
 def _beside(local: Any) -> Callable[..., torch.Tensor]:

@@ -32,6 +32,8 @@ class LayerConfig(TransformerConfig):
     """There are norms before attention and MLP."""
     normalizes_outputs: bool = False
     """There are norms of what attention and MLP give."""
+    residual_multiplier: float = 1.0
+    """What attention and MLP give is multiplied by this."""
     packs: bool = False
     """A sequence holds several conversations, and attention takes a mask that keeps them apart."""
 

@@ -67,6 +67,7 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         qk_layernorm=model.qk_layernorm,
         normalizes_inputs=model.normalizes_inputs,
         normalizes_outputs=model.normalizes_outputs,
+        residual_multiplier=model.residual_multiplier,
         add_bias_linear=model.add_bias_linear,
         add_qkv_bias=model.has_qkv_bias,
         hidden_dropout=model.hidden_dropout,

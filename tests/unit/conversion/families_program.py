@@ -88,6 +88,20 @@ def configurations() -> dict[str, Any]:
         "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5),
         "stablelm": transformers.StableLmConfig(**SIZES, use_qkv_bias=True),
         "nemotron": transformers.NemotronConfig(**SIZES, head_dim=16),
+        "granite": transformers.GraniteConfig(
+            **SIZES,
+            **{"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2},
+            logits_scaling=0.7,
+            tie_word_embeddings=True,
+        ),
+        "smollm3": transformers.SmolLM3Config(
+            **{**SIZES, "num_hidden_layers": 4}, no_rope_layer_interval=2, pad_token_id=0
+        ),
+        "smollm3-rotated": transformers.SmolLM3Config(**SIZES, no_rope_layers=[1, 1], pad_token_id=0),
+        "glm4": transformers.Glm4Config(**SIZES, head_dim=16, pad_token_id=0),
+        "glm4-no-biases": transformers.Glm4Config(
+            **SIZES, head_dim=8, attention_bias=False, partial_rotary_factor=1.0, pad_token_id=0
+        ),
         "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),

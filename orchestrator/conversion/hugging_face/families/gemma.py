@@ -15,6 +15,8 @@ from orchestrator.errors import UserError
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
 
+_SCALAR = "query_pre_attn_scalar"
+
 GEMMA = replace(
     LLAMA,
     name="Gemma",
@@ -34,19 +36,18 @@ GEMMA = replace(
 )
 
 
-def _scalar(model: ModelSpec) -> int:
-    """n of a scale of 1 / √n. Raises UserError for another scale."""
+def _scalar(model: ModelSpec) -> dict[str, int]:
+    """n of a scale of 1 / √n."""
     scalar = round(model.scale_of_scores**-2)
     if abs(scalar**-0.5 - model.scale_of_scores) > 1e-12:
-        raise UserError(
-            f"model.softmax_scale is {model.scale_of_scores:g}, and query_pre_attn_scalar a whole number n, for 1 / √n"
-        )
-    return scalar
+        raise UserError(f"model.softmax_scale is {model.scale_of_scores:g}, and {_SCALAR} a whole number n, for 1 / √n")
+    return {_SCALAR: scalar}
 
 
-def _scale(scalar: Any) -> float:
+def _scale(config: Mapping[str, Any]) -> float:
+    scalar = config.get(_SCALAR, 256)
     if isinstance(scalar, bool) or not isinstance(scalar, int | float) or scalar <= 0 or scalar != scalar // 1:
-        raise UserError(f"config.json: query_pre_attn_scalar is {scalar!r}, and must be a whole number above 0")
+        raise UserError(f"config.json: {_SCALAR} is {scalar!r}, and must be a whole number above 0")
     return float(scalar) ** -0.5
 
 
@@ -86,13 +87,13 @@ GEMMA2 = replace(
     architecture="Gemma2ForCausalLM",
     rules=_sandwich((*FIRST, QKV, *REST)),
     sizes={**GEMMA.sizes, **_OWN},
-    computed={"softmax_scale": Computed("query_pre_attn_scalar", _scalar, _scale)},
+    computed={"softmax_scale": Computed((_SCALAR,), _scalar, _scale)},
     fixed={
         **{field: value for field, value in GEMMA.fixed.items() if field not in _FREE},
         "transformer_block_type": "sandwich_ln",
     },
     defaults={
-        **{**GEMMA.defaults, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096},
+        **{**GEMMA.defaults, "num_key_value_heads": 4, "sliding_window": 4096},
         **{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     },
     global_interval=2,
@@ -112,7 +113,7 @@ GEMMA3 = replace(
     # transformers reads a cap of the scores, and computes without one.
     constants={"attention_bias": False, "use_bidirectional_attention": False, "attn_logit_softcapping": None},
     defaults={
-        **{**GEMMA.defaults, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096},
+        **{**GEMMA.defaults, "num_key_value_heads": 4, "sliding_window": 4096},
         **{"max_position_embeddings": 131072, "rope_theta": 1000000},
     },
     global_interval=6,

@@ -75,6 +75,9 @@ FIXED: dict[str, Any] = {
     "qk_layernorm": False,
     "qk_layernorm_scope": "head",
     "scale_embeddings": False,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logit_scale": 1.0,
     "num_experts": None,
     "vision": None,
 }

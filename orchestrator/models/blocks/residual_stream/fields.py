@@ -6,11 +6,12 @@ from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import ListedAfter
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, ListedAfter
+from orchestrator.fields.values import PositiveNumber
 
 
 class ResidualStreamSpec(Section):
-    """Where the norms of attention and MLP are."""
+    """Where the norms of attention and MLP are, and by what these, the embeddings and the logits are multiplied."""
 
     model_config = ConfigDict(defer_build=True)  # nothing is validated as one
 
@@ -20,6 +21,20 @@ class ResidualStreamSpec(Section):
     """Where the norms are. `pre_ln`: before attention and MLP, and after the last layer. `sandwich_ln`: also on what
     each of them gives, before it is added to the residual stream (Gemma 2 and 3). `reordered_ln`: there instead of
     before them (OLMo 2). `post_ln`: on the sum, and after the embedding (the original BERT)."""
+
+    embedding_multiplier: Annotated[PositiveNumber, resume.LOGIC, HashedIfChanged()] = 1.0
+    """Token embeddings are multiplied by this."""
+    residual_multiplier: Annotated[PositiveNumber, resume.LOGIC, HashedIfChanged()] = 1.0
+    """What attention and MLP give is multiplied by this before it is added to the residual stream."""
+    logit_scale: Annotated[
+        PositiveNumber, resume.LOGIC, HashedIfChanged(), AlsoCalled(logits_scaling="(one over it)")
+    ] = 1.0
+    """Logits are multiplied by this."""
+
+    @property
+    def has_multipliers(self) -> bool:
+        """Whether embeddings, branches or logits are multiplied by a factor."""
+        return any(factor != 1.0 for factor in (self.embedding_multiplier, self.residual_multiplier, self.logit_scale))
 
     @property
     def normalizes_inputs(self) -> bool:

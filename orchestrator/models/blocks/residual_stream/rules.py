@@ -1,4 +1,4 @@
-"""Which models have their norms elsewhere than before attention and MLP."""
+"""Which models have norms elsewhere than before attention and MLP, and factors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
     from orchestrator.models.blocks.protocols import Rule, RulesByTopic
 
+MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logit_scale")
 NORMS, FAMILY = "model.transformer_block_type", "model.architecture"
 
 
@@ -23,5 +24,20 @@ def output_norms(job: Job[Fields]) -> Iterator[Problem]:
         yield Problem(message, (NORMS, FAMILY), "leave it out")
 
 
+def multipliers(job: Job[Fields]) -> Iterator[Problem]:
+    """Factors are for decoders, and each is there once."""
+    model = job.model
+    if not model.has_multipliers:
+        return
+    if "multipliers" not in model.family.supports:
+        for name in MULTIPLIERS:
+            if getattr(model, name) != 1.0:
+                message = f"is for architecture: gpt, but architecture is {model.family.name}"
+                yield Problem(message, (f"model.{name}", FAMILY), "leave it out")
+    if model.embedding_multiplier != 1.0 and model.scale_embeddings:
+        message = "scale_embeddings multiplies embeddings by √h, and embedding_multiplier by another factor"
+        yield Problem(message, ("model.embedding_multiplier", "model.scale_embeddings"), "write one of them")
+
+
 TENSOR_PARALLEL: tuple[Rule, ...] = ()
-RULES: RulesByTopic = {"variants": (output_norms,)}
+RULES: RulesByTopic = {"variants": (output_norms, multipliers)}

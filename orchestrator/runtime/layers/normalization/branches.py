@@ -28,20 +28,24 @@ def place_norms(layer: Any, config: LayerConfig, norm: Callable[..., torch.nn.Mo
         parts.self_attention.submodules.linear_qkv = column
         if hasattr(parts.mlp.submodules, "linear_fc1"):  # experts have a norm of their own before them
             parts.mlp.submodules.linear_fc1 = column
-    if not config.normalizes_outputs:
+    if not config.normalizes_outputs and config.residual_multiplier == 1.0:
         return add_plainly(layer, config)
-    parts.self_attn_bda = ModuleSpec(NormalizeAndAdd, {"config": config, "norm": norm})
-    parts.mlp_bda = ModuleSpec(NormalizeAndAdd, {"config": config, "norm": norm})
+    behind = {"config": config, "norm": norm if config.normalizes_outputs else None}
+    parts.self_attn_bda = ModuleSpec(AddBranch, behind)
+    parts.mlp_bda = ModuleSpec(AddBranch, behind)
     parts.sharded_state_dict_keys_map = {**parts.sharded_state_dict_keys_map, **KEYS}
     return layer
 
 
-class NormalizeAndAdd(torch.nn.Module):
-    """A norm of what a branch gives, and adding it to the residual stream."""
+class AddBranch(torch.nn.Module):
+    """Normalise what a branch gives, where there is a norm, and add it to the residual stream, times a factor."""
 
-    def __init__(self, config: LayerConfig, norm: Callable[..., torch.nn.Module]) -> None:
+    def __init__(self, config: LayerConfig, norm: Callable[..., torch.nn.Module] | None) -> None:
         super().__init__()
-        self.norm = norm(config=config, hidden_size=config.hidden_size, eps=config.layernorm_epsilon)
+        self.factor = config.residual_multiplier
+        self.norm: torch.nn.Module | None = None
+        if norm is not None:
+            self.norm = norm(config=config, hidden_size=config.hidden_size, eps=config.layernorm_epsilon)
 
     def forward(self, training: bool, fused: bool) -> AddResidual:
         """A function of (output, bias), residual and dropout, which returns [s, b, h], s over TP under SP."""
@@ -49,5 +53,8 @@ class NormalizeAndAdd(torch.nn.Module):
 
     def _add(self, branch: Branch, residual: torch.Tensor, dropout: float) -> torch.Tensor:
         output, bias = branch
-        normed = self.norm(output if bias is None else output + bias)
-        return residual + functional.dropout(normed, dropout, self.training)
+        if bias is not None:
+            output = output + bias
+        if self.norm is not None:
+            output = self.norm(output)
+        return torch.add(residual, functional.dropout(output, dropout, self.training), alpha=self.factor)

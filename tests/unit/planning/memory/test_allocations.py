@@ -137,6 +137,12 @@ STEPS: dict[str, dict[str, Any]] = {
     "alibi": {"model": {"position_embedding_type": "alibi", "seq_length": 128}},
     "capped logits": {"model": {"final_logit_softcapping": 30.0, "sliding_window": 16}},
     "capped scores": {"model": {**SMALL_VOCABULARY, "attention_logit_softcapping": 50.0, "seq_length": 512}},
+    "multipliers": {
+        "model": {
+            **{**SMALL_VOCABULARY, "embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5},
+            "add_bias_linear": True,
+        }
+    },
     "every second layer without positions": {"model": {**SMALL_VOCABULARY, "no_rope_freq": 2}},
     "two rotary bases, sandwich norms": {
         "model": {
