@@ -169,6 +169,9 @@ def positions_by_layer(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         if model.position_embedding_type != "rope":
             message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
             yield Problem(message, (path, POSITIONS), "leave it out")
+        if model.rope_scaling is not None and model.rope_scaling.type == "yarn":
+            message = "yarn multiplies the scores of all layers, of which some have other positions"
+            yield Problem(message, (f"{SCALING}.type", path), "write linear or llama3, or leave one out")
     if model.rotary_base_local is not None and model.sliding_window is None:
         message = "is for layers with a window, but there is no sliding_window"
         yield Problem(message, (LOCAL_BASE, WINDOW), "leave it out, or write a sliding_window")
