@@ -84,11 +84,14 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
 def _layer(model: ModelSpec, *, has_experts: bool) -> Iterator[str]:
     """The weights of a layer, without what their keys begin with."""
     yield from (f"{_ATTENTION}{name}" for name in model.attention.weights.weights(model))
+    if model.normalizes_outputs:
+        yield from _norm("post_self_attn_layernorm.", model)
+        yield from _norm("post_mlp_layernorm.", model)
+    if model.normalizes_inputs:
+        yield from _norm("pre_mlp_layernorm." if has_experts else "mlp.linear_fc1.layer_norm_", model)
     if not has_experts:
-        yield from _norm("mlp.linear_fc1.layer_norm_", model)
         yield from _mlp("mlp.", model)
         return
-    yield from _norm("pre_mlp_layernorm.", model)
     yield "mlp.router.weight"
     if model.moe_router_enable_expert_bias:
         yield "mlp.router.expert_bias"

@@ -48,6 +48,16 @@ class Derived:
     """From a model with experts; None where the keys cannot say it."""
 
 
+class Computed(NamedTuple):
+    """Keys of config.json that say otherwise what a field of `model` says."""
+
+    keys: tuple[str, ...]
+    to_theirs: Callable[[ModelSpec], Mapping[str, Any]]
+    """Some of these keys. Raises UserError for a model of which they cannot say it."""
+    to_ours: Callable[[Mapping[str, Any]], Any]
+    """From config.json. Raises UserError for what the field cannot say."""
+
+
 class SameAs(NamedTuple):
     """Where a key of config.json is missing: what another one says."""
 
@@ -119,6 +129,12 @@ class Family:
     family without one, the decoder."""
     derived: tuple[Derived, ...] = ()
     """In the order in which an import reads them."""
+    computed: Mapping[str, Computed] = field(default_factory=dict)
+    """Field of `model` -> keys of config.json, where the value is another one."""
+    global_interval: int | None = None
+    """Where windows alternate with attention to all tokens, every how many-th layer has the latter by default."""
+    local_base: int | None = None
+    """Where layers with windows have a rotary base of their own, which it is by default."""
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""

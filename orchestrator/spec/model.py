@@ -73,10 +73,7 @@ class ModelSpec(BlockFields):
     final_logit_softcapping: Annotated[PositiveNumber | None, resume.LOGIC] = None
     """Logits x become cap · tanh(x / cap)."""
     normalization: Annotated[Literal["LayerNorm", "RMSNorm"], resume.SHAPE, AlsoCalled("norm_type")] = "LayerNorm"
-    """The norm before attention, before the MLP and after the last layer."""
-    transformer_block_type: Annotated[Literal["pre_ln", "post_ln"], resume.SHAPE] = "pre_ln"
-    """BERT: norms before attention and MLP, and after the last layer (`pre_ln`, as in Megatron-LM), or after each of
-    them and after the embedding (`post_ln`, as in the original BERT)."""
+    """The norm around attention and MLP, and after the last layer."""
     norm_epsilon: Annotated[
         PositiveNumber,
         resume.LOGIC,

@@ -37,11 +37,20 @@ FAMILIES = {
         "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
         "gemma": "GemmaForCausalLM",
+        "gemma2": "Gemma2ForCausalLM",
+        "gemma3": "Gemma3ForCausalLM",
+        "gemma3-capped": "Gemma3ForCausalLM",
         "phi3": "Phi3ForCausalLM",
         "starcoder2-no-biases": "Starcoder2ForCausalLM",
         "starcoder2": "Starcoder2ForCausalLM",
         "stablelm": "StableLmForCausalLM",
         "nemotron": "NemotronForCausalLM",
+        "granite": "GraniteForCausalLM",
+        "smollm3": "SmolLM3ForCausalLM",
+        "smollm3-rotated": "LlamaForCausalLM",  # which it is, with nothing else to tell it by
+        "glm4": "Glm4ForCausalLM",
+        "glm4-no-biases": "Glm4ForCausalLM",
+        "olmo2": "Olmo2ForCausalLM",
         "stablelm-no-biases": "StableLmForCausalLM",
     },
     **{"megatron-bert": "MegatronBertForPreTraining", "bert": "BertForPreTraining"},
@@ -85,6 +94,14 @@ def test_logits_are_the_same(found: dict[str, dict[str, Any]], family: str) -> N
     assert entry["spread"] > 0.1, "logits that say something"
     assert entry["theirs"] == 0.0
     assert entry["ours"] < 1e-5 * max(entry["spread"], 1.0)
+
+
+@pytest.mark.parametrize(
+    "family", [name for name, kind in FAMILIES.items() if kind.endswith(("CausalLM", "LMHeadModel"))]
+)
+def test_greedy_generation_writes_the_same_tokens(found: dict[str, dict[str, Any]], family: str) -> None:
+    """With a cache, on one rank and on two, as transformers without one."""
+    assert found[family]["greedy"] == [True, True]
 
 
 @pytest.mark.parametrize("family", ["llava", "llava-qwen2"])

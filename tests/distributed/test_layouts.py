@@ -51,6 +51,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"add_bias_linear": False, "num_query_groups": 2, "sliding_window": 12, "window_attn_skip_freq": 2},
         **{"attention_logit_softcapping": 0.5, "final_logit_softcapping": 2.0, "init_method_std": 0.1},
     },
+    "sandwich": {
+        **{"normalization": "RMSNorm", "apply_layernorm_1p": True, "transformer_block_type": "sandwich_ln"},
+        **{"activation": "geglu", "num_query_groups": 1, "qk_layernorm": True, "hidden_dropout": 0.0},
+    },
+    "reordered": {
+        **{"normalization": "RMSNorm", "transformer_block_type": "reordered_ln", "add_bias_linear": True},
+        **{"qk_layernorm": True, "qk_layernorm_scope": "projection", "num_query_groups": 1},
+    },
+    "reordered-experts": {
+        **{"normalization": "LayerNorm", "transformer_block_type": "reordered_ln", "add_bias_linear": False},
+        **{"num_experts": 4, "moe_ffn_hidden_size": 64, "moe_layer_freq": 2, "moe_router_topk": 2},
+    },
+    "multipliers": {
+        **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "hidden_dropout": 0.0},
+        **{"transformer_block_type": "sandwich_ln", "untie_embeddings_and_output_weights": True},
+    },
+    "unrotated": {"no_rope_freq": 2, "sliding_window": 20, "window_attn_skip_freq": 2, "rotary_base_local": 100},
     "yarn": {
         "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 16},
         **{"activation": "squared_relu", "add_bias_linear": False, "add_qkv_bias": True, "apply_layernorm_1p": True},
@@ -60,6 +77,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 SPLITS: dict[str, dict[str, Any]] = {
     "alibi": layout(tp=2, context_parallel_size=2, sequence_parallel=True),
+    "unrotated": layout(tp=2, pp=2, sequence_parallel=True),
     "gemma": layout(tp=2, pp=2, sequence_parallel=True),
 }
 """How a variant is spread over ranks where that matters to it: a window over chunks, layers counted over stages."""

@@ -30,6 +30,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"normalization": "RMSNorm", "activation": "geglu", "add_bias_linear": False, "apply_layernorm_1p": True},
         **{"scale_embeddings": True, "attention_logit_softcapping": 5.0, "final_logit_softcapping": 10.0},
     },
+    "gemma3": {
+        **{"normalization": "RMSNorm", "activation": "geglu", "add_bias_linear": False, "apply_layernorm_1p": True},
+        **{"transformer_block_type": "sandwich_ln", "qk_layernorm": True, "scale_embeddings": True},
+        **{"sliding_window": 64, "window_attn_skip_freq": 2, "rotary_base_local": 100},
+    },
+    "olmo2": {
+        **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "qk_layernorm": True},
+        **{"transformer_block_type": "reordered_ln", "qk_layernorm_scope": "projection", "no_rope_freq": 4},
+    },
+    "granite": {
+        **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "softmax_scale": 0.1},
+        **{"embedding_multiplier": 6.0, "residual_multiplier": 0.3, "logit_scale": 0.5},
+    },
 }
 
 

@@ -30,6 +30,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"moe_router_group_topk": 2, "moe_router_group_score_topk": 2, "moe_router_enable_expert_bias": True},
         **{"moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 0.01},
     },
+    "olmo2": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
+        **{"add_bias_linear": False, "transformer_block_type": "reordered_ln"},
+        **{"qk_layernorm": True, "qk_layernorm_scope": "projection"},
+    },
+    "gemma3": {
+        **{**_MODEL, "activation": "geglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_layernorm": True},
+        **{"add_bias_linear": False, "transformer_block_type": "sandwich_ln", "apply_layernorm_1p": True},
+        **{"scale_embeddings": True, "softmax_scale": 0.25, "sliding_window": 8, "window_attn_skip_freq": 2},
+        **{"rotary_base_local": 100, "rope_scaling": {"type": "linear", "factor": 8.0}},
+    },
+    "granite": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "softmax_scale": 0.1},
+        **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "add_bias_linear": False},
+    },
     "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
@@ -78,8 +93,14 @@ REFUSED = {
     ("t5", "tp2-pp2-interleaved-sp"): "virtual",
 }
 """Cells that no job may have, and a word of the reason that a person is given."""
-ONLY = {"post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp")}
-"""Where a family differs from another in the places of its norms alone, and other layouts would show nothing new."""
+ONLY = {
+    "post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
+    "gemma3": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
+    "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+}
+"""Where a family differs from another in its norms, windows and positions alone, and other layouts would show nothing
+new."""
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short
+from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, LOCAL, TYPES, layer_types, windows
 from orchestrator.conversion.hugging_face.vision import to_vision, to_vision_config
 from orchestrator.conversion.weight_mapping import Family, SameAs, only
 from orchestrator.errors import UserError
@@ -21,6 +23,7 @@ _SCALING: dict[str, tuple[str, ...]] = {
 }
 """Kinds of scaled rotary positions that both sides have, and what is said of them."""
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")
+_PARAMETERS, _THETA, _LOCAL_BASE = "rope_parameters", "rope_theta", "rope_local_base_freq"
 _POSITIONS = "max_position_embeddings"
 _PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
 """Which part of each head rotates, in families that do not fix it."""
@@ -64,15 +67,22 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         "kv_channels": model.head_dim,
         "ffn_hidden_size": model.moe_ffn_size if model.has_experts else model.ffn_size,
         "moe_aux_loss_coeff": next(iter(model.auxiliary_losses.values()), 0.0),
+        "softmax_scale": model.scale_of_scores,
     }
     for field, key in family.sizes.items():
         config[key] = resolved.get(field, getattr(model, field))
     for each in family.derived:
         config |= each.to_keys(model) or {}
+    for computed in family.computed.values():
+        config |= computed.to_theirs(model)
+    if family.global_interval is not None:
+        config[TYPES] = layer_types(model)
     if family.positions is not None:
         config[family.positions] = model.positions
     if family.rotary:
         config["rope_theta"] = float(model.rotary_base)
+        if family.local_base is not None:
+            config[_LOCAL_BASE] = float(_local_base(model, family))
         if _PARTIAL_FIELD not in family.fixed:
             config[_PARTIAL] = model.rotary_percent
         scaling = model.rope_scaling
@@ -107,6 +117,7 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
         # Weights that are there need no other: no spread at all is for networks that start from zeros.
         if value is not None and not (field == "init_method_std" and value == 0):
             fields[field] = value
+    fields |= {field: computed.to_ours(config) for field, computed in family.computed.items()}
     for field in ("num_layers", "hidden_size", "num_attention_heads"):
         if field not in fields:
             raise UserError(f"config.json has no {family.sizes[field]}", code="missing_config_key")
@@ -123,8 +134,14 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
         **{field: only(value) for field, value in family.fixed.items() if only(value) is not None},
     }
     if family.rotary:
-        fields |= _rotary(config, family)
-        _refuse_mixed_layers(config, "sliding_window" in fields, place)
+        fields |= _rotary(config, family) if family.local_base is None else _rotary_of_two(config, family, place)
+        window = fields.get("sliding_window")
+        if family.global_interval is None:
+            _refuse_mixed_layers(config, window is not None, place)
+        else:
+            fields |= windows(config, fields["num_layers"], window, family.global_interval, place)
+        if fields.get("sliding_window") is None:
+            fields["rotary_base_local"] = None
     known = ModelSpec.model_fields
     return {
         field: value for field, value in fields.items() if known[field].is_required() or value != known[field].default
@@ -158,7 +175,10 @@ def keys_read(family: Family) -> set[str]:
         *(key for each in family.derived for key in each.keys),
         *("vocab_size", "tie_word_embeddings", family.activation_key),
         *((family.positions,) if family.positions is not None else ()),
+        *(key for each in family.computed.values() for key in each.keys),
         *(_ROTARY_KEYS if family.rotary else ()),
+        *(INTERVALS if family.global_interval is not None else ()),
+        *((_LOCAL_BASE,) if family.local_base is not None else ()),
         *((_PARTIAL,) if family.rotary and _PARTIAL_FIELD not in family.fixed else ()),
     }
 
@@ -312,6 +332,40 @@ def _rotary(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             code="unknown_rope_keys",
         )
     return fields if kind == "default" else {**fields, "rope_scaling": {"type": kind, **given}}
+
+
+def _rotary_of_two(config: Mapping[str, Any], family: Family, place: str) -> dict[str, Any]:
+    """The same where layers with windows have frequencies of their own: those of newer versions by kind of layer."""
+    new = section(config, _PARAMETERS)
+    if strange := sorted(new.keys() - {LOCAL, GLOBAL}):
+        raise UserError(
+            f"config.json: {_PARAMETERS}{place} is by kind of layer, and has {', '.join(strange)}",
+            code="unknown_rope_keys",
+        )
+    local = {_THETA: config.get(_LOCAL_BASE, family.local_base), **section(new, LOCAL)}
+    plain = replace(family, defaults={**family.defaults, _THETA: family.local_base})
+    fields = _rotary({_PARAMETERS: local}, plain)
+    if "rope_scaling" in fields:
+        raise UserError(
+            f"config.json: {_PARAMETERS}{place} scales positions in layers with a window",
+            code="unsupported_rope_scaling",
+        )
+    others = {key: value for key, value in config.items() if key not in (_PARAMETERS, TYPES)}
+    both = {**others, _PARAMETERS: section(new, GLOBAL)} if new.get(GLOBAL) else others
+    return {**_rotary(both, family), "rotary_base_local": fields["rotary_base"]}
+
+
+def _local_base(model: ModelSpec, family: Family) -> int:
+    """Raises UserError where layers with a window have scaled positions, which a family's have not."""
+    if model.rotary_base_local is not None or model.sliding_window is None:
+        return model.rotary_base_local or family.local_base or model.rotary_base
+    if model.rope_scaling is not None:
+        raise UserError(
+            f"model.rope_scaling scales positions in layers with a window too, and {family.name} only in the others: "
+            "write model.rotary_base_local",
+            code="network_not_exportable",
+        )
+    return model.rotary_base
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

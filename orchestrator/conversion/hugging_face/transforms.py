@@ -36,6 +36,30 @@ def _join_qkv(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> tor
     return torch.cat(grouped, dim=1).flatten(0, 1)
 
 
+def _rotated_channels(model: ModelSpec) -> int:
+    return int(model.head_dim * model.rotary_percent)
+
+
+def _split_pairs(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
+    """As `_split_qkv`, where channels that are rotated together are neighbours there, and half of all apart here."""
+    query, key, value = _split_qkv(tensor, model, rows)
+    half = _rotated_channels(model) // 2
+    return [_turned(query, model, (2, half)), _turned(key, model, (2, half)), value]
+
+
+def _join_pairs(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    query, key, value = parts
+    half = _rotated_channels(model) // 2
+    return _join_qkv([_turned(query, model, (half, 2)), _turned(key, model, (half, 2)), value], model, rows)
+
+
+def _turned(part: torch.Tensor, model: ModelSpec, sizes: tuple[int, int]) -> torch.Tensor:
+    """Rows of heads, with the rotated channels of each in columns instead of rows of these sizes."""
+    heads, rotated = part.unflatten(0, (-1, model.head_dim)), _rotated_channels(model)
+    turned = heads[:, :rotated].unflatten(1, sizes).transpose(1, 2).flatten(1, 2)
+    return torch.cat([turned, heads[:, rotated:]], dim=1).flatten(0, 1)
+
+
 def _parts_of_qkv(tensor: torch.Tensor, model: ModelSpec) -> tuple[torch.Tensor, ...]:
     """All queries, all keys and all values of a matrix that has them one after the other."""
     rows = model.query_groups * model.head_dim
@@ -81,6 +105,7 @@ TRANSFORMS = {
         lambda ours, model, rows: [ours[:rows]] * 2, lambda theirs, model, rows: _pad_rows(theirs[-1:], model, rows)
     ),
     "interleaved_qkv": Transform(_split_qkv, _join_qkv),
+    "interleaved_qkv_of_pairs": Transform(_split_pairs, _join_pairs),
     "interleaved_vision_qkv": Transform(_split_vision_qkv, _join_vision_qkv),
     "interleaved_kv": Transform(_split_kv, _join_qkv),
     "joined_qkv": Transform(

@@ -54,7 +54,6 @@ _NOT_HERE = {
     "spec": "layers of a specification of its own",
     "use_legacy_models": "layers of Megatron-LM's own",
     "rotary_interleaved": "interleaved rotary positions",
-    "no_rope_freq": "layers without positions",
     "quick_geglu": "quick GeGLU",
     "glu_linear_offset": "a gate with an offset",
     "activation_func_clamp_value": "a clamped activation",
@@ -126,6 +125,13 @@ def _positions(arguments: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"position_embedding_type": kind}
     if kind == "learned_absolute" and arguments.get("max_position_embeddings"):
         found["max_position_embeddings"] = arguments["max_position_embeddings"]
+    if kind == "rope" and (freq := arguments.get("no_rope_freq")):
+        if not isinstance(freq, int):
+            raise UserError(
+                "the checkpoint's network has positions by a list of layers, which is not imported",
+                code="unsupported_positions",
+            )
+        found["no_rope_freq"] = freq
     if kind == "rope" and arguments.get("use_rope_scaling"):
         found["rope_scaling"] = {"type": "llama3", "factor": _SCALING_FACTOR, **LLAMA_SCALING}
     return found

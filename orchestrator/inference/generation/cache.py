@@ -21,7 +21,8 @@ _ALIGNMENT = 64
 """Columns come in multiples of this: masks whose rows are aligned need no copy for the fused kernels."""
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines [b, 1, s, r] of the first r channels of each head, the first half of the sines negative."""
+"""Cosines and sines [b, 1, s, r] of the first r channels of each head, the first half of the sines negative; of two
+kinds of layers one behind the other, [2, b, 1, s, r]."""
 
 
 class Cache:
@@ -93,9 +94,10 @@ class Cache:
 class CachedAttention(torch.nn.Module):
     """In place of an `Attention` of `runtime.layers.torch_layers`: the same, with a cache where one is set."""
 
-    def __init__(self, plain: Any, layer: int, cap: float | None) -> None:
+    def __init__(self, plain: Any, layer: int, cap: float | None, rotation: int | None = 0) -> None:
+        """`rotation`: which of the model's rotary frequencies the layer has; None for none."""
         super().__init__()
-        self.plain, self.layer, self._cap = plain, layer, cap
+        self.plain, self.layer, self._cap, self._rotation = plain, layer, cap, rotation
         self.cache: Cache | None = None
         self._slopes: torch.Tensor | None = None
 
@@ -116,8 +118,8 @@ class CachedAttention(torch.nn.Module):
             found: torch.Tensor = self.plain(query, key, value, attention_mask, **options)
             return found
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        if cache.rotation is not None:
-            query, key = rotate(query, key, cache.rotation)
+        if cache.rotation is not None and self._rotation is not None:
+            query, key = rotate(query, key, _of_kind(cache.rotation, self._rotation))
         keys, values = cache.write(self.layer, key, value)
         if cache.positions is None:
             query, key, value = (x.permute(2, 0, 1, 3) for x in (query, key, value))
@@ -154,6 +156,11 @@ class CachedAttention(torch.nn.Module):
             first = get_tensor_model_parallel_rank() * heads
             self._slopes = torch.tensor(self.plain.slopes[first : first + heads], device=query.device)
         return self._slopes
+
+
+def _of_kind(rotation: Rotation, kind: int) -> Rotation:
+    cosines, sines = rotation
+    return (cosines[kind], sines[kind]) if cosines.dim() == 5 else rotation
 
 
 def rotate(query: torch.Tensor, key: torch.Tensor, rotation: Rotation) -> tuple[torch.Tensor, torch.Tensor]:
@@ -195,8 +202,11 @@ class CachedBiasedAttention(CachedAttention):
 def keep_keys_and_values(block: Any) -> list[CachedAttention]:
     """Put attention that can keep its keys and values into every layer of a GPT's block; once for a block."""
     part = attention_named(block.config.attention).layers
-    return [part.keep(layer.self_attention, _with_cache(number)) for number, layer in enumerate(block.layers)]
+    return [
+        part.keep(layer.self_attention, _with_cache(number, block.config.rotation_of(layer.layer_number)))
+        for number, layer in enumerate(block.layers)
+    ]
 
 
-def _with_cache(layer: int) -> Callable[[Any], CachedAttention]:
-    return lambda plain: CachedAttention(plain, layer, plain.cap)
+def _with_cache(layer: int, rotation: int | None) -> Callable[[Any], CachedAttention]:
+    return lambda plain: CachedAttention(plain, layer, plain.cap, rotation)

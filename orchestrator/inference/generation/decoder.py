@@ -130,16 +130,18 @@ class DecoderRunner:
 
 
 def all_angles(module: Any, columns: int) -> Rotation | None:
-    """Cosines and sines of every position, [columns, r], as `rotate` takes them; None where they are not rotary."""
+    """Cosines and sines of every position, [columns, r], as `rotate` takes them; None where they are not rotary. Of two
+    kinds of layers one behind the other, [2, columns, r].
+    """
     if not hasattr(module, "rotary_pos_emb"):  # megatron-core's, and our T5, have it only where it is needed
         return None
-    angles: torch.Tensor = module.rotary_pos_emb(columns)[:, 0, 0]
+    angles: torch.Tensor = module.rotary_pos_emb(columns)[..., 0, 0, :]
     dtype, sines = module.config.params_dtype, angles.sin()
-    sines[:, : sines.size(1) // 2].neg_()
+    sines[..., : sines.size(-1) // 2].neg_()
     return angles.cos().to(dtype), sines.to(dtype)
 
 
 def at_positions(angles: Rotation, positions: torch.Tensor) -> Rotation:
-    """Those of `positions` [b, s]: [b, 1, s, r]."""
+    """Those of `positions` [b, s]: [b, 1, s, r], or [2, b, 1, s, r]."""
     cosines, sines = angles
-    return cosines[positions][:, None], sines[positions][:, None]
+    return cosines[..., positions, :].unsqueeze(-3), sines[..., positions, :].unsqueeze(-3)

@@ -13,6 +13,7 @@ _HYBRID_LAYERS = (_MAMBA_LAYERS, ["megatron.core.models.hybrid.hybrid_layer_spec
 """Megatron-LM's own layers of hybrids, under both names."""
 PATTERN, NUM_LAYERS = "model.hybrid_override_pattern", "model.num_layers"
 LAYERS = "runtime.layers"
+NO_ROPE = "model.no_rope_freq"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
 _UNFUSED, _APPROXIMATE, _BY_ENGINE = "no-bias-gelu-fusion", "openai-gelu", "use-te-activation-func"
 _FLAGS = {"swiglu": "swiglu", "squared-relu": "squared_relu"}
@@ -223,6 +224,28 @@ def read_window(given: GivenFlags) -> None:
         given.carry(skip, SKIP, layers)
 
 
+def read_unrotated(given: GivenFlags) -> None:
+    name = "no-rope-freq"
+    if not given.has(name):
+        return
+    if given.get("model.position_embedding_type") not in ("rope", WRITE_IT):
+        given.no_effect(name, "it is for rotary positions")
+    elif (layers := given.number(name)) is None:
+        given.refuse_value(name, NO_ROPE, "a list of layers is not in this version: write a number")
+    else:
+        given.carry(name, NO_ROPE, layers)
+
+
+def write_unrotated(writer: FlagWriter) -> None:
+    model = writer.job.model
+    if model.no_rope_freq is None:
+        return
+    if model.num_layers % model.no_rope_freq:
+        writer.unsaid_value(NO_ROPE, "Megatron-LM wants as many layers as make up whole rounds")
+    else:
+        writer.add("MODEL", "no-rope-freq", model.no_rope_freq)
+
+
 def write_window(writer: FlagWriter) -> None:
     model = writer.job.model
     if model.sliding_window is not None:
@@ -245,6 +268,7 @@ VARIANTS = (
         (SCALING,),
     ),
     FlagGroup({"window-size": 1, "window-attn-skip-freq": 1}, read_window, write_window, (WINDOW, SKIP)),
+    FlagGroup({"no-rope-freq": 1}, read_unrotated, write_unrotated, (NO_ROPE,)),
     FlagGroup({"spec": None}, read_layer_spec, write_layer_spec, ()),
     FlagGroup({"hybrid-override-pattern": 1}, read_pattern, write_pattern, (PATTERN,)),
 )

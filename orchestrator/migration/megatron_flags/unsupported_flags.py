@@ -165,7 +165,7 @@ _NOT_SUPPORTED: dict[str, str] = {
 _OTHER_TRAINING: dict[str, str] = {
     _VARIANT: """
         apply-residual-connection-post-layernorm quick-geglu glu-linear-offset= activation-func-clamp-value=
-        softmax-type= rotary-interleaved no-rope-freq= embedding-init-method-std= init-method-xavier-uniform
+        softmax-type= rotary-interleaved embedding-init-method-std= init-method-xavier-uniform
         fp32-residual-connection enable-gpt-oss attention-output-gate qk-l2-norm""",
     _NO_MLA: "multi-latent-attention",
     _NO_MTP: "mtp-num-layers=",

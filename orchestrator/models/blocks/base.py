@@ -204,10 +204,13 @@ class LayerTools(NamedTuple):
     row: Any
     """One whose inputs are."""
     norm: Any
+    projection_norm: Any
+    """RMSNorm over all heads of the queries, or of the keys, whose number it is given as `heads`."""
     core: Any
     """Attention of queries to keys and values that are there."""
     rotated_attention: Any
-    """megatron-core's SelfAttention, with one kernel that rotates queries and keys where the projection left them."""
+    """megatron-core's SelfAttention, with one kernel that rotates queries and keys where the projection left them; or,
+    where layers differ in their rotation, with that of each."""
 
 
 def norm_parameters(model: Fields, width: int) -> int:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         StateSpaceMatrices,
         WeightsPart,
     )
+    from orchestrator.models.blocks.residual_stream.fields import ResidualStreamSpec
     from orchestrator.models.blocks.state_space.fields import StateSpaceSpec
     from orchestrator.models.registry import Feature, ModelFamily
 
@@ -267,7 +268,9 @@ ATTENTIONS: Final = (GROUPED_QUERY,)
 MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
 EXPERTS: Final = RoutedBlock("experts", declares="ExpertsSpec")
 STATE_SPACE: Final = StateSpaceBlock("state_space", declares="StateSpaceSpec")
-BLOCKS: Final[tuple[Block, ...]] = (*ATTENTIONS, MLP, EXPERTS, STATE_SPACE)
+RESIDUAL_STREAM: Final = Block("residual_stream", declares="ResidualStreamSpec")
+"""No branch, and in no layer's list: what is around each of them."""
+BLOCKS: Final[tuple[Block, ...]] = (*ATTENTIONS, MLP, EXPERTS, STATE_SPACE, RESIDUAL_STREAM)
 
 
 class _BlockFields:
@@ -279,7 +282,7 @@ class _BlockFields:
 
 if TYPE_CHECKING:
 
-    class BlockFields(GroupedQueryAttentionSpec, MlpSpec, ExpertsSpec, StateSpaceSpec):
+    class BlockFields(GroupedQueryAttentionSpec, MlpSpec, ExpertsSpec, StateSpaceSpec, ResidualStreamSpec):
         """The base of `model`."""
 else:
     BlockFields: Final = _BlockFields()

@@ -49,7 +49,7 @@ def saved_by_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers,
     kernels = core_kernels(job, layers, is_recomputed=selective)
     kept = len(layer) * (sizes.own_tokens * sizes.hidden if job.model.hidden_dropout > 0 else 0)  # masks of one byte
     for block in layer:
-        kept += _kept_by_norm(job, block, sizes, layers)
+        kept += _kept_by_norms(job, block, sizes, layers)
         kept += 0 if _is_recomputed(job, block) else block.memory.saved(job.model, sizes, kernels)
     return kept + _of_large_weights(job, layer, sizes, layers)
 
@@ -58,14 +58,16 @@ def _is_recomputed(job: JobSpec, block: Block) -> bool:
     return block.recomputed_as in job.runtime.recomputed_modules
 
 
-def _kept_by_norm(job: JobSpec, block: Block, sizes: RankShape, layers: Layers) -> int:
-    """Its input, statistics, and output for the linear. In Transformer Engine's layers most norms are a part of that,
-    and not recomputed by themselves.
+def _kept_by_norms(job: JobSpec, block: Block, sizes: RankShape, layers: Layers) -> int:
+    """The input of the block's linear, and of each norm around it the input and statistics. In Transformer Engine's
+    layers most norms before a linear are a part of that, and not recomputed by themselves.
     """
+    model = job.model
+    of_a_norm = sizes.stream + sizes.own_tokens * norm_statistics(model)
     is_module = layers == "torch" or block.norm_is_module
     if is_module and "layernorm" in job.runtime.recomputed_modules:
-        return sizes.stream
-    return 2 * sizes.stream + sizes.own_tokens * norm_statistics(job.model)
+        return sizes.stream + (model.norms_of_a_branch - 1) * of_a_norm
+    return sizes.stream + model.norms_of_a_branch * of_a_norm
 
 
 def _of_large_weights(job: JobSpec, layer: Layer, sizes: RankShape, layers: Layers) -> int:
@@ -74,7 +76,8 @@ def _of_large_weights(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     """
     if not job.model.apply_layernorm_1p or layers != "torch" or not _counts_mlp(layer):
         return 0
-    return 2 * (sizes.stream * (FP32 - sizes.width) // sizes.width + sizes.hidden * FP32)
+    norms = 2 * job.model.norms_of_a_branch
+    return norms * (sizes.stream * (FP32 - sizes.width) // sizes.width + sizes.hidden * FP32)
 
 
 def _counts_mlp(layer: Layer) -> bool:
@@ -96,7 +99,9 @@ def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     if layer[-1].outweighs_attention:
         blocks = layer[-1:]
     kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
-    return max(
+    # Beside the gradient of the residual stream that of the branch, times the factor; dropout makes another of it.
+    scaled = sizes.stream if job.model.residual_multiplier != 1.0 and not job.model.hidden_dropout else 0
+    return scaled + max(
         block.memory.backward(job.model, sizes, kernels)
         + (block.memory.saved(job.model, sizes, kernels) if _is_recomputed(job, block) else 0)
         for block in blocks

@@ -20,11 +20,11 @@ def degrees_of(degrees: ParallelismSpec) -> Degrees:
 
 
 def layer_parameters(model: ModelSpec, degrees: Degrees, layer: Layer | None = None) -> int:
-    """Parameters of a layer that each rank holds, with the norm before each block. The model's first by default."""
+    """Parameters of a layer that each rank holds, with the norms around each block. The model's first by default."""
     layer = layer or layers(model)[0]
     matrices = sum(each.parameters(degrees) for each in matrices_of(model, layer))
     others = sum(block.matrices.other_parameters(model, degrees.tp) for block in layer)
-    norms = len(layer) * norm_parameters(model, model.hidden_size)
+    norms = len(layer) * model.norms_of_a_branch * norm_parameters(model, model.hidden_size)
     return matrices + others + norms + adapter_parameters(model, degrees.tp)
 
 

@@ -29,6 +29,8 @@ class LaunchTime(NamedTuple):
         return LaunchTime(self.host.plus(other.host), self.gaps.plus(other.gaps))
 
 
+_TWO_NORMS = ForwardBackward(2, 4)
+"""Kernels, of what attention and MLP give; counted, not measured."""
 NOTHING = LaunchTime(ForwardBackward(0.0, 0.0), ForwardBackward(0.0, 0.0))
 
 
@@ -104,7 +106,8 @@ def _plain(setting: Setting) -> ForwardBackward:
     """Those of a dense layer that is trained whole."""
     kernels = setting.kernels
     fewer = kernels.rotated_launches if rotates_at_once(setting) and not setting.device.is_cpu else None
-    return (fewer or kernels.launches).plus(setting.model.attention.more_launches(setting.model))
+    found = (fewer or kernels.launches).plus(setting.model.attention.more_launches(setting.model))
+    return found.plus(_TWO_NORMS, setting.model.norms_of_a_branch - 1)
 
 
 def _beside(setting: Setting) -> ForwardBackward:

@@ -60,8 +60,8 @@ PARTS = (
     "host_copies",
 )
 
-_TENSORS_PER_LAYER = 6
-"""Weights of four linear layers and two norms; biases go with them in small kernels."""
+_WEIGHTS_PER_LAYER = 4
+"""Of linear layers; biases go with them in small kernels, and norms are counted beside."""
 
 
 class StepTime(NamedTuple):
@@ -265,7 +265,11 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
     """The optimizer on the fullest stage, and what of a step is neither."""
     device, stages = setting.device, layers_of_chunks(setting.model.num_layers, setting.job.parallelism)
     model = setting.model
-    each = MATRICES * len(model.adapters.target_modules) if model.has_adapters else _TENSORS_PER_LAYER
+    each = (
+        MATRICES * len(model.adapters.target_modules)
+        if model.has_adapters
+        else _WEIGHTS_PER_LAYER + 2 * model.norms_of_a_branch
+    )
     each = each * model.family.residual_branches // 2  # those are of a layer with both
     in_stages = [sum(stage) for stage in stages]
     in_stages[0] += trained_layers(setting)

@@ -15,7 +15,7 @@ from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.cross_entropy.linear import linear_cross_entropy
 from orchestrator.runtime.families.base import virtual_stage
 from orchestrator.runtime.families.token_losses import token_losses
-from orchestrator.runtime.layers.attention.frequencies import scaled_frequencies
+from orchestrator.runtime.layers.attention.frequencies import local_rotation, scaled_frequencies
 from orchestrator.runtime.layers.embedding import mark_only_looked_up
 from orchestrator.runtime.layers.implementation import block_spec_function
 from orchestrator.runtime.layers.weight_gradient import accumulate, add_product
@@ -61,12 +61,21 @@ class GPT(GPTModel):
         self.valid_vocab_size = valid_vocab_size
         if self.pre_process and not (self.post_process and self.share_embeddings_and_output_weights):
             mark_only_looked_up(self.embedding.word_embeddings.weight)
+        if model.rotary_base_local is not None:
+            local = local_rotation(self.rotary_pos_emb, model.rotary_base_local)
+            self.rotary_pos_emb.register_forward_hook(_beside(local), with_kwargs=True)
         if model.rope_scaling is not None:
             plain = self.rotary_pos_emb.inv_freq
             self.rotary_pos_emb.inv_freq = scaled_frequencies(plain, model.rotary_base, model.rope_scaling)
         if model.scale_embeddings and self.pre_process:
             scale = math.sqrt(model.hidden_size)
             self.embedding.word_embeddings.register_forward_hook(_multiply(scale))
+        if model.embedding_multiplier != 1.0 and self.pre_process:
+            factor = model.embedding_multiplier
+            self.embedding.word_embeddings.register_forward_hook(lambda module, arguments, output: output * factor)
+        if model.logit_scale != 1.0 and self.post_process:
+            # A product with the vocabulary is larger than what goes into it.
+            self.output_layer.register_forward_pre_hook(_scale_first(model.logit_scale))
         self._joins_loss = joins_loss and self.post_process
         if self._joins_loss:
             self.output_layer.forward = self._hand_on
@@ -114,6 +123,16 @@ def _multiply(factor: float) -> Callable[[Any, Any, torch.Tensor], torch.Tensor]
         return output * torch.tensor(factor, dtype=output.dtype).item()
 
     return multiply
+
+
+def _scale_first(factor: float) -> Callable[[Any, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
+    """A forward hook that multiplies the first input."""
+    return lambda module, inputs: (inputs[0] * factor, *inputs[1:])
+
+
+def _beside(local: Any) -> Callable[..., torch.Tensor]:
+    """A forward hook that has the angles of another rotary embedding follow: [2, s, 1, 1, r]."""
+    return lambda module, arguments, options, angles: torch.stack((angles, local.forward(*arguments, **options)))
 
 
 def _cap(cap: float) -> Callable[[Any, Any, tuple[torch.Tensor, Any]], tuple[torch.Tensor, Any]]:

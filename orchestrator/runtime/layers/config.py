@@ -21,10 +21,34 @@ class LayerConfig(TransformerConfig):
     """Scores x become cap · tanh(x / cap)."""
     rotates_projection: bool = False
     """Queries and keys are rotated where their projection left them."""
+    has_local_rotation: bool = False
+    """Layers with a window have rotary frequencies of their own."""
+    no_rotation_freq: int | None = None
+    """Layers whose number is a multiple of this do not rotate queries and keys. megatron-core's `no_rope_freq` asks for
+    as many layers as make up whole rounds."""
     flash_attention: bool = False
     """The core of attention is FlashAttention 4."""
+    normalizes_inputs: bool = True
+    """There are norms before attention and MLP."""
+    normalizes_outputs: bool = False
+    """There are norms of what attention and MLP give."""
+    residual_multiplier: float = 1.0
+    """What attention and MLP give is multiplied by this."""
     packs: bool = False
     """A sequence holds several conversations, and attention takes a mask that keeps them apart."""
+
+    @property
+    def rotates_by_layer(self) -> bool:
+        """Whether layers differ in how they rotate queries and keys."""
+        return self.has_local_rotation or self.no_rotation_freq is not None
+
+    def rotation_of(self, layer_number: int) -> int | None:
+        """Which rotary frequencies a layer has: 0 for those of the model, 1 for those of layers with a window; None for
+        no rotation. Layers count from 1.
+        """
+        if self.no_rotation_freq is not None and layer_number % self.no_rotation_freq == 0:
+            return None
+        return int(self.has_local_rotation and self.window_of(layer_number) is not None)
 
     def window_of(self, layer_number: int) -> int | None:
         """Tokens that a token attends to in a layer, itself included; None for all. Layers count from 1."""

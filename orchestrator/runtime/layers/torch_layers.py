@@ -16,7 +16,7 @@ from orchestrator.models.blocks.registry import attention_named
 from orchestrator.runtime.layers.attention.core import CoreAttention
 from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
-from orchestrator.runtime.layers.attention.rotation import RotatedAttention
+from orchestrator.runtime.layers.attention.rotation import rotating_attention
 from orchestrator.runtime.layers.attention.scores import (
     alibi_slopes,
     capped_attention,
@@ -26,8 +26,9 @@ from orchestrator.runtime.layers.attention.scores import (
 )
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import layers_of_chunk
-from orchestrator.runtime.layers.normalization.bias_dropout_add import add_plainly
+from orchestrator.runtime.layers.normalization.branches import place_norms
 from orchestrator.runtime.layers.normalization.norms import Norm
+from orchestrator.runtime.layers.normalization.projection_norm import ProjectionNorm
 from orchestrator.runtime.processes import context_parallel
 from orchestrator.runtime.processes.process_groups import get_context_parallel_group, get_tensor_model_parallel_rank
 
@@ -127,9 +128,16 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
     if has_experts:
         # The norm before experts is a module of its own with Transformer Engine too, and is called the same here.
         del layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
-    tools = LayerTools(ColumnParallelLinear, RowParallelLinear, Norm, _core_attention(config), RotatedAttention)
+    tools = LayerTools(
+        ColumnParallelLinear,
+        RowParallelLinear,
+        Norm,
+        ProjectionNorm,
+        _core_attention(config),
+        rotating_attention(config),
+    )
     attention_named(config.attention).layers.place(layer, config, tools)
-    return add_plainly(layer, config)
+    return place_norms(layer, config, Norm, ColumnParallelLinear)
 
 
 def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention]:

@@ -13,11 +13,12 @@ from orchestrator.models.blocks.base import LayerTools
 from orchestrator.models.blocks.registry import attention_named
 from orchestrator.runtime.layers.attention.flash import FlashAttention
 from orchestrator.runtime.layers.attention.padded import PaddedAttention
-from orchestrator.runtime.layers.attention.rotation import RotatedAttention
+from orchestrator.runtime.layers.attention.rotation import rotating_attention
 from orchestrator.runtime.layers.attention.sequence_lengths import Lengths
 from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.experts import layers_of_chunk
-from orchestrator.runtime.layers.normalization.bias_dropout_add import add_plainly
+from orchestrator.runtime.layers.normalization.branches import place_norms
+from orchestrator.runtime.layers.normalization.projection_norm import ProjectionNorm
 from orchestrator.runtime.layers.torch_layers import Attention
 
 
@@ -40,11 +41,12 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
         qk_layernorm=config.qk_layernorm,
     )
     own = layer.submodules.self_attention.submodules.core_attention
+    core = _core_attention(config) or own
     tools = LayerTools(
-        TEColumnParallelLinear, TERowParallelLinear, TENorm, _core_attention(config) or own, RotatedAttention
+        TEColumnParallelLinear, TERowParallelLinear, TENorm, ProjectionNorm, core, rotating_attention(config)
     )
     attention_named(config.attention).layers.place(layer, config, tools)
-    return add_plainly(layer, config)
+    return place_norms(layer, config, TENorm, TEColumnParallelLinear)
 
 
 def _core_attention(config: LayerConfig) -> type[Attention | FlashAttention] | None:

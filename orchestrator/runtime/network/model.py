@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -67,6 +66,9 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         layernorm_epsilon=model.norm_epsilon,
         layernorm_zero_centered_gamma=model.apply_layernorm_1p,
         qk_layernorm=model.qk_layernorm,
+        normalizes_inputs=model.normalizes_inputs,
+        normalizes_outputs=model.normalizes_outputs,
+        residual_multiplier=model.residual_multiplier,
         add_bias_linear=model.add_bias_linear,
         add_qkv_bias=model.has_qkv_bias,
         hidden_dropout=model.hidden_dropout,
@@ -109,14 +111,15 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
 
 
 def _attention_settings(model: ModelSpec) -> dict[str, Any]:
-    scale = model.softmax_scale or 1 / math.sqrt(model.head_dim)
     return {
         # Both queries and keys are multiplied by YaRN's factor.
-        "softmax_scale": attention_factor(model.rope_scaling) ** 2 * scale,
+        "softmax_scale": attention_factor(model.rope_scaling) ** 2 * model.scale_of_scores,
         "alibi": model.position_embedding_type == "alibi",
         "attention_logit_softcapping": model.attention_logit_softcapping,
         "window_size": None if model.sliding_window is None else (model.sliding_window - 1, 0),
         "window_attn_skip_freq": model.window_attn_skip_freq,
+        "has_local_rotation": model.rotary_base_local is not None,
+        "no_rotation_freq": model.no_rope_freq,
     }
 
 

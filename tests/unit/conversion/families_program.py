@@ -1,7 +1,8 @@
 """Models of transformers with random weights: `make` saves and imports them, all or those that are named; `check`
 compares what was exported.
 
-Both work on a folder of folders, one for each family: `theirs`, `run`, `logits.pt`, and for each layout `out-LAYOUT`.
+Both work on a folder of folders, one for each family: `theirs`, `run`, `logits.pt`, of decoders `greedy.pt`, and for
+each layout `out-LAYOUT`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from orchestrator.run_directory.rundir import RunDir
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_resolved
 
-VOCAB, LENGTH = 101, 16
+VOCAB, LENGTH, NEW = 101, 16, 12
 SIZES = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
@@ -83,11 +84,43 @@ def configurations() -> dict[str, Any]:
         "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
         "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
         "gemma": transformers.GemmaConfig(**SIZES, head_dim=16),
+        "gemma2": transformers.Gemma2Config(
+            **{**SIZES, "num_hidden_layers": 4}, head_dim=16, sliding_window=5, query_pre_attn_scalar=20
+        ),
+        "gemma3": transformers.Gemma3TextConfig(
+            **{**SIZES, "num_hidden_layers": 6, "num_key_value_heads": 1},
+            **{"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 12},
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        ),
+        "gemma3-capped": transformers.Gemma3TextConfig(
+            **{**SIZES, "num_hidden_layers": 4},
+            **{"head_dim": 16, "sliding_window": 3, "sliding_window_pattern": 2},
+            final_logit_softcapping=15.0,
+        ),
         "phi3": transformers.Phi3Config(**SIZES, sliding_window=5, partial_rotary_factor=0.5, pad_token_id=0),
         "starcoder2-no-biases": transformers.Starcoder2Config(**SIZES, use_bias=False, hidden_act="gelu"),
         "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5),
         "stablelm": transformers.StableLmConfig(**SIZES, use_qkv_bias=True),
         "nemotron": transformers.NemotronConfig(**SIZES, head_dim=16),
+        "granite": transformers.GraniteConfig(
+            **SIZES,
+            **{"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2},
+            logits_scaling=0.7,
+            tie_word_embeddings=True,
+        ),
+        "smollm3": transformers.SmolLM3Config(
+            **{**SIZES, "num_hidden_layers": 4}, no_rope_layer_interval=2, pad_token_id=0
+        ),
+        "smollm3-rotated": transformers.SmolLM3Config(**SIZES, no_rope_layers=[1, 1], pad_token_id=0),
+        "glm4": transformers.Glm4Config(**SIZES, head_dim=16, pad_token_id=0),
+        "glm4-no-biases": transformers.Glm4Config(
+            **SIZES, head_dim=8, attention_bias=False, partial_rotary_factor=1.0, pad_token_id=0
+        ),
+        "olmo2": transformers.Olmo2Config(**SIZES, head_dim=16),
         "stablelm-no-biases": transformers.StableLmConfig(**SIZES, partial_rotary_factor=1.0),
         "megatron-bert": transformers.MegatronBertConfig(**BERT),
         "bert": transformers.BertConfig(**BERT),
@@ -140,6 +173,15 @@ def logits(model: Any) -> torch.Tensor:
         return torch.cat([said.prediction_logits.flatten(), said.seq_relationship_logits.flatten()])
 
 
+def greedy(model: Any) -> torch.Tensor:
+    """The most likely tokens after `ids`, one after the other: [2, s + NEW]."""
+    tokens = ids()
+    with torch.no_grad():
+        for _ in range(NEW):
+            tokens = torch.cat([tokens, model(tokens).logits[:, -1:].argmax(dim=-1)], dim=1)
+    return tokens
+
+
 def ids() -> torch.Tensor:
     """Tokens [2, s]."""
     return torch.arange(2 * LENGTH).reshape(2, LENGTH) * 7 % VOCAB
@@ -187,6 +229,8 @@ def make(folder: Path, *names: str) -> None:
             if name == "bert-untied":  # of two biases it computes with the other
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")
+        if auto(config) is transformers.AutoModelForCausalLM:
+            torch.save(greedy(theirs), folder / name / "greedy.pt")
         torch.save([seeing_ids(), images()], folder / name / "seen.pt")
         # Several files: an index, and weights of one layer in two of them.
         theirs.save_pretrained(folder / name / "theirs", max_shard_size="30KB")
@@ -219,6 +263,8 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, config in configurations().items():
         home = folder / name
+        if not home.exists():  # another was asked for
+            continue
         job = load_resolved(home / "run" / "resolved.json")
         came, entry = _as_written(name, _weights(home / "theirs")), {}
         for checkpoint in sorted(home.glob("layout-*")):
@@ -231,6 +277,9 @@ def check(folder: Path) -> dict[str, dict[str, Any]]:
         expected = torch.load(home / "logits.pt")
         entry["theirs"] = (logits(loaded) - expected).abs().max().item()
         entry["ours"] = (torch.load(home / "ours.pt") - expected).abs().max().item()
+        if (home / "greedy.pt").exists():
+            wrote = [torch.equal(torch.load(path), torch.load(home / "greedy.pt")) for path in home.glob("wrote-*.pt")]
+            entry["greedy"] = wrote
         if (home / "losses.pt").exists():
             probabilities = expected.log_softmax(2).gather(2, seeing_ids().roll(-1, 1).unsqueeze(2)).squeeze(2)
             entry["losses"] = (torch.load(home / "losses.pt") + probabilities).abs().max().item()

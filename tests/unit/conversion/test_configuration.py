@@ -29,6 +29,7 @@ LLAMA: dict[str, Any] = {
     **{"model_type": "llama", "vocab_size": 256, "num_hidden_layers": 1, "hidden_size": 8},
     **{"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 8},
 }
+TWICE = ["full_attention", "full_attention", "sliding_attention"]
 PRESETS = {
     **{"llama3-8b": "llama", "llama3.1-8b": "llama", "mistral-7b": "mistral", "qwen2.5-7b": "qwen2"},
     **{"qwen3-8b": "qwen3", "gemma-2b": "gemma", "gpt2": "gpt2"},
@@ -38,6 +39,9 @@ PRESETS = {
     **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
     **{"qwen1.5-moe-a2.7b": "qwen2_moe", "qwen2-57b-a14b": "qwen2_moe"},
     **{"glm4.5": "glm4_moe", "glm4.5-air": "glm4_moe"},
+    **{"gemma2-2b": "gemma2", "gemma2-27b": "gemma2", "gemma3-270m": "gemma3_text", "gemma3-27b": "gemma3_text"},
+    **{"granite3.1-2b": "granite", "smollm3-3b": "smollm3", "glm4-9b": "glm4", "glm4-32b": "glm4"},
+    **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
 
@@ -75,11 +79,12 @@ def test_presets_are_of_their_families(preset: str, family: str) -> None:
         "num_query_groups",
         "kv_channels",
         "ffn_hidden_size",
+        "softmax_scale",
     }
     assert unlike <= said
-    assert (again.query_groups, again.head_dim, again.ffn_size, again.positions) == (
+    assert (again.query_groups, again.head_dim, again.ffn_size, again.positions, again.scale_of_scores) == (
         *(job.model.query_groups, job.model.head_dim),
-        *(job.model.ffn_size, job.model.positions),
+        *(job.model.ffn_size, job.model.positions, job.model.scale_of_scores),
     )
 
 
@@ -115,6 +120,48 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
         ({"rope_theta": 10000.5}, ("rope_theta_not_whole", "rope_theta", "10000.5")),
         ({"hidden_act": "relu"}, ("unsupported_config_value", "hidden_act", "relu")),
         (
+            {"model_type": "gemma2", "layer_types": ["chunked_attention"]},
+            ("unsupported_config_value", "layer_types", "chunked_attention"),
+        ),
+        ({"model_type": "gemma2", "num_hidden_layers": 3, "layer_types": TWICE}, ("unsupported_config_value",)),
+        (
+            {"model_type": "gemma2", "sliding_window_pattern": 0},
+            ("unsupported_config_value", "sliding_window_pattern", "0"),
+        ),
+        ({"model_type": "gemma2", "sliding_window": None}, ("unsupported_config_value", "sliding_window", "null")),
+        (
+            {"model_type": "gemma2", "query_pre_attn_scalar": 0.5},
+            ("config_value_not_positive", "query_pre_attn_scalar", "0.5"),
+        ),
+        (
+            {"model_type": "gemma2", "use_bidirectional_attention": True},
+            ("unsupported_config_value", "use_bidirectional_attention", "true"),
+        ),
+        (
+            {"model_type": "gemma3_text", "attn_logit_softcapping": 50.0},
+            ("unsupported_config_value", "attn_logit_softcapping", "50"),
+        ),
+        ({"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1e4}}, ("unknown_rope_keys", "rope_theta")),
+        (
+            {
+                "model_type": "gemma3_text",
+                "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}},
+            },
+            ("unsupported_rope_scaling", "rope_parameters"),
+        ),
+        ({"model_type": "granite", "logits_scaling": 0}, ("unsupported_config_value", "logits_scaling", "0")),
+        ({"model_type": "granite", "mlp_bias": True}, ("unsupported_config_value", "mlp_bias", "true")),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 0]}, ("unsupported_config_value", "no_rope_layers")),
+        ({"model_type": "smollm3", "num_hidden_layers": 3, "no_rope_layers": [0, 0, 1]}, ("unsupported_config_value",)),
+        (
+            {"model_type": "smollm3", "no_rope_layer_interval": 1},
+            ("unsupported_config_value", "no_rope_layer_interval", "1"),
+        ),
+        (
+            {"model_type": "smollm3", "use_sliding_window": True},
+            ("unsupported_config_value", "use_sliding_window", "true"),
+        ),
+        (
             {"model_type": "bert", "position_embedding_type": "relative_key"},
             ("unsupported_config_value", "position_embedding_type", "relative_key"),
         ),
@@ -143,6 +190,35 @@ def test_what_cannot_be_represented_is_refused(more: dict[str, Any], refusal: tu
     config = {**LLAMA, **more}
     with refused(*refusal):
         to_model(config, family_of_type(config["model_type"]))
+
+
+@pytest.mark.parametrize(
+    ("preset", "more", "refusal"),
+    [
+        ("gemma2-2b", {"softmax_scale": 0.07}, ("network_not_exportable", "query_pre_attn_scalar")),
+        ("gemma3-4b", {"rotary_base_local": None}, ("network_not_exportable", "model.rotary_base_local")),
+    ],
+)
+def test_what_config_json_cannot_say_is_refused(preset: str, more: dict[str, Any], refusal: tuple[str, ...]) -> None:
+    model = job_of({"preset": preset, **more}).model
+    with refused(*refusal):
+        to_config(model, family_of_model(model), 100)
+
+
+def test_positions_of_published_and_of_newer_files() -> None:
+    """Gemma 3's two kinds, as files of either version say them."""
+    config = {**LLAMA, "model_type": "gemma3_text", "num_hidden_layers": 6}
+    family = family_of_type("gemma3_text")
+    linear = {"rope_type": "linear", "factor": 8.0}
+    old = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": linear, "_sliding_window_pattern": 6}
+    new = {"full_attention": {**linear, "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    types = [*["sliding_attention"] * 5, "full_attention"]
+    found = [to_model({**config, **each}, family) for each in (old, {"rope_parameters": new, "layer_types": types})]
+    assert found[0] == found[1]
+    names = ("rotary_base", "rotary_base_local", "window_attn_skip_freq")
+    assert [found[0][name] for name in names] == [1000000, 10000, 6]
+    every = to_model({**config, "layer_types": ["full_attention"] * 6, "sliding_window": None}, family)
+    assert not every.keys() & {"rotary_base_local", "sliding_window", "window_attn_skip_freq"}
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama": {
         **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "num_query_groups": 2},
         **{"untie_embeddings_and_output_weights": True, "rotary_base": 500000, "norm_epsilon": 1e-6},
+        "no_rope_freq": 2,
     },
     "nemotron": {
         **{"activation": "squared_relu", "apply_layernorm_1p": True, "rotary_percent": 0.5, "kv_channels": 32},
@@ -95,6 +96,9 @@ def test_another_network_is_named() -> None:
     ("model", "values"),
     [
         ({"position_embedding_type": "alibi"}, ("model.position_embedding_type", "alibi")),
+        ({"transformer_block_type": "sandwich_ln"}, ("model.transformer_block_type", "sandwich_ln")),
+        ({"residual_multiplier": 0.5}, ("model.residual_multiplier", "0.5")),
+        ({"no_rope_freq": 3}, ("model.no_rope_freq", "3")),
         ({"final_logit_softcapping": 9.0}, ("model.final_logit_softcapping", "9.0")),
         ({"activation": "gelu_tanh", "add_bias_linear": False}, ("model.activation", "gelu_tanh", "biases")),
     ],

@@ -75,6 +75,8 @@ def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
         ("--window-size (127,0) --window-attn-skip-freq 2", "model.window_attn_skip_freq", 2),
         ("--window-size=-1,0", "model.sliding_window", None),
         ("--window-attn-skip-freq 2", "model.window_attn_skip_freq", None),
+        (f"{ROPE} --no-rope-freq 2", "model.no_rope_freq", 2),
+        ("--no-rope-freq 2", "model.no_rope_freq", None),
         ("--use-rope-scaling", "model.rope_scaling", None),
         (f"{ROPE} --use-rope-scaling", "model.rope_scaling", LLAMA),
         (f"{ROPE} --use-rope-scaling --rope-scaling-factor 32", "model.rope_scaling", LLAMA | {"factor": 32.0}),

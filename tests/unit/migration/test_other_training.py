@@ -25,7 +25,7 @@ def migrated(words: str, *without: str) -> Migration:
     [
         *("--multi-latent-attention", "--apply-residual-connection-post-layernorm", "--softmax-type learnable"),
         *("--mtp-num-layers 1", "--attention-output-gate", "--linear-attention-freq 2", "--fp32-residual-connection"),
-        *("--experimental-attention-variant dsa", "--no-rope-freq 4", "--embedding-init-method-std 0.1", "--use-mup"),
+        *("--experimental-attention-variant dsa", "--embedding-init-method-std 0.1", "--use-mup"),
         *("--glu-linear-offset 1.0", "--activation-func-clamp-value 7", "--heterogeneous-layers-config-path x"),
         *(
             "--reset-attention-mask --transformer-impl local",
@@ -69,6 +69,7 @@ def test_a_mask_that_no_layer_takes_changes_nothing() -> None:
         ("--no-weight-decay-cond-type apply_wd_to_qk_layernorm", "optimizer.apply_wd_to_qk_layernorm=true"),
         ("--use-te-activation-func --disable-bias-linear", "model.activation=gelu_tanh"),
         ("--window-size 10,0 --window-attn-skip-freq [1,0]", "model.window_attn_skip_freq=2"),
+        ("--position-embedding-type rope --no-rope-freq [0,1]", "model.no_rope_freq=2"),
         ("--step-batch-size-schedule 0:8 10:16", "batch.rampup_batch_size=null"),
         ("--fp4-format e2m1", "precision.fp8=null"),
         ("--sliding-window 64", "model.sliding_window=65"),

@@ -19,11 +19,12 @@ from orchestrator.conversion.hugging_face.families.llama import (
 from orchestrator.conversion.weight_mapping import SameAs
 from orchestrator.models.blocks.weights import Rule
 
+JOINED_MLP = Rule(f"{MLP}linear_fc1.weight", (f"{THEIR_MLP}gate_up_proj.weight",))
 _JOINED = {
     f"{ATTENTION}linear_qkv.weight": Rule(
         f"{ATTENTION}linear_qkv.weight", (f"{THEIR_ATTENTION}qkv_proj.weight",), "joined_qkv"
     ),
-    f"{MLP}linear_fc1.weight": Rule(f"{MLP}linear_fc1.weight", (f"{THEIR_MLP}gate_up_proj.weight",)),
+    JOINED_MLP.ours: JOINED_MLP,
 }
 
 PHI3 = replace(

@@ -41,10 +41,7 @@ QWEN2 = replace(
 QK_NORMS = tuple(
     Rule(f"{ATTENTION}{part}_layernorm.weight", (f"{THEIR_ATTENTION}{part}_norm.weight",)) for part in "qk"
 )
-_NORMED = (
-    *(*FIRST, QKV),
-    *QK_NORMS,
-)
+_NORMED = (*FIRST, QKV, *QK_NORMS)
 
 QWEN3 = replace(
     QWEN2,

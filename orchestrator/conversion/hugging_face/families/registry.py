@@ -8,16 +8,19 @@ from typing import Any, NamedTuple
 
 from orchestrator.conversion.hugging_face.configuration import read_config, section
 from orchestrator.conversion.hugging_face.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
-from orchestrator.conversion.hugging_face.families.gemma import GEMMA
-from orchestrator.conversion.hugging_face.families.glm import GLM4_MOE
+from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, GEMMA3
+from orchestrator.conversion.hugging_face.families.glm import GLM4, GLM4_MOE
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
+from orchestrator.conversion.hugging_face.families.granite import GRANITE
 from orchestrator.conversion.hugging_face.families.llama import LLAMA, with_attention
 from orchestrator.conversion.hugging_face.families.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
 from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
 from orchestrator.conversion.hugging_face.families.mixtral import MIXTRAL
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
+from orchestrator.conversion.hugging_face.families.olmo import OLMO2
 from orchestrator.conversion.hugging_face.families.phi import PHI3
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+from orchestrator.conversion.hugging_face.families.smollm import SMOLLM3
 from orchestrator.conversion.hugging_face.families.stablelm import STABLELM
 from orchestrator.conversion.hugging_face.families.starcoder import STARCODER2
 from orchestrator.conversion.hugging_face.families.t5 import MT5, T5
@@ -30,8 +33,8 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
-    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GLM4_MOE, GEMMA, GPT2),
-    *(PHI3, STARCODER2, STABLELM, NEMOTRON),
+    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GLM4_MOE, GEMMA, GEMMA2, GEMMA3, GPT2),
+    *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),

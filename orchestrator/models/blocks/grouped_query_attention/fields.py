@@ -1,12 +1,13 @@
 """The fields of grouped-query attention in `model`."""
 
-from typing import TYPE_CHECKING, Annotated
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled, ListedAfter, MegatronFlag, ShortName
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, ListedAfter, MegatronFlag, ShortName
 from orchestrator.fields.values import Fraction, Number, Positive, PositiveNumber
 from orchestrator.models.blocks.grouped_query_attention.rope_scaling import RopeScaling
 
@@ -56,6 +57,15 @@ class GroupedQueryAttentionSpec(Section):
     """Fraction of each head that is rotated."""
     rotary_base: Annotated[Positive, resume.LOGIC, AlsoCalled("rope_theta rope_base"), MegatronFlag(only=_ROPE)] = 10000
     """Base of the rotary frequencies."""
+    rotary_base_local: Annotated[
+        Positive | None, resume.LOGIC, HashedIfChanged(), AlsoCalled("rope_local_base_freq")
+    ] = None
+    """Base of the rotary frequencies in layers with a window, which `rope_scaling` does not change then; `rotary_base`
+    by default."""
+    no_rope_freq: Annotated[Positive | None, resume.LOGIC, HashedIfChanged(), AlsoCalled("no_rope_layer_interval")] = (
+        None
+    )
+    """Every layer whose number (from 1) is a multiple of this does without rotary positions."""
     rope_scaling: Annotated[RopeScaling | None, resume.LOGIC] = None
     """Rotary positions for longer sequences."""
     sliding_window: Annotated[
@@ -80,7 +90,10 @@ class GroupedQueryAttentionSpec(Section):
     ] = False
     """A bias in the query/key/value projection only (`add_bias_linear` already has one)."""
     qk_layernorm: Annotated[bool, resume.SHAPE, MegatronFlag()] = False
-    """Normalise queries and keys per head."""
+    """Normalise queries and keys."""
+    qk_layernorm_scope: Annotated[Literal["head", "projection"], resume.SHAPE, HashedIfChanged()] = "head"
+    """What `qk_layernorm` normalises: each head by itself, or the queries, and the keys, of all heads together (OLMo
+    2)."""
     relative_attention_num_buckets: Annotated[
         Positive, resume.SHAPE, MegatronFlag(only=_RELATIVE), ListedAfter("decoder_seq_length")
     ] = 32
@@ -105,6 +118,16 @@ class GroupedQueryAttentionSpec(Section):
     def head_dim(self: "Fields") -> int:
         """Width of one head."""
         return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def scale_of_scores(self: "Fields") -> float:
+        """What attention scores are multiplied by."""
+        return self.softmax_scale or 1 / math.sqrt(self.head_dim)
+
+    @property
+    def rotates_by_layer(self) -> bool:
+        """Whether layers differ in how they rotate queries and keys."""
+        return self.rotary_base_local is not None or self.no_rope_freq is not None
 
     @property
     def has_qkv_bias(self: "Fields") -> bool:

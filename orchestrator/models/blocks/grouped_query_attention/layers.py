@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from megatron.core.transformer.spec_utils import ModuleSpec
+
 from orchestrator.models.blocks.base import LayerTools
 
 if TYPE_CHECKING:
@@ -12,18 +14,22 @@ if TYPE_CHECKING:
 
 
 def settings(model: Fields) -> dict[str, Any]:
-    """Attributes of the layers' configuration beside megatron-core's own, which has those of this block."""
-    return {}
+    """Attributes of the layers' configuration beside megatron-core's own."""
+    return {"qk_layernorm_scope": model.qk_layernorm_scope}
 
 
 def place(layer: Any, config: Any, tools: LayerTools) -> None:
     """Let a layer attend so. `layer`: megatron-core's specification, which has its SelfAttention already."""
     attention = layer.submodules.self_attention
-    if config.rotates_projection:
+    if config.rotates_projection or config.rotates_by_layer:
         attention.module = tools.rotated_attention
     attention.submodules.core_attention = tools.core
-    if config.qk_layernorm:
+    if config.qk_layernorm and config.qk_layernorm_scope == "head":
         attention.submodules.q_layernorm = attention.submodules.k_layernorm = tools.norm
+    elif config.qk_layernorm:
+        heads = {"q_layernorm": config.num_attention_heads, "k_layernorm": config.num_query_groups}
+        for name, count in heads.items():
+            setattr(attention.submodules, name, ModuleSpec(tools.projection_norm, {"heads": count}))
 
 
 def keep(attention: Any, with_cache: Callable[[Any], Any]) -> Any:

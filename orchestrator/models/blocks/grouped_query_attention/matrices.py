@@ -21,7 +21,22 @@ def matrices(model: Fields) -> tuple[Matrix, ...]:
 
 def other_parameters(model: Fields, tp: int) -> int:
     """Beside the matrices: the norms of queries and keys, which every rank has whole."""
-    return 2 * norm_parameters(model, model.head_dim) if model.qk_layernorm else 0
+    return sum(norm_parameters(model, width) for width in normed_widths(model)) if model.qk_layernorm else 0
+
+
+def normed_widths(model: Fields) -> tuple[int, int]:
+    """Values that the norm of the queries, and that of the keys, has a weight for."""
+    if model.qk_layernorm_scope == "head":
+        return model.head_dim, model.head_dim
+    return model.num_attention_heads * model.head_dim, model.query_groups * model.head_dim
+
+
+def rotated_layers(model: Fields) -> float:
+    """Share of the layers with rotary positions."""
+    if model.position_embedding_type != "rope":
+        return 0.0
+    without = 0 if model.no_rope_freq is None else model.num_layers // model.no_rope_freq
+    return 1.0 - without / model.num_layers
 
 
 def scores(model: Fields) -> Scores:

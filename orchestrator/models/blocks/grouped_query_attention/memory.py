@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape, norm_statistics
+from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -36,17 +37,21 @@ def head_sizes(model: Fields, shape: RankShape) -> HeadSizes:
 
 def saved(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     """From the projection's output to the second linear's input."""
-    return _plain(model, shape, kernels) + _of_variants(model, shape, kernels)
+    share = rotated_layers(model)  # the mean over the layers
+    plain = sum(
+        part * _plain(model, shape, kernels, rotated) for rotated, part in ((True, share), (False, 1.0 - share))
+    )
+    return round(plain) + _of_variants(model, shape, kernels)
 
 
-def _plain(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
-    sizes = head_sizes(model, shape)
-    rotated, normed = model.position_embedding_type == "rope", model.qk_layernorm
+def _plain(model: Fields, shape: RankShape, kernels: CoreKernels, rotated: bool) -> int:
+    sizes, normed = head_sizes(model, shape), model.qk_layernorm
     # Queries of several heads per group do not lie evenly in the projection's output, so they are copied out of it.
     copied = sizes.groups > 1 and sizes.heads > sizes.groups
     kept = sizes.query + (0 if kernels.is_recomputed else shape.tokens * sizes.heads * FP32)  # output, log-sum-exp
     if normed:
-        kept += shape.tokens * (sizes.heads + sizes.groups) * norm_statistics(model)
+        rows = 2 if model.qk_layernorm_scope == "projection" else sizes.heads + sizes.groups
+        kept += shape.tokens * rows * norm_statistics(model)
     whole = 0 if kernels.is_recomputed else _whole_sequence(shape, sizes)
     if kernels.rotates_projection:  # and stays where it is, or goes to tensors of its own as a whole
         return kept + sizes.projection
@@ -57,6 +62,8 @@ def _plain(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
             kept += sizes.query + sizes.key
         if copied and (normed or not rotated):
             kept += sizes.query  # saved by the norm, or by the attention itself
+        if normed and model.qk_layernorm_scope == "projection" and sizes.groups > 1:
+            kept += sizes.key + (0 if copied else sizes.query)  # its heads are laid out side by side
         if rotated:
             # Cosines and sines are made anew by every layer, for queries and for keys.
             kept += 4 * shape.positions * rotary_width(model) * shape.width

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 HEADS, GROUPS = "model.num_attention_heads", "model.num_query_groups"
 PERCENT, POSITIONS = "model.rotary_percent", "model.position_embedding_type"
 SCALING = "model.rope_scaling"
+LOCAL_BASE, NO_ROPE = "model.rotary_base_local", "model.no_rope_freq"
+QK_NORM, SCOPE = "model.qk_layernorm", "model.qk_layernorm_scope"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
 _ONLY_FOR = {
     "low_freq_factor": "llama3",
@@ -154,10 +156,49 @@ def window_of_some_layers(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         yield Problem(message, (SKIP, WINDOW), "leave both out, or write 2 or more")
 
 
+def positions_by_layer(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Layers of a decoder may differ in their rotary positions."""
+    model = job.model
+    if not model.rotates_by_layer:
+        return
+    written = [path for path in (LOCAL_BASE, NO_ROPE) if getattr(model, path.removeprefix("model.")) is not None]
+    for path in written:
+        if "positions_by_layer" not in model.family.supports:
+            message = f"is for architecture: gpt, but architecture is {model.family.name}"
+            yield Problem(message, (path, "model.architecture"), "leave it out")
+        if model.position_embedding_type != "rope":
+            message = f"is for rotary positions, but position_embedding_type is {model.position_embedding_type}"
+            yield Problem(message, (path, POSITIONS), "leave it out")
+        if model.rope_scaling is not None and model.rope_scaling.type == "yarn":
+            message = "yarn multiplies the scores of all layers, of which some have other positions"
+            yield Problem(message, (f"{SCALING}.type", path), "write linear or llama3, or leave one out")
+    if model.rotary_base_local is not None and model.sliding_window is None:
+        message = "is for layers with a window, but there is no sliding_window"
+        yield Problem(message, (LOCAL_BASE, WINDOW), "leave it out, or write a sliding_window")
+    if model.no_rope_freq == 1:
+        yield Problem("with 1, no layer has positions", (NO_ROPE, POSITIONS), "write position_embedding_type: none")
+
+
+def norm_over_all_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """One norm over the heads of all ranks is an RMSNorm."""
+    model = job.model
+    if model.qk_layernorm_scope == "head":
+        return
+    if not model.qk_layernorm:
+        yield Problem("is what qk_layernorm normalises, but that is false", (SCOPE, QK_NORM), "leave it out")
+        return
+    if model.normalization != "RMSNorm":
+        message = f"projection needs RMSNorm, but normalization is {model.normalization}"
+        yield Problem(message, (SCOPE, "model.normalization"), "write head, or normalization: RMSNorm")
+    if model.apply_layernorm_1p:
+        message = "projection multiplies by weight, but apply_layernorm_1p by 1 + weight"
+        yield Problem(message, (SCOPE, "model.apply_layernorm_1p"), "write head, or leave apply_layernorm_1p out")
+
+
 TENSOR_PARALLEL: tuple[Rule, ...] = (heads_by_tensor_parallel, query_groups_by_tensor_parallel)
 RULES: RulesByTopic = {
     "ranks": TENSOR_PARALLEL,
     "sizes": (heads_by_query_groups, hidden_by_heads),
-    "positions": (rotary,),
-    "variants": (rope_scaling, yarn, window_of_some_layers),
+    "positions": (rotary, positions_by_layer),
+    "variants": (rope_scaling, yarn, window_of_some_layers, norm_over_all_heads),
 }

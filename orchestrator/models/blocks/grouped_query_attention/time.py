@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.models.blocks.base import NOTHING, CoreWork, ForwardBackward
+from orchestrator.models.blocks.grouped_query_attention.matrices import rotated_layers
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
@@ -25,7 +26,7 @@ def _inputs(model: Fields, work: CoreWork, query: float, key: float) -> ForwardB
         is_grouped = key < query  # and goes to tensors of its own, values too
         elements = query + 2 * key if is_grouped or work.cp > 1 else query + key
         return NOTHING.plus(kernels.projection, elements)
-    rotated = model.rotary_percent if model.position_embedding_type == "rope" else 0.0
+    rotated = model.rotary_percent * rotated_layers(model)
     forward = kernels.rope.forward * rotated * (query + key) + kernels.attention_layout.forward * query
     backward = kernels.rope.backward * rotated * (query + key) + kernels.attention_layout.backward * query
     joined = 0 if kernels.returns_together and _lie_together(model, work) else kernels.joins
@@ -45,11 +46,14 @@ def exchanged(model: Fields) -> int:
 
 def gathered(model: Fields, tp: int) -> int:
     """Elements of each token that tensor-parallel ranks gather: where several share a key/value head, each has the
-    projections of all (megatron-core's `get_query_key_value_tensors`), whose gradients are scattered back.
+    projections of all (megatron-core's `get_query_key_value_tensors`), whose gradients are scattered back; and the
+    means of norms over all heads.
     """
+    shared = model.qk_layernorm and model.qk_layernorm_scope == "projection" and tp > 1
+    means = 2 if shared else 0
     if model.query_groups >= tp:
-        return 0
-    return (model.num_attention_heads + 2 * model.query_groups) * model.head_dim
+        return means
+    return means + (model.num_attention_heads + 2 * model.query_groups) * model.head_dim
 
 
 def more_launches(model: Fields) -> ForwardBackward:

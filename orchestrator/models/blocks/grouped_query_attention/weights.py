@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.models.blocks.grouped_query_attention.matrices import matrices
+from orchestrator.models.blocks.grouped_query_attention.matrices import matrices, normed_widths
 from orchestrator.models.blocks.weights import PublishedAttention, Shapes, linears, norm
 
 if TYPE_CHECKING:
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 def weights(model: Fields) -> Shapes:
     """Those of one layer and the norm before it, by their names in the self-attention, with their shapes."""
-    found = {**norm("linear_qkv.layer_norm_", model, model.hidden_size), **linears(matrices(model))}
+    found = norm("linear_qkv.layer_norm_", model, model.hidden_size) if model.normalizes_inputs else {}
+    found |= linears(matrices(model))
     if model.qk_layernorm:
-        found |= {**norm("q_layernorm.", model, model.head_dim), **norm("k_layernorm.", model, model.head_dim)}
+        queries, keys = normed_widths(model)
+        found |= {**norm("q_layernorm.", model, queries), **norm("k_layernorm.", model, keys)}
     return found
 
 

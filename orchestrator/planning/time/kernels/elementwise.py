@@ -46,14 +46,15 @@ def rotates_at_once(setting: Setting) -> bool:
 
 
 def branch_seconds(setting: Setting) -> ForwardBackward:
-    """What goes with an attention or an MLP: the norm before it, its dropout, and adding it to the residual stream."""
+    """What goes with an attention or an MLP: the norms around it, its dropout, and adding it to the residual stream."""
     return layer_seconds(setting, (), branches=1)
 
 
 def _branch(setting: Setting) -> ForwardBackward:
     """Accesses of [tokens, h]."""
     dropped = setting.kernels.dropout if setting.model.hidden_dropout else NOTHING
-    return _norm(setting).plus(setting.device.fitted.elementwise.residual).plus(dropped)
+    norms = NOTHING.plus(_norm(setting), setting.model.norms_of_a_branch)
+    return norms.plus(setting.device.fitted.elementwise.residual).plus(dropped)
 
 
 def _norm(setting: Setting) -> ForwardBackward:

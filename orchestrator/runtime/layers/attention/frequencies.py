@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import Any
 
 import torch
 
@@ -32,6 +34,14 @@ def scaled_frequencies(inv_freq: torch.Tensor, base: int, scaling: RopeScaling) 
         kept = 1 - (pairs - low) / (high - low if high > low else 0.001)
     kept = kept.clamp(0, 1)
     return kept * inv_freq + (1 - kept) * slow
+
+
+def local_rotation(rotary: Any, base: int) -> Any:
+    """megatron-core's rotary embedding with the frequencies of another base, not scaled."""
+    local, half = copy.copy(rotary), len(rotary.inv_freq)
+    exponents = torch.arange(half, dtype=torch.float32, device=rotary.inv_freq.device) / half
+    local.inv_freq = 1.0 / (base**exponents)
+    return local
 
 
 def _channel(turns: float, length: int, base: int, rotated: int) -> float:

@@ -12,7 +12,29 @@ import torch
 from megatron.core.transformer.attention import SelfAttention
 from torch.autograd.function import once_differentiable
 
+from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.triton_kernels.loading import kernels
+
+
+class AttentionByLayer(SelfAttention):
+    """megatron-core's, whose layers differ in their rotary frequencies."""
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **options: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """hidden_states: [s, b, h]. `rotary_pos_emb`: [s, 1, 1, r], or one behind the other, [2, s, 1, 1, r]."""
+        angles, which = options.get("rotary_pos_emb"), self.config.rotation_of(self.layer_number)
+        if which is None:
+            options["rotary_pos_emb"] = None
+        elif angles is not None and self.config.has_local_rotation:
+            options["rotary_pos_emb"] = angles[which]
+        found: tuple[torch.Tensor, torch.Tensor | None] = super().forward(hidden_states, attention_mask, **options)
+        return found
+
+
+def rotating_attention(config: LayerConfig) -> type[SelfAttention]:
+    """megatron-core's self-attention where it does not rotate itself."""
+    return AttentionByLayer if config.rotates_by_layer else RotatedAttention
 
 
 class RotatedAttention(SelfAttention):

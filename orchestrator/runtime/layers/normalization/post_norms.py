@@ -1,28 +1,22 @@
 """Layers whose norms stand behind attention and MLP, after the residual is added (Vaswani et al. 2017; the first BERT).
 
-megatron-core's layers have them before. There the norms go, and what adds the residual normalises the sum.
+What adds the residual normalises the sum.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
-from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from orchestrator.runtime.layers.normalization.branches import KEYS, AddResidual
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.spec.sections.runtime import Layers
-
-_KEYS = {"self_attn_bda.norm.": "post_self_attn_layernorm.", "mlp_bda.norm.": "post_mlp_layernorm."}
-"""What the norms are called in checkpoints."""
-AddResidual = Callable[[Any, torch.Tensor, float], torch.Tensor]
 
 
 class AddAndNormalise(torch.nn.Module):
@@ -39,26 +33,16 @@ class AddAndNormalise(torch.nn.Module):
 
 
 def normalise_behind(block: TransformerBlockSubmodules, layers: Layers, config: TransformerConfig) -> None:
-    """Move the norms of a block's layers behind their branches; none is left behind the last layer."""
+    """Normalise the sums in a block's layers, which have no other norms; none is left behind the last layer."""
     norm: Callable[..., torch.nn.Module] = Norm
+    if layers == "transformer_engine":
+        norm = importlib.import_module("megatron.core.extensions.transformer_engine").TENorm
     for layer in block.layer_specs:
         parts = layer.submodules
-        parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp
-        if layers == "transformer_engine":
-            engine = importlib.import_module("megatron.core.extensions.transformer_engine")
-            norm = engine.TENorm
-            # The linears that normalise their input themselves.
-            parts.self_attention.submodules.linear_qkv = engine.TEColumnParallelLinear
-            _submodules(parts.mlp).linear_fc1 = engine.TEColumnParallelLinear
         parts.self_attn_bda = ModuleSpec(AddAndNormalise, {"config": config, "norm": norm})
         parts.mlp_bda = ModuleSpec(AddAndNormalise, {"config": config, "norm": norm})
-        parts.sharded_state_dict_keys_map = _KEYS
+        parts.sharded_state_dict_keys_map = KEYS
     block.layer_norm = None
-
-
-def _submodules(spec: Any) -> Any:
-    """The parts of a module to build: megatron-core 0.16 has a ModuleSpec of an MLP, 0.19 a partial."""
-    return spec.keywords["submodules"] if isinstance(spec, functools.partial) else spec.submodules
 
 
 def normalise_embedding(embedding: torch.nn.Module, config: TransformerConfig) -> None:

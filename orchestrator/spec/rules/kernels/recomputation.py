@@ -74,8 +74,8 @@ def recomputed_modules(job: JobSections) -> Iterator[Problem]:
         message = "recomputing `mlp` hangs if linear layers have biases: megatron-core waits for their gradients"
         hint = "write model.add_bias_linear: false, or recompute_granularity: full"
         yield Problem(message, (MODULES, "model.add_bias_linear"), hint)
-    if "layernorm" in modules and job.model.transformer_block_type == "post_ln":
-        message = "recomputes norms before attention and MLP, but post_ln has them after"
+    if "layernorm" in modules and not job.model.normalizes_inputs:
+        message = f"recomputes norms before attention and MLP, but {job.model.transformer_block_type} has them after"
         yield Problem(message, (MODULES, "model.transformer_block_type"), "leave layernorm out")
 
 

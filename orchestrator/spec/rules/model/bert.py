@@ -75,7 +75,7 @@ def of_other_families(job: JobSections) -> Iterator[Problem]:
         written = {
             "model.bert_binary_head": not job.model.bert_binary_head,
             "model.num_tokentypes": job.model.num_tokentypes is not None,
-            "model.transformer_block_type": job.model.transformer_block_type != "pre_ln",
+            "model.transformer_block_type": job.model.transformer_block_type == "post_ln",
             "data.bert_order": data.bert_order != DataSpec.model_fields["bert_order"].default,
         }
         for path in (path for path, is_written in written.items() if is_written):

@@ -73,6 +73,34 @@ LAYERS: dict[str, dict[str, Any]] = {
         "runtime": {"recompute_granularity": "selective"},
     },
     "norms of 1 + w": {"model": {"apply_layernorm_1p": True, "normalization": "RMSNorm", "qk_layernorm": True}},
+    "sandwich norms": {"model": {"transformer_block_type": "sandwich_ln", "normalization": "RMSNorm"}},
+    "sandwich norms, biases, dropout": {
+        "model": {"transformer_block_type": "sandwich_ln", "add_bias_linear": True, "hidden_dropout": 0.1}
+    },
+    "sandwich norms of 1 + w": {
+        "model": {"transformer_block_type": "sandwich_ln", "apply_layernorm_1p": True, "normalization": "RMSNorm"}
+    },
+    "sandwich norms, recomputed": {
+        "model": {"transformer_block_type": "sandwich_ln"},
+        "runtime": modules("layernorm"),
+    },
+    "reordered norms": {"model": {"transformer_block_type": "reordered_ln", "normalization": "RMSNorm"}},
+    "norm over all heads": {
+        "model": {"qk_layernorm": True, "qk_layernorm_scope": "projection", "normalization": "RMSNorm"}
+    },
+    "norm over all heads, groups": {
+        "model": {
+            **{"qk_layernorm": True, "qk_layernorm_scope": "projection", "normalization": "RMSNorm"},
+            "num_query_groups": 2,
+        }
+    },
+    "norm over all heads, groups, ranks": {
+        "model": {
+            **{"qk_layernorm": True, "qk_layernorm_scope": "projection", "normalization": "RMSNorm"},
+            "num_query_groups": 2,
+        },
+        "parallelism": SP,
+    },
     "wide heads": {"model": {"kv_channels": 64}},
     "selective": {"runtime": {"recompute_granularity": "selective"}},
     "mlp recomputed": {"runtime": modules("mlp"), "model": {"activation": "swiglu"}},
@@ -111,6 +139,19 @@ STEPS: dict[str, dict[str, Any]] = {
     "alibi": {"model": {"position_embedding_type": "alibi", "seq_length": 128}},
     "capped logits": {"model": {"final_logit_softcapping": 30.0, "sliding_window": 16}},
     "capped scores": {"model": {**SMALL_VOCABULARY, "attention_logit_softcapping": 50.0, "seq_length": 512}},
+    "multipliers": {
+        "model": {
+            **{**SMALL_VOCABULARY, "embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5},
+            "add_bias_linear": True,
+        }
+    },
+    "every second layer without positions": {"model": {**SMALL_VOCABULARY, "no_rope_freq": 2}},
+    "two rotary bases, sandwich norms": {
+        "model": {
+            **{**SMALL_VOCABULARY, "sliding_window": 16, "window_attn_skip_freq": 2, "rotary_base_local": 100},
+            **{"transformer_block_type": "sandwich_ln", "normalization": "RMSNorm"},
+        }
+    },
     "recomputed in twos": {"runtime": {**FULL, "recompute_num_layers": 2}},
     "first two recomputed": {"runtime": {**FULL, "recompute_method": "block", "recompute_num_layers": 2}},
     "gradients in bf16": {"precision": {"grad_reduce_in_fp32": False}},

@@ -1,0 +1,52 @@
+"""The fields of `model` that say what is around attention and MLP."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict
+
+from orchestrator.fields import resume
+from orchestrator.fields.base import Section
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, ListedAfter
+from orchestrator.fields.values import PositiveNumber
+
+
+class ResidualStreamSpec(Section):
+    """Where the norms of attention and MLP are, and by what these, the embeddings and the logits are multiplied."""
+
+    model_config = ConfigDict(defer_build=True)  # nothing is validated as one
+
+    transformer_block_type: Annotated[
+        Literal["pre_ln", "post_ln", "sandwich_ln", "reordered_ln"], resume.SHAPE, ListedAfter("normalization")
+    ] = "pre_ln"
+    """Where the norms are. `pre_ln`: before attention and MLP, and after the last layer. `sandwich_ln`: also on what
+    each of them gives, before it is added to the residual stream (Gemma 2 and 3). `reordered_ln`: there instead of
+    before them (OLMo 2). `post_ln`: on the sum, and after the embedding (the original BERT)."""
+
+    embedding_multiplier: Annotated[PositiveNumber, resume.LOGIC, HashedIfChanged()] = 1.0
+    """Token embeddings are multiplied by this."""
+    residual_multiplier: Annotated[PositiveNumber, resume.LOGIC, HashedIfChanged()] = 1.0
+    """What attention and MLP give is multiplied by this before it is added to the residual stream."""
+    logit_scale: Annotated[
+        PositiveNumber, resume.LOGIC, HashedIfChanged(), AlsoCalled(logits_scaling="(one over it)")
+    ] = 1.0
+    """Logits are multiplied by this."""
+
+    @property
+    def has_multipliers(self) -> bool:
+        """Whether embeddings, branches or logits are multiplied by a factor."""
+        return any(factor != 1.0 for factor in (self.embedding_multiplier, self.residual_multiplier, self.logit_scale))
+
+    @property
+    def normalizes_inputs(self) -> bool:
+        """Whether there is a norm before attention, and one before the MLP."""
+        return self.transformer_block_type in ("pre_ln", "sandwich_ln")
+
+    @property
+    def normalizes_outputs(self) -> bool:
+        """Whether there is a norm of what attention gives, and one of what the MLP gives."""
+        return self.transformer_block_type in ("sandwich_ln", "reordered_ln")
+
+    @property
+    def norms_of_a_branch(self) -> int:
+        """Norms that an attention, or an MLP, has around it."""
+        return 2 if self.transformer_block_type == "sandwich_ln" else 1

@@ -1,0 +1,43 @@
+"""Which models have norms elsewhere than before attention and MLP, and factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import Problem
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.job_fields import Job
+    from orchestrator.models.blocks.model_fields import Fields
+    from orchestrator.models.blocks.protocols import Rule, RulesByTopic
+
+MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "logit_scale")
+NORMS, FAMILY = "model.transformer_block_type", "model.architecture"
+
+
+def output_norms(job: Job[Fields]) -> Iterator[Problem]:
+    """Norms of what attention and MLP give are for decoders whose layers have both."""
+    model = job.model
+    if model.normalizes_outputs and "output_norms" not in model.family.supports:
+        message = f"{model.transformer_block_type} is for architecture: gpt, but architecture is {model.family.name}"
+        yield Problem(message, (NORMS, FAMILY), "leave it out")
+
+
+def multipliers(job: Job[Fields]) -> Iterator[Problem]:
+    """Factors are for decoders, and each is there once."""
+    model = job.model
+    if not model.has_multipliers:
+        return
+    if "multipliers" not in model.family.supports:
+        for name in MULTIPLIERS:
+            if getattr(model, name) != 1.0:
+                message = f"is for architecture: gpt, but architecture is {model.family.name}"
+                yield Problem(message, (f"model.{name}", FAMILY), "leave it out")
+    if model.embedding_multiplier != 1.0 and model.scale_embeddings:
+        message = "scale_embeddings multiplies embeddings by √h, and embedding_multiplier by another factor"
+        yield Problem(message, ("model.embedding_multiplier", "model.scale_embeddings"), "write one of them")
+
+
+TENSOR_PARALLEL: tuple[Rule, ...] = ()
+RULES: RulesByTopic = {"variants": (output_norms, multipliers)}

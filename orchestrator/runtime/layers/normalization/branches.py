@@ -1,0 +1,67 @@
+"""Where the norms of a layer's attention and MLP are, and what adds these to the residual stream."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.spec_utils import ModuleSpec
+from torch.nn import functional
+
+from orchestrator.runtime.layers.config import LayerConfig
+from orchestrator.runtime.layers.normalization.bias_dropout_add import Branch, add_plainly
+
+KEYS = {"self_attn_bda.norm.": "post_self_attn_layernorm.", "mlp_bda.norm.": "post_mlp_layernorm."}
+"""What norms of outputs are called in checkpoints."""
+AddResidual = Callable[[Branch, torch.Tensor, float], torch.Tensor]
+
+
+def place_norms(layer: Any, config: LayerConfig, norm: Callable[..., torch.nn.Module], column: Any) -> Any:
+    """megatron-core's specification of a layer, which has norms before its branches, with those that the model has.
+    `column`: a linear layer that does not normalise its input.
+    """
+    parts = layer.submodules
+    if not config.normalizes_inputs:
+        parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp
+        parts.self_attention.submodules.linear_qkv = column
+        mlp = _submodules(parts.mlp)
+        if hasattr(mlp, "linear_fc1"):  # experts have a norm of their own before them
+            mlp.linear_fc1 = column
+    if not config.normalizes_outputs and config.residual_multiplier == 1.0:
+        return add_plainly(layer, config)
+    behind = {"config": config, "norm": norm if config.normalizes_outputs else None}
+    parts.self_attn_bda = ModuleSpec(AddBranch, behind)
+    parts.mlp_bda = ModuleSpec(AddBranch, behind)
+    parts.sharded_state_dict_keys_map = {**parts.sharded_state_dict_keys_map, **KEYS}
+    return layer
+
+
+def _submodules(spec: Any) -> Any:
+    """The parts of a module to build: megatron-core 0.16 has a ModuleSpec of an MLP, 0.19 a partial."""
+    return spec.keywords["submodules"] if isinstance(spec, functools.partial) else spec.submodules
+
+
+class AddBranch(torch.nn.Module):
+    """Normalise what a branch gives, where there is a norm, and add it to the residual stream, times a factor."""
+
+    def __init__(self, config: LayerConfig, norm: Callable[..., torch.nn.Module] | None) -> None:
+        super().__init__()
+        self.factor = config.residual_multiplier
+        self.norm: torch.nn.Module | None = None
+        if norm is not None:
+            self.norm = norm(config=config, hidden_size=config.hidden_size, eps=config.layernorm_epsilon)
+
+    def forward(self, training: bool, fused: bool) -> AddResidual:
+        """A function of (output, bias), residual and dropout, which returns [s, b, h], s over TP under SP."""
+        return self._add
+
+    def _add(self, branch: Branch, residual: torch.Tensor, dropout: float) -> torch.Tensor:
+        output, bias = branch
+        if bias is not None:
+            output = output + bias
+        if self.norm is not None:
+            output = self.norm(output)
+        return torch.add(residual, functional.dropout(output, dropout, self.training), alpha=self.factor)
