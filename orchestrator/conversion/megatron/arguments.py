@@ -189,6 +189,11 @@ def require_representable(job: JobSpec) -> None:
         raise UserError(
             f"{job.name} has images (model.vision), which checkpoints for Megatron-LM do not support: export it --to hf"
         )
+    if job.model.has_latent_attention:
+        raise UserError(
+            f"{job.name} has latent attention (model.kv_lora_rank), which checkpoints for Megatron-LM do not support: "
+            "export it --to hf"
+        )
     if job.model.has_adapters:
         raise UserError(
             f"{job.name} has adapters (model.lora), which Megatron-LM's checkpoints do not support: export it --to "
