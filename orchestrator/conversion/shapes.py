@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from orchestrator.conversion.weight_mapping import DECODER, VISION, stack_of
+from orchestrator.conversion.weight_mapping import DECODER, VISION, layers_differ, stack_of
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.mlp import matrices as mlp
 from orchestrator.models.blocks.weights import linears
@@ -17,6 +17,11 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     if key.startswith("vision.") and model.has_vision:
         return _of_vision(key, model.image_encoder, model.hidden_size)
     hidden, name = model.hidden_size, key.removeprefix(stack_of(key))
+    number, dot, rest = name.partition(".")
+    if dot and number.isdecimal():
+        name = rest
+    if name == _GATE:
+        return (1, hidden)
     if name.startswith(_ATTENTION):
         return model.attention.weights.weights(model)[name.removeprefix(_ATTENTION)]
     if name.startswith(_CROSS_ATTENTION):
@@ -44,6 +49,7 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
 
 
 _ATTENTION, _CROSS_ATTENTION = "self_attention.", "cross_attention."
+_GATE = "mlp.shared_experts.gate_weight"
 _MLPS: Mapping[str, Callable[[ModelSpec], int]] = {
     "mlp.": lambda model: model.ffn_size,
     "mlp.shared_experts.": lambda model: model.shared_expert_size,
@@ -62,8 +68,7 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     if model.untie_embeddings_and_output_weights:
         keys.append("output_layer.weight")
     found = {key: shape_of(key, model, rows) for key in keys}
-    differ = any(model.moe_layers) and not all(model.moe_layers)
-    layers = enumerate(model.moe_layers) if differ else [(None, model.moe_layers[0])]
+    layers = enumerate(model.moe_layers) if layers_differ(model) else [(None, model.moe_layers[0])]
     for number, has_experts in layers:
         for name in _layer(model, has_experts=has_experts):
             shape = shape_of(f"{DECODER}{name}", model, rows)
@@ -85,9 +90,13 @@ def _layer(model: ModelSpec, *, has_experts: bool) -> Iterator[str]:
         return
     yield from _norm("pre_mlp_layernorm.", model)
     yield "mlp.router.weight"
+    if model.moe_router_enable_expert_bias:
+        yield "mlp.router.expert_bias"
     yield from _mlp("mlp.experts.experts.", model)
     if model.shared_expert_size:
         yield from _mlp("mlp.shared_experts.", model)
+    if model.moe_shared_expert_gate:
+        yield _GATE
 
 
 def _mlp(begin: str, model: ModelSpec) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
@@ -30,6 +30,22 @@ class OneOf(NamedTuple):
     """Several values of a field that a family takes alike; the first is that of an import."""
 
     values: tuple[Any, ...]
+
+
+Said: TypeAlias = Callable[[str], Any]
+"""What config.json says of a key, or what transformers takes where it says nothing."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Keys of config.json and fields of `model` that follow from each other otherwise than by having one value."""
+
+    fields: tuple[str, ...]
+    keys: tuple[str, ...]
+    to_fields: Callable[[Said, dict[str, Any]], dict[str, Any]]
+    """From the keys, and from the fields that are known before. Raises UserError where the two are not one network."""
+    to_keys: Callable[[ModelSpec], dict[str, Any] | None]
+    """From a model with experts; None where the keys cannot say it."""
 
 
 class SameAs(NamedTuple):
@@ -99,7 +115,10 @@ class Family:
     unused: Mapping[str, float] = field(default_factory=dict)
     """Vectors of the encoder of images, as wide as it is, that no layer computes with -> their numbers in an export."""
     longer: str | None = None
-    """How names of layers begin of which the encoder of images has the first ones, and the others are left out."""
+    """How names of layers begin of which the encoder of images has the first ones, and the others are left out; of a
+    family without one, the decoder."""
+    derived: tuple[Derived, ...] = ()
+    """In the order in which an import reads them."""
 
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""
@@ -108,14 +127,15 @@ class Family:
             of_stack = list(group)
             for layer in range(layers_of(stack, model)) if stack else (None,):
                 for rule in of_stack:
-                    yield from _of_layer(rule, layer, model)
+                    if rule.only_in is None or model.moe_layers[layer or 0] == (rule.only_in == "routed"):
+                        yield from _of_layer(rule, layer, model)
 
     def leaves_out(self, name: str, model: ModelSpec) -> bool:
         """Whether a weight there is one that nothing of a model is computed with."""
         if self.longer is None or not name.startswith(self.longer):
             return name in self.unused
         number = name.removeprefix(self.longer).partition(".")[0]
-        return number.isdecimal() and int(number) >= layers_of(VISION, model)
+        return number.isdecimal() and int(number) >= layers_of(DECODER if self.decoder is None else VISION, model)
 
 
 def only(value: Any) -> Any:
@@ -133,13 +153,23 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
     if layer is None:
         yield Weight(rule, (), (), rule.theirs)
         return
-    layers = layers_of(stack_of(rule.ours), model)
+    stack = stack_of(rule.ours)
+    place: tuple[int, ...] = (layer,)
+    within: tuple[int, ...] = (layers_of(stack, model),)
+    if stack == DECODER and layers_differ(model):
+        rule = replace(rule, ours=f"{DECODER}{layer}.{rule.ours.removeprefix(DECODER)}")
+        place, within = (), ()
     if not rule.of_experts:
-        yield Weight(rule, (layer,), (layers,), tuple(name.format(n=layer) for name in rule.theirs))
+        yield Weight(rule, place, within, tuple(name.format(n=layer) for name in rule.theirs))
         return
     for expert in range(model.expert_count):
         theirs = tuple(name.format(n=layer, e=expert) for name in rule.theirs)
-        yield Weight(rule, (layer, expert), (layers, model.expert_count), theirs)
+        yield Weight(rule, (*place, expert), (*within, model.expert_count), theirs)
+
+
+def layers_differ(model: ModelSpec) -> bool:
+    """Whether only some layers have experts: then each has keys of its own, with its number."""
+    return any(model.moe_layers) and not all(model.moe_layers)
 
 
 def stack_of(key: str) -> str:

@@ -94,9 +94,9 @@ def micro_batch(old: JobSections, new: JobSections) -> Meaning:
 
 
 def _balances_groups_of_tokens(job: JobSections) -> bool:
-    """Whether experts are balanced within each micro-batch."""
+    """Whether experts are balanced within each micro-batch, or over those before it in a step."""
     model = job.model
-    by_loss = model.moe_router_load_balancing_type == "aux_loss" and model.moe_aux_loss_coeff > 0
+    by_loss = not model.auxiliary_losses.keys() <= {"seq_aux_loss"}
     return model.has_experts and (by_loss or _assigns_by_rank(job))
 
 

@@ -57,7 +57,9 @@ def can_fuse_router(job: JobSections) -> bool:
         return False
     if model.moe_router_load_balancing_type == "sinkhorn":
         return False
+    if model.moe_router_group_score_topk is not None:  # it takes as many as megatron-core does by itself
+        return False
     # The loss of each sequence takes the experts of every sequence of a micro-batch for columns of their own.
-    sequences = job.batch.micro_batch_size if model.moe_router_load_balancing_type == "seq_aux_loss" else 1
+    sequences = job.batch.micro_batch_size if "seq_aux_loss" in model.moe_router_load_balancing_type else 1
     scores = _TOKENS_OF_BLOCK * _SCORE_BYTES * (model.expert_count + 2 * model.moe_router_topk)
     return max(scores, _SUM_BYTES * sequences * model.expert_count) <= _SHARED_BYTES

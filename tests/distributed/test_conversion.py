@@ -29,6 +29,11 @@ FAMILIES = {
     **{"llama3": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"},
     **{
         "qwen3-moe": "Qwen3MoeForCausalLM",
+        "qwen3-moe-dense-layers": "Qwen3MoeForCausalLM",
+        "qwen2-moe": "Qwen2MoeForCausalLM",
+        "qwen2-moe-no-biases": "Qwen2MoeForCausalLM",
+        "glm4-moe": "Glm4MoeForCausalLM",
+        "glm4-moe-all-routed": "Glm4MoeForCausalLM",
         "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
         "gemma": "GemmaForCausalLM",

@@ -44,6 +44,13 @@ ALONE = {"moe_router_pre_softmax": True}
 EP2 = {"expert_model_parallel_size": 2}
 TP2 = {"tp": 2, "sequence_parallel": True}
 WHOLE = {"expert_tensor_parallel_size": 1}
+BIASED = {
+    **{"moe_router_score_function": "sigmoid", "moe_router_topk_scaling_factor": 2.5},
+    **{"num_experts": 8, "moe_router_num_groups": 2, "moe_router_group_topk": 1, "moe_router_group_score_topk": 1},
+    **{"moe_router_enable_expert_bias": True, "moe_router_bias_update_rate": 0.01},
+    **{"moe_router_load_balancing_type": "none", "moe_aux_loss_coeff": 0.0, "moe_z_loss_coeff": None},
+}
+GATED = {"moe_shared_expert_gate": True}
 MODULES = {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "layernorm", "moe"]}
 RECOMPUTED = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
@@ -95,6 +102,7 @@ def reference(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return ranks.must_train(make_run(tmp_path_factory.mktemp("reference"), job), job)
 
 
+LOAD_LOSSES = [f"train/moe/{kind}load_balancing_loss" for kind in ("", "seq_", "global_")]
 METRICS = {
     "train/loss": 1e-5,
     "train/grad_norm": 1e-5,
@@ -138,6 +146,20 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"moe_router_score_function": "sigmoid", "moe_expert_capacity_factor": 1.0, "moe_router_dtype": "fp32"},
         {"dp": 2, **EP2},
     ),
+    # Without a loss: what a step counts moves the bias by which the next one chooses, among experts of one group.
+    "biased": (BIASED, {"pp": 2, "dp": 2, **EP2}),
+    "biased-tp2-ep2": (BIASED, {**TP2, "dp": 2, **EP2, "runtime": RECOMPUTED}),
+    "gated-tp2": ({**GATED, "moe_router_pre_softmax": True, "moe_router_topk_scaling_factor": 1.5}, TP2),
+    "gated-cp2-ep2": (GATED, {"context_parallel_size": 2, **EP2}),
+    # The loss over all micro-batches so far is that of each where there is one.
+    "global": ({"moe_router_load_balancing_type": "global_aux_loss"}, {"dp": 4, **EP2}),
+    "several-losses": (
+        {
+            "moe_router_load_balancing_type": ["seq_aux_loss", "global_aux_loss"],
+            "moe_aux_loss_coeff": [0.01, 0.05],
+        },
+        {**TP2, "dp": 2, **EP2},
+    ),
     "assigned": (
         {
             "moe_router_load_balancing_type": "sinkhorn",
@@ -153,10 +175,31 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant(name: str, ranks: Ranks, tmp_path: Path) -> None:
     model, degrees = VARIANTS[name]
-    jobs = experts_job("one", model), experts_job("spread", model, **degrees)
-    alone, spread = (ranks.must_train(make_run(tmp_path, job), job) for job in jobs)
+    # Of a global batch, so that each replica has one micro-batch: the whole batch is balanced at once.
+    whole = "global_aux_loss" in model.get("moe_router_load_balancing_type", "")
+    sizes = [8, 8 // degrees["dp"]] if whole else [2, 2]
+    first = experts_job("one", model, micro_batch_size=sizes[0])
+    second = experts_job("spread", model, **{"micro_batch_size": sizes[1], **degrees})
+    alone, spread = (ranks.must_train(make_run(tmp_path, job), job) for job in (first, second))
     assert largest_difference(losses(alone), losses(spread)) < 1e-5
+    measured = [name for name in LOAD_LOSSES if values(alone, name)]
+    assert len(measured) == len(first.model.auxiliary_losses)
+    for name in measured:
+        assert largest_difference(values(alone, name), values(spread, name)) < 1e-5, name
     assert weights_apart(alone, spread) == {}
+
+
+def test_a_bias_follows_the_load(ranks: Ranks, tmp_path: Path) -> None:
+    """Each step moves each expert's bias once, whatever the number of micro-batches, and the checkpoint has it."""
+    job = experts_job("biased", BIASED, steps=1, dp=2, **EP2)
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    stored = StoredWeights(run.checkpoint(1))
+    for layer in range(job.model.num_layers):
+        bias = stored.read("decoder.layers.mlp.router.expert_bias", (layer,))
+        assert str(bias.dtype) == "torch.float32"
+        assert (
+            {-1, 1} <= {round(value / job.model.moe_router_bias_update_rate) for value in bias.tolist()} <= {-1, 0, 1}
+        )
 
 
 def test_what_is_dropped_is_not_computed(ranks: Ranks, tmp_path: Path, inject: Callable[[str], Path]) -> None:
@@ -200,8 +243,9 @@ def test_resumed_at_another_layout(
     assert weights_apart(reference, run) == {}
 
 
-def test_resumed_at_the_same_layout_is_bitwise(ranks: Ranks, tmp_path: Path) -> None:
-    dropped = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+@pytest.mark.parametrize("model", [{}, BIASED | GATED], ids=["loss", "bias"])
+def test_resumed_at_the_same_layout_is_bitwise(model: dict[str, Any], ranks: Ranks, tmp_path: Path) -> None:
+    dropped = {**model, "hidden_dropout": 0.1, "attention_dropout": 0.1}
     whole = ranks.losses_of(experts_job("whole", dropped, dp=2, **EP2), tmp_path)
     first = experts_job("stopped", dropped, steps=STEPS // 2, dp=2, **EP2)
     run = ranks.must_train(make_run(tmp_path, first), first)

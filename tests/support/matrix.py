@@ -31,6 +31,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{**_MODEL, "add_bias_linear": False, "num_experts": 4, "moe_ffn_hidden_size": 48, "moe_aux_loss_coeff": 0.05},
         "moe_shared_expert_intermediate_size": 40,
     },
+    "routing": {
+        **{**_MODEL, "add_bias_linear": False, "num_experts": 8, "moe_ffn_hidden_size": 48, "ffn_hidden_size": 64},
+        **{"moe_shared_expert_intermediate_size": 40, "moe_shared_expert_gate": True, "activation": "swiglu"},
+        **{"moe_router_score_function": "sigmoid", "moe_router_topk_scaling_factor": 2.5, "moe_router_num_groups": 4},
+        **{"moe_router_group_topk": 2, "moe_router_group_score_topk": 2, "moe_router_enable_expert_bias": True},
+        **{"moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 0.01},
+    },
     "bert": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "post-ln": {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
@@ -68,6 +75,7 @@ REFUSED = {
     ("vision", "ep2"): "num_experts",
     ("vision", "cp2"): "context",
     ("experts", "tp2"): "sequence_parallel",
+    ("routing", "tp2"): "sequence_parallel",
     ("bert", "ep2"): "num_experts",
     ("bert", "cp2"): "context",
     ("race", "ep2"): "num_experts",

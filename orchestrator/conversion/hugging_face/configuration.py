@@ -64,9 +64,12 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         "num_query_groups": model.query_groups,
         "kv_channels": model.head_dim,
         "ffn_hidden_size": model.moe_ffn_size if model.has_experts else model.ffn_size,
+        "moe_aux_loss_coeff": next(iter(model.auxiliary_losses.values()), 0.0),
     }
     for field, key in family.sizes.items():
         config[key] = resolved.get(field, getattr(model, field))
+    for each in family.derived:
+        config |= each.to_keys(model) or {}
     if family.positions is not None:
         config[family.positions] = model.positions
     if family.rotary:
@@ -108,7 +111,9 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
     for field in ("num_layers", "hidden_size", "num_attention_heads"):
         if field not in fields:
             raise UserError(f"config.json has no {family.sizes[field]}")
-    if family.rotary and "ffn_hidden_size" not in fields:
+    for each in family.derived:
+        fields |= each.to_fields(lambda key: _said(config, key, family), fields)
+    if family.rotary and fields.get("ffn_hidden_size") is None:
         raise UserError("config.json has no intermediate_size")
     fields |= {
         **family.imported,
@@ -151,6 +156,7 @@ def keys_read(family: Family) -> set[str]:
         return {"text_config", "vision_config", "vision_feature_layer", "tie_word_embeddings", *family.constants}
     return {
         *(*family.sizes.values(), *family.constants, *family.repeated, *family.aliases, *family.implied),
+        *(key for each in family.derived for key in each.keys),
         *("vocab_size", "tie_word_embeddings", family.activation_key),
         *((family.positions,) if family.positions is not None else ()),
         *(_ROTARY_KEYS if family.rotary else ()),

@@ -66,7 +66,7 @@ class Source:
             key = weight.rule.ours
             self._check(weight)
             shape = shape_of(key, self.model, max(self.weights.shape(key)[0], self.rows))
-            dtype = self.dtype or self.weights.dtype(key)
+            dtype = self._dtype(weight)
             parts = self._parts(weight, torch.empty(shape, dtype=dtype, device="meta"))
             found += [Entry(name, tuple(part.shape), dtype) for name, part in zip(weight.theirs, parts, strict=True)]
         return [*found, *(Entry(name, tuple(tensor.shape), tensor.dtype) for name, tensor in self.unused())]
@@ -76,8 +76,7 @@ class Source:
         asked for.
         """
         whole = adapted(weight, self.weights, self.model)
-        dtype = self.dtype or self.weights.dtype(weight.rule.ours)
-        yield from self._parts(weight, narrowed(whole, dtype, weight.theirs[0]))
+        yield from self._parts(weight, narrowed(whole, self._dtype(weight), weight.theirs[0]))
 
     def unused(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What transformers has beside these weights, and computes nothing with."""
@@ -88,6 +87,10 @@ class Source:
             )
             for name, number in self.family.unused.items():
                 yield name, torch.full((width,), number, dtype=dtype)
+
+    def _dtype(self, weight: Weight) -> torch.dtype:
+        wanted = torch.float32 if weight.rule.stays_fp32 else self.dtype
+        return wanted or self.weights.dtype(weight.rule.ours)
 
     def _parts(self, weight: Weight, tensor: torch.Tensor) -> Any:
         return TRANSFORMS[weight.rule.transform].to_theirs(tensor, self.model, self.rows)

@@ -16,7 +16,7 @@ from orchestrator.conversion.shapes import shape_of
 from orchestrator.conversion.staging import require_room
 from orchestrator.conversion.tensors.safetensors_reader import PublishedWeights
 from orchestrator.conversion.tensors.tensor_writer import TensorPart, write_tensors
-from orchestrator.conversion.weight_mapping import Family, Weight
+from orchestrator.conversion.weight_mapping import Family, Weight, stack_of
 from orchestrator.errors import UserError
 from orchestrator.planning.vocabulary import Vocabulary, vocabulary
 from orchestrator.run_directory.checkpoints.commit_markers import file_record, write_commit
@@ -134,6 +134,6 @@ def _objects(weights: list[Weight]) -> list[str]:
         if weight.within:
             numbers = (".".join(map(str, indices)) for indices in (weight.place, weight.within))
             found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
-        elif module.endswith(("final_layernorm", "projector.linear_fc1", "projector.linear_fc2")):
+        elif stack_of(module) or module.endswith(("final_layernorm", "projector.linear_fc1", "projector.linear_fc2")):
             found.append(f"{module}._extra_state/shard_0_1")
     return list(dict.fromkeys(found))

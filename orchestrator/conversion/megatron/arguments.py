@@ -37,6 +37,8 @@ SAME_OF_EXPERTS = (
     *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_router_topk"),
     *("moe_router_score_function", "moe_router_pre_softmax", "moe_router_dtype", "moe_router_load_balancing_type"),
     *("moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_token_dispatcher_type"),
+    *("moe_router_topk_scaling_factor", "moe_router_num_groups", "moe_router_group_topk", "moe_shared_expert_gate"),
+    *("moe_router_enable_expert_bias", "moe_router_bias_update_rate"),
 )
 """The same where there are experts."""
 _ACTIVATIONS = {"swiglu": "swiglu", "squared_relu": "squared_relu"}
@@ -63,11 +65,7 @@ _NOT_HERE = {
     "softmax_type": "another softmax of the scores",
     "attention_output_gate": "gated attention",
     "linear_attention_freq": "linear attention",
-    "moe_router_enable_expert_bias": "biased routing",
-    "moe_router_num_groups": "routing by groups",
-    "moe_router_topk_scaling_factor": "scaled routing",
     "moe_apply_probs_on_input": "experts' inputs scaled by the router",
-    "moe_shared_expert_gate": "gated shared experts",
     "moe_latent_size": "latent experts",
     "experimental_attention_variant": "another attention",
 }
@@ -137,7 +135,14 @@ _NO_NETWORK = frozenset(
     (
         *("preset", "seq_length", "vocab_size", "make_vocab_size_divisible_by", "hidden_dropout", "attention_dropout"),
         *("init_method_std", "moe_router_dtype", "moe_router_load_balancing_type", "moe_aux_loss_coeff"),
-        *("moe_z_loss_coeff", "moe_expert_capacity_factor", "moe_token_dispatcher_type", "moe_grouped_gemm", "vision"),
+        *(
+            "moe_router_bias_update_rate",
+            "moe_z_loss_coeff",
+            "moe_expert_capacity_factor",
+            "moe_token_dispatcher_type",
+            "moe_grouped_gemm",
+            "vision",
+        ),
     )
 )
 """What may be another in a job that goes on from a checkpoint; images are refused for themselves."""
@@ -175,7 +180,12 @@ def network_of(model: ModelSpec) -> dict[str, Any]:
     if not model.has_experts:
         found |= dict.fromkeys(name for name in found if name.startswith("moe_"))
     else:
-        found |= {"moe_ffn_hidden_size": model.moe_ffn_size, "moe_layer_freq": [int(has) for has in model.moe_layers]}
+        found |= {
+            "moe_ffn_hidden_size": model.moe_ffn_size,
+            "moe_layer_freq": [int(has) for has in model.moe_layers],
+            "moe_router_topk_scaling_factor": model.moe_router_topk_scaling_factor or 1.0,
+            "moe_router_group_score_topk": model.group_score_topk,
+        }
     return found
 
 

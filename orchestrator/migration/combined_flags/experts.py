@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from orchestrator.kernel_selection.layers import may_have_engine
 from orchestrator.migration.combined_flags.base import FlagGroup
@@ -12,6 +12,7 @@ from orchestrator.migration.defaults import default_of
 from orchestrator.migration.megatron_flags.flag_writer import FlagWriter
 from orchestrator.migration.megatron_flags.given_flags import GivenFlags, whole_number
 from orchestrator.migration.megatron_flags.table import NUMBER, NUMBER_OR_ZERO, WHOLE, Kind, same, switch
+from orchestrator.models.blocks.experts.fields import AuxiliaryLoss
 
 EXPERTS, DISPATCHER = "model.num_experts", "model.moe_token_dispatcher_type"
 GROUPED = "model.moe_grouped_gemm"
@@ -42,6 +43,7 @@ FREQUENCY = Kind(1, _frequency, _frequency_text)
 
 _CAPACITY = replace(NUMBER, read=lambda text: value if (value := NUMBER.read(text)) >= 0 else None)
 """megatron-core drops no tokens where it is below 0."""
+_SCALING = replace(NUMBER, read=lambda text: value if (value := NUMBER.read(text)) != 1 else None)
 
 _ROWS: tuple[tuple[str, str, Kind], ...] = (
     ("moe-layer-freq", "model.moe_layer_freq", FREQUENCY),
@@ -50,11 +52,17 @@ _ROWS: tuple[tuple[str, str, Kind], ...] = (
     ("moe-router-topk", "model.moe_router_topk", WHOLE),
     ("moe-router-score-function", "model.moe_router_score_function", same("softmax", "sigmoid")),
     ("moe-router-pre-softmax", "model.moe_router_pre_softmax", switch(True)),
+    ("moe-router-topk-scaling-factor", "model.moe_router_topk_scaling_factor", _SCALING),
+    ("moe-router-num-groups", "model.moe_router_num_groups", WHOLE),
+    ("moe-router-group-topk", "model.moe_router_group_topk", WHOLE),
+    ("moe-router-enable-expert-bias", "model.moe_router_enable_expert_bias", switch(True)),
+    ("moe-router-bias-update-rate", "model.moe_router_bias_update_rate", NUMBER),
+    ("moe-shared-expert-gate", "model.moe_shared_expert_gate", switch(True)),
     ("moe-router-dtype", "model.moe_router_dtype", same("fp32", "fp64")),
     (
         "moe-router-load-balancing-type",
         "model.moe_router_load_balancing_type",
-        same("aux_loss", "seq_aux_loss", "sinkhorn", "none"),
+        same("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"),
     ),
     ("moe-aux-loss-coeff", "model.moe_aux_loss_coeff", NUMBER),
     ("moe-z-loss-coeff", "model.moe_z_loss_coeff", NUMBER_OR_ZERO),
@@ -64,7 +72,7 @@ _ROWS: tuple[tuple[str, str, Kind], ...] = (
     ("expert-tensor-parallel-size", "parallelism.expert_tensor_parallel_size", WHOLE),
 )
 _SEVERAL = frozenset(("moe-router-load-balancing-type", "moe-aux-loss-coeff"))
-"""Flags that take several words in newer releases: this version has only one balancing loss at a time."""
+"""Flags that take several words in newer releases: one for each balancing loss."""
 
 
 def read(given: GivenFlags) -> None:
@@ -93,11 +101,12 @@ def _read(given: GivenFlags, flag: str, path: str, kind: Kind) -> None:
         given.no_effect(flag, "there is no balancing loss")
     elif words is None:
         given.write_it(flag, path)
-    elif flag in _SEVERAL and len(words) > 1:
-        given.refuse_value(flag, path, "this version has only one balancing loss at a time")
     else:
         try:
-            value = kind.read(words[0] if words else "")
+            several = flag in _SEVERAL and len(words) > 1
+            value = [kind.read(word) for word in words] if several else kind.read(words[0] if words else "")
+            if several and kind.is_choice and not set(value) <= set(get_args(AuxiliaryLoss)):
+                raise ValueError(f"several balancing losses are of {', '.join(get_args(AuxiliaryLoss))}")
         except ValueError as error:
             if kind.is_choice:
                 given.refuse_value(flag, path, str(error))
@@ -120,10 +129,14 @@ def write(writer: FlagWriter) -> None:
         default: Any = "allgather" if path == DISPATCHER else default_of(path)
         if value in (default, None):
             continue
-        text = kind.write(value)
+        texts = (
+            [kind.write(each) for each in value]
+            if flag in _SEVERAL and isinstance(value, list)
+            else [kind.write(value)]
+        )
         group = "MODEL" if path.startswith("model.") else "MODEL_PARALLEL"
-        if text is not None:
-            writer.add(group, flag, *([text] if kind.values else []))
+        if None not in texts:
+            writer.add(group, flag, *(texts if kind.values else []))
         else:
             writer.say_otherwise(path, f"without --{flag} it is off")
 

@@ -170,9 +170,8 @@ _OTHER_TRAINING: dict[str, str] = {
     _ATTENTION: "experimental-attention-variant= linear-attention-freq=",
     _NO_MUP: "use-mup",
     _EXPERTS: """
-        moe-router-enable-expert-bias moe-router-num-groups= moe-router-group-topk= moe-router-topk-scaling-factor=
         moe-router-force-load-balancing moe-router-force-biased= moe-router-quantile-balancing-ema=
-        moe-input-jitter-eps= moe-token-drop-policy= moe-apply-probs-on-input moe-shared-expert-gate moe-latent-size=
+        moe-input-jitter-eps= moe-token-drop-policy= moe-apply-probs-on-input moe-latent-size=
         moe-use-upcycling""",
     "write the layers that have experts, as in [0, 1, 0, 1]": "expert-interval=",
     "experts beside a dense MLP are not in this version": "mlp-type=",
@@ -213,10 +212,10 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
     (r"pytorch-profiler-.*", _PROFILING, "none"),
     (r"moe-per-layer-logging", _NOT_MEASURED, "none"),
     (r"moe-routing-trace-.*", _NOT_MEASURED, "aside"),
-    (r"moe-router-bias-update-rate", "it goes with --moe-router-enable-expert-bias", "aside"),
     (r"moe-upcycling-.*", "it goes with --moe-use-upcycling", "aside"),
     (r"moe-(?!(layer-freq|ffn-hidden-size|shared-expert-intermediate-size|aux-loss-coeff|z-loss-coeff|grouped-gemm|"
-     r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type)|expert-capacity-factor|token-dispatcher-type|"
+     r"router-(topk|score-function|pre-softmax|dtype|load-balancing-type|topk-scaling-factor|num-groups|group-topk|"
+     r"enable-expert-bias|bias-update-rate)|shared-expert-gate|expert-capacity-factor|token-dispatcher-type|"
      r"per-layer-logging)$).*",
      _EXPERTS, "training"),
     (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
@@ -312,7 +311,6 @@ HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "expert-interval": ("1",),
     "mtp-num-layers": ("0",),
     "glu-linear-offset": ("0.0", "0"),
-    "moe-router-topk-scaling-factor": ("1.0", "1"),
     "moe-input-jitter-eps": ("0.0", "0"),
     "error-injection-rate": ("0",),
     "check-weight-hash-across-dp-replicas-interval": ("0",),

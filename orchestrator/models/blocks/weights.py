@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.models.blocks.base import Matrix
 
@@ -46,6 +46,10 @@ class Rule:
     """Only where it is not."""
     of_experts: bool = False
     """Keys of experts hold those of all, along their second dimension."""
+    only_in: Literal["dense", "routed"] | None = None
+    """Only in layers with an MLP, or only in those with experts."""
+    stays_fp32: bool = False
+    """Is written in fp32 whatever format the others have."""
 
 
 @dataclass(frozen=True)

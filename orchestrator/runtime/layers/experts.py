@@ -15,6 +15,7 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 
 from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, expert_kernels, multiplies_in_one_kernel
+from orchestrator.models.blocks.experts.layers import settings
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -87,13 +88,7 @@ def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
         "moe_layer_freq": 1 if every else [int(has) for has in model.moe_layers],
         "moe_ffn_hidden_size": model.moe_ffn_size,
         "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size,
-        "moe_router_topk": model.moe_router_topk,
-        "moe_router_score_function": model.moe_router_score_function,
-        "moe_router_pre_softmax": model.moe_router_pre_softmax,
-        "moe_router_dtype": model.moe_router_dtype,
-        "moe_router_load_balancing_type": model.moe_router_load_balancing_type,
-        "moe_aux_loss_coeff": model.moe_aux_loss_coeff,
-        "moe_z_loss_coeff": model.moe_z_loss_coeff,
+        **settings(model, job.data_parallel_size),
         "moe_expert_capacity_factor": model.moe_expert_capacity_factor,
         "moe_token_dispatcher_type": model.moe_token_dispatcher_type,
         **kernel_settings(job, layers),

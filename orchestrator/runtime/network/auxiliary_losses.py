@@ -12,16 +12,21 @@ from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.processes.process_groups import Ranks
 from orchestrator.spec.job import JobSpec
 
+_KEYS = {
+    "aux_loss": "load_balancing_loss",
+    "seq_aux_loss": "seq_load_balancing_loss",
+    "global_aux_loss": "global_load_balancing_loss",
+}
+"""megatron-core's names of the losses that balance experts."""
+
 
 def auxiliary_losses(job: JobSpec) -> dict[str, str]:
     """The losses that balance a job's experts: their names here, and megatron-core's."""
     model = job.model
     if not model.has_experts:
         return {}
-    found = {}
-    if model.moe_aux_loss_coeff > 0:
-        by_sequence = model.moe_router_load_balancing_type == "seq_aux_loss"
-        found["load_balancing_loss"] = "seq_load_balancing_loss" if by_sequence else "load_balancing_loss"
+    kinds = model.auxiliary_losses
+    found = {_KEYS[kind] if len(kinds) > 1 else "load_balancing_loss": _KEYS[kind] for kind in kinds}
     if model.moe_z_loss_coeff is not None:
         found["z_loss"] = "z_loss"
     return found
@@ -35,8 +40,13 @@ class AuxiliaryLosses:
     def __init__(self, job: JobSpec, modules: Iterable[Any], ranks: Ranks) -> None:
         self._keys = auxiliary_losses(job)
         self._layers = sum(isinstance(module, MoELayer) for chunk in modules for module in chunk.modules())
-        # Of the load-balancing loss each of the ranks that share a sequence has a part; of the other a mean of its own.
-        self._shares = {"load_balancing_loss": ranks.tp_size * ranks.cp_size}
+        # Of a load-balancing loss each of the ranks that share its tokens has a part; of the other a mean of its own.
+        of_sequence = ranks.tp_size * ranks.cp_size
+        self._shares = {
+            _KEYS["aux_loss"]: of_sequence,
+            _KEYS["seq_aux_loss"]: of_sequence,
+            _KEYS["global_aux_loss"]: of_sequence * job.data_parallel_size,
+        }
         self._sums: dict[str, torch.Tensor] = {}
 
     @property
@@ -56,7 +66,7 @@ class AuxiliaryLosses:
         if not self._keys:
             return None
         rows = []
-        for name, key in self._keys.items():
-            count = self._layers * micro_batches / self._shares.get(name, 1)
+        for key in self._keys.values():
+            count = self._layers * micro_batches / self._shares.get(key, 1)
             rows.append([float(self._sums[key]) if key in self._sums else 0.0, count])
         return torch.tensor(rows, dtype=torch.float64)

@@ -17,6 +17,7 @@ from torch.nn import functional
 from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
 from orchestrator.kernel_selection.fused_kernels import fuses_activation, fuses_rotation, rotates_projection
+from orchestrator.models.blocks.experts.layers import prepare_routers
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.families.vision import is_of_images
@@ -202,6 +203,7 @@ def build_chunks(
             add_adapters(chunk, job.model.adapters, config)
         chunk.to(device.torch_device, config.params_dtype)
     keep_experts_apart(chunks)
+    prepare_routers(chunks, job.model)
     initialize_weights(
         chunks,
         seed=job.runtime.seed,

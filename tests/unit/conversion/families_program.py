@@ -30,6 +30,11 @@ SIZES = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
 }
+FEW_EXPERTS = {"moe_intermediate_size": 40, "num_experts": 4, "num_experts_per_tok": 2}
+GROUPED_EXPERTS = {
+    **{"moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 2},
+    **{"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "num_mtp_layers": 0},
+}
 LLAMA3 = {
     **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0, "original_max_position_embeddings": 16},
     **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
@@ -72,6 +77,19 @@ def configurations() -> dict[str, Any]:
         "mixtral": transformers.MixtralConfig(**SIZES, num_local_experts=4, sliding_window=5, rope_theta=10000.0),
         "qwen3-moe": transformers.Qwen3MoeConfig(
             **SIZES, head_dim=16, moe_intermediate_size=40, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True
+        ),
+        "qwen3-moe-dense-layers": transformers.Qwen3MoeConfig(
+            **{**SIZES, "num_hidden_layers": 4}, head_dim=16, **FEW_EXPERTS, decoder_sparse_step=2, mlp_only_layers=[1]
+        ),
+        "qwen2-moe": transformers.Qwen2MoeConfig(**SIZES, **FEW_EXPERTS, shared_expert_intermediate_size=56),
+        "qwen2-moe-no-biases": transformers.Qwen2MoeConfig(
+            **SIZES, **FEW_EXPERTS, shared_expert_intermediate_size=56, norm_topk_prob=True, qkv_bias=False
+        ),
+        "glm4-moe": transformers.Glm4MoeConfig(
+            **SIZES, **GROUPED_EXPERTS, first_k_dense_replace=1, use_qk_norm=True, attention_bias=True
+        ),
+        "glm4-moe-all-routed": transformers.Glm4MoeConfig(
+            **{**SIZES, **GROUPED_EXPERTS, "n_group": 1, "topk_group": 1}, first_k_dense_replace=0, head_dim=16
         ),
         "qwen2": transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
         "qwen3": transformers.Qwen3Config(**SIZES, head_dim=16),
@@ -179,6 +197,9 @@ def make(folder: Path, *names: str) -> None:
                 # T5 does not divide scores by the square root of a head's width: its queries are that much smaller.
                 scale = 0.2 / 4 if kind.endswith("Attention.q.weight") else 0.2
                 parameter.copy_((1.0 if norm else 0.0) + scale * torch.randn_like(parameter))
+            for kind, buffer in theirs.named_buffers():
+                if kind.endswith("e_score_correction_bias"):
+                    buffer.copy_(0.2 * torch.randn_like(buffer))
             if name == "bert-untied":  # of two biases it computes with the other
                 theirs.cls.predictions.bias.copy_(theirs.cls.predictions.decoder.bias)
         torch.save(logits(theirs), _made(folder / name) / "logits.pt")

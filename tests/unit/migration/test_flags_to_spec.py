@@ -333,7 +333,7 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
     ("words", "said"),
     [
         ("--num-experts 8 --moe-token-dispatcher-type flex", "alltoall"),
-        ("--num-experts 8 --moe-router-load-balancing-type aux_loss seq_aux_loss", "only one"),
+        ("--num-experts 8 --moe-router-load-balancing-type aux_loss sinkhorn", "seq_aux_loss"),
         ("--moe-pad-expert-input-to-capacity", "experts"),
         ("--fp8-format e4m3 --fp8-recipe mxfp8", "delayed, tensorwise, blockwise"),
         ("--fp8-param-gather", "weights stay in bf16"),

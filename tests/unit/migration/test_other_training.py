@@ -37,8 +37,7 @@ def migrated(words: str, *without: str) -> Migration:
         *("--logits-load-dir x", "--freeze-all-layers", "--iterations-to-skip 3 4", "--yaml-cfg x"),
         *("--use-checkpoint-args", "--skip-train", "--ckpt-convert-format torch", "--spec mine layers"),
         *("--embed-layernorm", "--mlp-type residual", "--curriculum-learning-legacy", "--use-kitchen-attention"),
-        *(f"--moe-router-enable-expert-bias {EXPERTS}", f"--moe-router-topk-scaling-factor 2.5 {EXPERTS}"),
-        *(f"--moe-router-group-topk 2 {EXPERTS}", f"--moe-option-of-a-later-release {EXPERTS}"),
+        *(f"--moe-input-jitter-eps 0.1 {EXPERTS}", f"--moe-option-of-a-later-release {EXPERTS}"),
     ],
 )
 def test_the_job_is_not_complete(flag: str) -> None:

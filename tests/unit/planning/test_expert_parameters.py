@@ -24,6 +24,10 @@ SMALL: dict[str, Any] = {
     "moe_ffn_hidden_size": 96,
     "moe_shared_expert_intermediate_size": 64,
 }
+ROUTED = {
+    **{"moe_shared_expert_gate": True, "moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True},
+    "ffn_hidden_size": 128,
+}
 TP, PP, VP = (f"{name}_model_parallel_size" for name in ("tensor", "pipeline", "virtual_pipeline"))
 CP, EP, ETP = "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"
 SP = {"sequence_parallel": True}
@@ -38,6 +42,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "interleaved": ({"num_layers": 8}, {PP: 2, VP: 2, EP: 2, "data_parallel_size": 2}),
     "every other layer": ({"moe_layer_freq": 2}, {PP: 2, EP: 2, "data_parallel_size": 2}),
     "dense stage": ({"moe_layer_freq": [0, 0, 1, 1]}, {PP: 2, EP: 2, "data_parallel_size": 2}),
+    "gated, biased": ({**ROUTED, "moe_layer_freq": [0, 1, 1, 1]}, {TP: 2, **SP, PP: 2, EP: 2, "data_parallel_size": 2}),
     "mixtral": ({}, {}),
     "mixtral, all degrees": ({}, {TP: 2, **SP, PP: 2, VP: 2, EP: 4, ETP: 1, "data_parallel_size": 2}),
 }

@@ -38,6 +38,12 @@ PUBLISHED = {
     "gemma-2b": 2_506_172_416,
     "gemma-7b": 8_537_680_896,
     "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "qwen1.5-moe-a2.7b": 14_315_784_192,
+    "qwen2-57b-a14b": 57_408_658_944,
+    # Without the layer that predicts a further token, and the biases of experts, which are no parameters.
+    "glm4.5": 358_337_791_296 - 5_539_962_272 - 89 * 160,
+    "glm4.5-air": 110_468_824_832 - 3_616_573_568 - 45 * 128,
     "phi3-mini": 3_821_079_552,
     "phi3-medium": 13_960_238_080,
     "phi4": 14_659_507_200,

@@ -86,6 +86,8 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
     ("experts.experts_by_expert_parallel", "mixtral-8x7b", ["model.num_experts=12"],
      "parallelism.expert_model_parallel_size", "EP"),
     ("experts.experts_by_expert_parallel", "moe-tiny-cpu", ["EP=3"], "parallelism.expert_model_parallel_size", "EP"),
+    ("experts.expert_groups", "mixtral-8x7b", ["model.moe_router_num_groups=3", "model.moe_router_group_topk=2"],
+     "model.moe_router_num_groups", "moe_router_num_groups"),
     ("experts.expert_ranks", "mixtral-8x7b", ["launch.nodes=2"], "parallelism.expert_model_parallel_size", "EP"),
     ("experts.expert_widths", "mixtral-8x7b", ["ETP=2", "TP=2", "SP", "MOE=999"],
      "model.moe_ffn_hidden_size", "moe_ffn_hidden_size"),

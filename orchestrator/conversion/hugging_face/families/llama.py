@@ -29,11 +29,23 @@ FIRST = (
     Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), "padded_rows"),
     Rule(f"{ATTENTION}linear_qkv.layer_norm_weight", ("model.layers.{n}.input_layernorm.weight",)),
 )
+DENSE = (
+    Rule(
+        f"{MLP}linear_fc1.layer_norm_weight",
+        ("model.layers.{n}.post_attention_layernorm.weight",),
+        only_in="dense",
+    ),
+    Rule(
+        f"{MLP}linear_fc1.weight",
+        (f"{THEIR_MLP}gate_proj.weight", f"{THEIR_MLP}up_proj.weight"),
+        "joined_halves",
+        only_in="dense",
+    ),
+    Rule(f"{MLP}linear_fc2.weight", (f"{THEIR_MLP}down_proj.weight",), only_in="dense"),
+)
 REST = (
     Rule(f"{ATTENTION}linear_proj.weight", (f"{THEIR_ATTENTION}o_proj.weight",)),
-    Rule(f"{MLP}linear_fc1.layer_norm_weight", ("model.layers.{n}.post_attention_layernorm.weight",)),
-    Rule(f"{MLP}linear_fc1.weight", (f"{THEIR_MLP}gate_proj.weight", f"{THEIR_MLP}up_proj.weight"), "joined_halves"),
-    Rule(f"{MLP}linear_fc2.weight", (f"{THEIR_MLP}down_proj.weight",)),
+    *DENSE,
     Rule("decoder.final_layernorm.weight", ("model.norm.weight",)),
     Rule("output_layer.weight", ("lm_head.weight",), "padded_rows", only_with="untie_embeddings_and_output_weights"),
 )

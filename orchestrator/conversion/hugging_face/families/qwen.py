@@ -10,12 +10,14 @@ from orchestrator.conversion.hugging_face.families.llama import (
     FIRST,
     FIXED,
     LLAMA,
+    MLP,
     QKV,
     REST,
     SIZES,
     THEIR_ATTENTION,
 )
-from orchestrator.conversion.hugging_face.families.mixtral import fixed_with_experts, with_experts
+from orchestrator.conversion.hugging_face.families.mixtral import fixed_with_experts, shared_expert, with_experts
+from orchestrator.conversion.hugging_face.routing import LISTED_LAYERS, NORMALIZED_SOFTMAX, WIDTHS
 from orchestrator.models.blocks.weights import Rule
 
 QKV_BIAS = Rule(
@@ -36,10 +38,12 @@ QWEN2 = replace(
     ignored=frozenset({"sliding_window", "max_window_layers"}),
 )
 
+QK_NORMS = tuple(
+    Rule(f"{ATTENTION}{part}_layernorm.weight", (f"{THEIR_ATTENTION}{part}_norm.weight",)) for part in "qk"
+)
 _NORMED = (
     *(*FIRST, QKV),
-    Rule(f"{ATTENTION}q_layernorm.weight", (f"{THEIR_ATTENTION}q_norm.weight",)),
-    Rule(f"{ATTENTION}k_layernorm.weight", (f"{THEIR_ATTENTION}k_norm.weight",)),
+    *QK_NORMS,
 )
 
 QWEN3 = replace(
@@ -53,28 +57,62 @@ QWEN3 = replace(
     defaults={**QWEN2.defaults, "head_dim": 128},
 )
 
+_MLP = "model.layers.{n}.mlp."
+_SAID = ("moe_layer_freq", "moe_router_pre_softmax")
+"""Fields that config.json says of those with experts."""
+
 QWEN3_MOE = replace(
     QWEN3,
     name="Qwen 3 with experts",
     model_type="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
-    rules=(*_NORMED, *with_experts("model.layers.{n}.mlp.", "gate_proj", "up_proj", "down_proj")),
+    rules=(*_NORMED, *with_experts(_MLP, "gate_proj", "up_proj", "down_proj", dense=True)),
     sizes={
-        **SIZES,
-        "ffn_hidden_size": "moe_intermediate_size",
+        **{field: key for field, key in SIZES.items() if field != "ffn_hidden_size"},
         "num_experts": "num_experts",
         "moe_router_topk": "num_experts_per_tok",
         "moe_aux_loss_coeff": "router_aux_loss_coef",
     },
-    fixed=fixed_with_experts(QWEN3.fixed),
-    constants={**QWEN3.constants, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": None},
+    fixed=fixed_with_experts(QWEN3.fixed, *_SAID),
     defaults={
         **{key: value for key, value in QWEN3.defaults.items() if key != "head_dim"},
         **{"num_key_value_heads": 4, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8},
-        **{"router_aux_loss_coef": 0.001, "norm_topk_prob": False},
+        **{"router_aux_loss_coef": 0.001, "norm_topk_prob": False, "intermediate_size": 6144, "decoder_sparse_step": 1},
     },
     repeated={"num_local_experts": "num_experts"},
     aliases={"num_local_experts": "num_experts"},
-    # Of layers without experts, of which there are none.
-    ignored=QWEN3.ignored | {"intermediate_size"},
+    derived=(LISTED_LAYERS, WIDTHS, NORMALIZED_SOFTMAX),
+)
+
+QWEN2_MOE = replace(
+    QWEN3_MOE,
+    name="Qwen 2 with experts",
+    model_type="qwen2_moe",
+    architecture="Qwen2MoeForCausalLM",
+    rules=(
+        *(*FIRST, QKV, replace(QKV_BIAS, only_with="add_qkv_bias")),
+        *with_experts(
+            *(_MLP, "gate_proj", "up_proj", "down_proj"),
+            *shared_expert(f"{_MLP}shared_expert."),
+            Rule(f"{MLP}shared_experts.gate_weight", (f"{_MLP}shared_expert_gate.weight",)),
+            dense=True,
+        ),
+    ),
+    sizes={
+        **QWEN3_MOE.sizes,
+        "add_qkv_bias": "qkv_bias",
+        "moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
+    },
+    fixed={
+        **fixed_with_experts(FIXED, *_SAID, "add_qkv_bias", "moe_shared_expert_intermediate_size"),
+        "moe_shared_expert_gate": True,
+    },
+    constants=QWEN2.constants,
+    defaults={
+        **{**QWEN3_MOE.defaults, "num_key_value_heads": 16, "moe_intermediate_size": 1408, "num_experts": 60},
+        **{"num_experts_per_tok": 4, "intermediate_size": 5632, "shared_expert_intermediate_size": 5632},
+        "qkv_bias": True,
+    },
+    repeated={},
+    aliases={},
 )

@@ -10,6 +10,7 @@ from orchestrator.conversion.hugging_face.configuration import read_config, sect
 from orchestrator.conversion.hugging_face.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
 from orchestrator.conversion.hugging_face.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA
+from orchestrator.conversion.hugging_face.families.glm import GLM4_MOE
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
 from orchestrator.conversion.hugging_face.families.llama import LLAMA, with_attention
 from orchestrator.conversion.hugging_face.families.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
@@ -17,7 +18,7 @@ from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
 from orchestrator.conversion.hugging_face.families.mixtral import MIXTRAL
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
 from orchestrator.conversion.hugging_face.families.phi import PHI3
-from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from orchestrator.conversion.hugging_face.families.stablelm import STABLELM
 from orchestrator.conversion.hugging_face.families.starcoder import STARCODER2
 from orchestrator.conversion.hugging_face.families.t5 import MT5, T5
@@ -30,7 +31,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
-    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA, GPT2),
+    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GLM4_MOE, GEMMA, GPT2),
     *(PHI3, STARCODER2, STABLELM, NEMOTRON, DEEPSEEK_V2, DEEPSEEK_V3),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
@@ -128,10 +129,16 @@ def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
             continue
         if field == "moe_layer_freq" and all(model.moe_layers):
             continue
+        if field == "moe_router_load_balancing_type" and isinstance(value, list):
+            continue  # several losses
         if value not in wanted.values if isinstance(wanted, OneOf) else value != wanted:
             found[field] = f"is {_text(value)}, and {family.name} has {_text(wanted)}"
     if model.attention.name != family.attention:
         found[model.attention.field] = f"is {model.attention.name}, and {family.name} has {family.attention}"
+    for each in family.derived if model.has_experts else ():
+        if each.to_keys(model) is None:
+            field = each.fields[0]
+            found[field] = f"is {_text(getattr(model, field))}, which {family.name} cannot say ({', '.join(each.keys)})"
     if "num_experts" in family.sizes and not model.has_experts:
         found["num_experts"] = f"is none, and {family.name} has some"
     if "num_tokentypes" in family.sizes and not model.tokentypes:

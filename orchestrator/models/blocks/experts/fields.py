@@ -1,16 +1,19 @@
 """The fields of a mixture of experts in `model`."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import ListedAfter
+from orchestrator.fields.metadata import HashedIfChanged, ListedAfter, NoMegatronFlag
 from orchestrator.fields.values import NonNegative, Positive, PositiveNumber
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import ExpertFields
+
+AuxiliaryLoss = Literal["aux_loss", "seq_aux_loss", "global_aux_loss"]
+"""A loss that balances the load: over what."""
 
 
 class ExpertsSpec(Section):
@@ -31,24 +34,46 @@ class ExpertsSpec(Section):
     moe_shared_expert_intermediate_size: Annotated[Positive | None, resume.SHAPE] = None
     """Width inside a shared expert, which every token uses in addition to the routed ones; several are one of their
     total width. None by default."""
+    moe_shared_expert_gate: Annotated[bool, resume.SHAPE, HashedIfChanged()] = False
+    """Weight what the shared expert adds by the sigmoid of a learned score of each token."""
     moe_router_topk: Annotated[Positive, resume.LOGIC] = 2
     """Experts that each token is routed to."""
     moe_router_score_function: Annotated[Literal["softmax", "sigmoid"], resume.LOGIC] = "softmax"
-    """How the router's logits become weights of the chosen experts."""
+    """How the router's logits become scores: the weights of the chosen experts."""
     moe_router_pre_softmax: Annotated[bool, resume.LOGIC] = False
     """Compute the softmax over all experts before choosing, instead of over the chosen ones."""
+    moe_router_topk_scaling_factor: Annotated[PositiveNumber | None, resume.LOGIC, HashedIfChanged()] = None
+    """Multiplies the weights of the chosen experts; 1 by default."""
+    moe_router_num_groups: Annotated[Positive | None, resume.LOGIC, HashedIfChanged()] = None
+    """Groups of equally many experts, of which each token's experts are from some only; no groups by default."""
+    moe_router_group_topk: Annotated[Positive | None, resume.LOGIC, HashedIfChanged()] = None
+    """Groups that each token's experts are from."""
+    moe_router_group_score_topk: Annotated[
+        Positive | None,
+        resume.same_or(lambda job: job.model.group_score_topk, resume.LOGIC),
+        HashedIfChanged(),
+        NoMegatronFlag("it adds up as many scores of a group as a token has experts of each of its groups"),
+    ] = None
+    """Experts of a group whose scores make up its own: the sum of the highest ones; moe_router_topk /
+    moe_router_group_topk by default, as in DeepSeek-V3, and 1 in DeepSeek-V2."""
+    moe_router_enable_expert_bias: Annotated[bool, resume.SHAPE, HashedIfChanged()] = False
+    """Balance the load without a loss: choose experts by score and a bias, which each step raises for experts with
+    fewer tokens than the average, and lowers for those with more. Weights have no bias. For sigmoid scores."""
+    moe_router_bias_update_rate: Annotated[NonNegative, resume.BALANCE, HashedIfChanged()] = 0.001
+    """By how much a step changes the bias of an expert; 0 leaves it as it is."""
     moe_router_dtype: Annotated[
         Literal["fp32", "fp64"] | None,
         resume.trajectory("the router rounds differently, and near ties may choose other experts"),
     ] = None
     """Dtype in which the router computes; that of the activations by default."""
     moe_router_load_balancing_type: Annotated[
-        Literal["aux_loss", "seq_aux_loss", "sinkhorn", "none"], resume.BALANCE
+        Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"] | list[AuxiliaryLoss], resume.BALANCE
     ] = "aux_loss"
-    """How the load of experts is balanced: by a loss over each micro-batch, by a loss over each sequence, or by an
-    assignment that is balanced by construction."""
-    moe_aux_loss_coeff: Annotated[NonNegative, resume.BALANCE] = 0.0
-    """Weight of the load-balancing loss; 0.01 is a good start."""
+    """How the load of experts is balanced: by a loss over each micro-batch, over each sequence, or over the
+    micro-batches of all replicas, or by several of these losses; or by an assignment that is balanced by
+    construction."""
+    moe_aux_loss_coeff: Annotated[NonNegative | list[NonNegative], resume.BALANCE] = 0.0
+    """Weight of the load-balancing loss, or of each of several; 0.01 is a good start."""
     moe_z_loss_coeff: Annotated[PositiveNumber | None, resume.BALANCE] = None
     """Weight of the loss that keeps the router's logits small; 0.001 is a good start."""
     moe_expert_capacity_factor: Annotated[PositiveNumber | None, resume.LOGIC] = None
@@ -80,6 +105,25 @@ class ExpertsSpec(Section):
     def shared_expert_size(self) -> int:
         """Width inside the expert that every token passes; 0 where there is none."""
         return self.moe_shared_expert_intermediate_size or 0
+
+    @property
+    def group_score_topk(self) -> int:
+        """Experts whose scores make up that of their group; 0 where there are no groups."""
+        if self.moe_router_group_topk is None:
+            return 0
+        return self.moe_router_group_score_topk or self.moe_router_topk // self.moe_router_group_topk
+
+    @property
+    def auxiliary_losses(self) -> dict[str, float]:
+        """Weight of each loss that balances the load, by its kind."""
+        kinds, weights = self.moe_router_load_balancing_type, self.moe_aux_loss_coeff
+        if isinstance(kinds, list):
+            found = dict(zip(kinds, weights if isinstance(weights, list) else (), strict=False))
+        elif kinds in get_args(AuxiliaryLoss) and not isinstance(weights, list):
+            found = {kinds: weights}
+        else:
+            found = {}
+        return {kind: weight for kind, weight in found.items() if weight > 0}
 
     @property
     def moe_ffn_size(self: "ExpertFields") -> int:

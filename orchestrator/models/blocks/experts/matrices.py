@@ -18,5 +18,6 @@ def matrices(model: ExpertFields) -> tuple[Matrix, ...]:
     return (
         Matrix("router", model.hidden_size, model.expert_count, "replicated", model.add_bias_linear),
         *mlp.matrices(model, model.shared_expert_size),
+        *([Matrix("gate", model.hidden_size, 1, "replicated", has_bias=False)] if model.moe_shared_expert_gate else []),
         *(each._replace(routing=routing) for each in mlp.matrices(model, model.moe_ffn_size)),
     )

@@ -20,6 +20,10 @@ PER_TOKEN = "batch.calculate_per_token_loss"
 TOPK, COEFF, BALANCING = "model.moe_router_topk", "model.moe_aux_loss_coeff", "model.moe_router_load_balancing_type"
 EXPERT_WIDTH, SHARED = "model.moe_ffn_hidden_size", "model.moe_shared_expert_intermediate_size"
 CAPACITY = "model.moe_expert_capacity_factor"
+SCORES, EXPERT_BIAS = "model.moe_router_score_function", "model.moe_router_enable_expert_bias"
+SCALING = "model.moe_router_topk_scaling_factor"
+GROUPS, GROUP_TOPK = "model.moe_router_num_groups", "model.moe_router_group_topk"
+GROUP_SCORE = "model.moe_router_group_score_topk"
 BIAS, GROUPED = "model.add_bias_linear", "model.moe_grouped_gemm"
 _FIELDS = tuple(name for name in ExpertsSpec.model_fields if name != "num_experts")
 
@@ -69,6 +73,9 @@ def chosen_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
     model = job.model
     if not model.has_experts:
         return
+    if model.moe_router_topk_scaling_factor is not None and model.moe_router_load_balancing_type == "sinkhorn":
+        message = "the weights that sinkhorn gives are not scaled"
+        yield Problem(message, (SCALING, BALANCING), "leave out one of them")
     if model.moe_router_topk > model.expert_count:
         message = f"moe_router_topk {model.moe_router_topk} > num_experts {model.num_experts}"
         yield Problem(message, (TOPK, EXPERTS), f"at most {model.num_experts}")
@@ -82,23 +89,90 @@ def chosen_experts(job: Job[ExpertFields]) -> Iterator[Problem]:
         yield Problem(message, (TOPK, "model.moe_router_pre_softmax"), "write moe_router_pre_softmax: true")
 
 
+def expert_groups(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """Groups have equally many experts; those that a token may choose from have as many as it chooses."""
+    model = job.model
+    groups, chosen, score = model.moe_router_num_groups, model.moe_router_group_topk, model.moe_router_group_score_topk
+    if not model.has_experts:
+        return
+    if groups is None or chosen is None:
+        given = {GROUPS: groups, GROUP_TOPK: chosen, GROUP_SCORE: score}
+        for path in (path for path, value in given.items() if value is not None):
+            message = f"{path.rpartition('.')[2]} is for experts in groups, which need both the groups and the choice"
+            yield Problem(message, (path, GROUPS, GROUP_TOPK), "write both, or leave it out")
+        return
+    experts = model.expert_count
+    if experts % groups:
+        message = f"num_experts / moe_router_num_groups must be whole: {quotient(experts, groups)}"
+        yield Refusal(message, (GROUPS, EXPERTS), offers=(divisors_of(experts, GROUPS, groups),))
+        return
+    if chosen > groups:
+        message = f"moe_router_group_topk {chosen} > moe_router_num_groups {groups}"
+        yield Problem(message, (GROUP_TOPK, GROUPS), f"at most {groups}")
+    elif model.moe_router_topk > (available := chosen * experts // groups):
+        message = f"moe_router_topk {model.moe_router_topk} > {available} experts of {chosen} groups"
+        yield Problem(message, (TOPK, GROUP_TOPK, GROUPS), f"at most {available}")
+    elif not 1 <= model.group_score_topk <= experts // groups:
+        message = f"a group of {experts // groups} experts is chosen by the sum of {model.group_score_topk} scores"
+        yield Problem(message, (GROUP_SCORE, GROUPS, GROUP_TOPK), f"write a number from 1 to {experts // groups}")
+    if model.moe_router_load_balancing_type == "sinkhorn":
+        message = "sinkhorn assigns tokens to all experts, whatever their group"
+        yield Problem(message, (GROUPS, BALANCING), "leave out one of them")
+
+
+def expert_bias(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """The bias that balances is added to sigmoid scores, between 0 and 1."""
+    model = job.model
+    if not model.has_experts:
+        return
+    if not model.moe_router_enable_expert_bias:
+        name = "moe_router_bias_update_rate"
+        if getattr(model, name) != ExpertsSpec.model_fields[name].default:
+            message = "is the rate of a bias that moe_router_enable_expert_bias would turn on"
+            yield Problem(message, (f"model.{name}", EXPERT_BIAS), "write moe_router_enable_expert_bias: true")
+    elif model.moe_router_score_function != "sigmoid":
+        message = f"the bias of experts is for sigmoid scores, but they are {model.moe_router_score_function}"
+        yield Problem(message, (EXPERT_BIAS, SCORES), "write moe_router_score_function: sigmoid")
+    elif model.moe_router_load_balancing_type == "sinkhorn":
+        message = "sinkhorn balances by itself, and takes no bias"
+        yield Problem(message, (EXPERT_BIAS, BALANCING), "leave out one of them")
+
+
+def shared_expert_gate(job: Job[ExpertFields]) -> Iterator[Problem]:
+    """What a gate weights is there."""
+    model = job.model
+    if model.has_experts and model.moe_shared_expert_gate and not model.shared_expert_size:
+        message = "is the gate of a shared expert, but the model has none"
+        hint = "write moe_shared_expert_intermediate_size, or leave it out"
+        yield Problem(message, ("model.moe_shared_expert_gate", SHARED), hint)
+
+
 def balancing(job: Job[ExpertFields]) -> Iterator[Problem]:
     """A load-balancing loss has a kind, and dropping tokens goes with one."""
     model = job.model
     kind = model.moe_router_load_balancing_type
-    balances = model.has_experts and (model.moe_aux_loss_coeff or model.moe_z_loss_coeff)
+    balances = model.has_experts and (model.auxiliary_losses or model.moe_z_loss_coeff)
     if balances and job.has_per_token_loss:
         field = "data.chat" if job.data.has_conversations else "data.eod_mask_loss"
         message = "with a loss per token megatron-core weighs the losses that balance experts by the layout"
         hint = f"write {PER_TOKEN}: false, or leave the coefficients of aux and z loss out"
         yield Problem(message, (PER_TOKEN, field, COEFF, "model.moe_z_loss_coeff"), hint)
-    if not model.has_experts or kind in ("aux_loss", "seq_aux_loss"):
+    if not model.has_experts:
         return
-    if model.moe_aux_loss_coeff > 0:
+    weights = model.moe_aux_loss_coeff
+    counts = [len(each) if isinstance(each, list) else None for each in (kind, weights)]
+    if counts[0] != counts[1] or (isinstance(kind, list) and len(set(kind)) < len(kind)):
+        message = "each of several balancing losses has a weight, and is there once"
+        yield Problem(message, (COEFF, BALANCING), "write lists of equal length, or one loss and one weight")
+        return
+    if kind not in ("none", "sinkhorn"):
+        return
+    if weights != 0:
         message = f"is the weight of an auxiliary loss, but moe_router_load_balancing_type is {kind}"
-        yield Problem(message, (COEFF, BALANCING), "write aux_loss or seq_aux_loss, or leave the coefficient out")
+        hint = "write aux_loss, seq_aux_loss or global_aux_loss, or leave the coefficient out"
+        yield Problem(message, (COEFF, BALANCING), hint)
     if model.moe_expert_capacity_factor is not None and kind == "sinkhorn":
-        message = "an expert's capacity works with aux_loss, seq_aux_loss or none, not with sinkhorn"
+        message = "an expert's capacity works with an auxiliary loss or none, not with sinkhorn"
         yield Problem(message, (CAPACITY, BALANCING), "leave out one of them")
 
 
@@ -202,6 +276,9 @@ RULES: RulesByTopic = {
         decoder_experts,
         layers_with_experts,
         chosen_experts,
+        expert_groups,
+        expert_bias,
+        shared_expert_gate,
         balancing,
         experts_by_expert_parallel,
         expert_ranks,

@@ -108,6 +108,8 @@ WITH_EXPERTS: dict[str, dict[str, Any]] = {
     f"experts, {activation}": {"model": {**EXPERTS, **SHARED, "activation": activation}}
     for activation in ("gelu", "relu", "squared_relu", "swiglu", "geglu")
 }
+WITH_EXPERTS["experts, gated"] = {"model": {**EXPERTS, **SHARED, "moe_shared_expert_gate": True}}
+WITH_EXPERTS["experts, gated, sequence parallel"] = {**WITH_EXPERTS["experts, gated"], "parallelism": SP}
 STEPS: dict[str, dict[str, Any]] = {
     "plain": {},
     "everything in fp32": {"precision": {"dtype": "fp32"}},

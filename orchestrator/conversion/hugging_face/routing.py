@@ -1,0 +1,127 @@
+"""Which layers of a model have experts, and how it routes tokens to them, as families of transformers say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.conversion.hugging_face.config_keys import no_network
+from orchestrator.conversion.weight_mapping import Derived, Said
+from orchestrator.spec.model import ModelSpec
+
+
+def _layers(routed: list[bool], key: str, value: Any) -> dict[str, Any]:
+    if not any(routed):
+        raise no_network(key, value)
+    return {"moe_layer_freq": 1 if all(routed) else [int(each) for each in routed]}
+
+
+def _listed_layers(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    step, dense = said("decoder_sparse_step"), said("mlp_only_layers") or []
+    numbers = range(fields["num_layers"])
+    return _layers([n not in dense and (n + 1) % step == 0 for n in numbers], "decoder_sparse_step", step)
+
+
+def _list_of_layers(model: ModelSpec) -> dict[str, Any]:
+    dense = [number for number, routed in enumerate(model.moe_layers) if not routed]
+    return {"decoder_sparse_step": 1, "mlp_only_layers": dense or None}
+
+
+LISTED_LAYERS = Derived(
+    ("moe_layer_freq",), ("decoder_sparse_step", "mlp_only_layers"), _listed_layers, _list_of_layers
+)
+"""The last of every so many layers has experts, but for those that are listed."""
+
+
+def _later_layers(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    first = said("first_k_dense_replace") or 0
+    return _layers([n >= first for n in range(fields["num_layers"])], "first_k_dense_replace", first)
+
+
+def _first_layers(model: ModelSpec) -> dict[str, Any] | None:
+    dense = model.moe_layers.count(False)
+    return {"first_k_dense_replace": dense} if all(model.moe_layers[dense:]) else None
+
+
+LATER_LAYERS = Derived(("moe_layer_freq",), ("first_k_dense_replace",), _later_layers, _first_layers)
+"""All layers have experts but the first ones."""
+
+
+def _widths(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    dense, routed = said("intermediate_size"), said("moe_intermediate_size")
+    if fields.get("moe_layer_freq", 1) == 1:  # what a dense layer would have is nothing to this network
+        return {"ffn_hidden_size": routed}
+    return {"ffn_hidden_size": dense, "moe_ffn_hidden_size": routed}
+
+
+def _keys_of_widths(model: ModelSpec) -> dict[str, Any]:
+    dense = {} if all(model.moe_layers) else {"intermediate_size": model.ffn_size}
+    return {**dense, "moe_intermediate_size": model.moe_ffn_size}
+
+
+WIDTHS = Derived(
+    ("ffn_hidden_size", "moe_ffn_hidden_size"), ("intermediate_size", "moe_intermediate_size"), _widths, _keys_of_widths
+)
+"""Of dense MLPs and of experts. After the layers that have these."""
+
+NORMALIZED_SOFTMAX = Derived(
+    ("moe_router_pre_softmax",),
+    ("norm_topk_prob",),
+    lambda said, fields: {"moe_router_pre_softmax": not said("norm_topk_prob")},
+    lambda model: {"norm_topk_prob": not model.moe_router_pre_softmax},
+)
+"""A softmax over all experts whose chosen part is normalized is a softmax over the chosen ones."""
+
+
+def _normalized_sigmoid(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    normalized = bool(said("norm_topk_prob"))
+    if normalized != (fields["moe_router_topk"] > 1):
+        raise no_network("norm_topk_prob", normalized)
+    return {}
+
+
+NORMALIZED_SIGMOID = Derived(
+    ("moe_router_topk",),
+    ("norm_topk_prob",),
+    _normalized_sigmoid,
+    lambda model: {"norm_topk_prob": model.moe_router_topk > 1},
+)
+"""megatron-core normalizes the scores of several chosen experts, and never that of one."""
+
+
+def _shared_experts(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    count = said("n_shared_experts")
+    if not count:
+        raise no_network("n_shared_experts", count)
+    return {"moe_shared_expert_intermediate_size": count * said("moe_intermediate_size")}
+
+
+def _count_of_shared(model: ModelSpec) -> dict[str, Any] | None:
+    count, rest = divmod(model.shared_expert_size, model.moe_ffn_size)
+    return {"n_shared_experts": count} if count and not rest else None
+
+
+SHARED_EXPERTS = Derived(
+    ("moe_shared_expert_intermediate_size",), ("n_shared_experts",), _shared_experts, _count_of_shared
+)
+"""Several experts as wide as the others, which are one of their total width."""
+
+
+def groups(score_topk: int) -> Derived:
+    """Groups of experts, chosen by the sum of so many scores of each."""
+
+    def to_fields(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+        count, chosen = said("n_group") or 1, said("topk_group") or 1
+        if count == 1:
+            return {}
+        found = {"moe_router_num_groups": count, "moe_router_group_topk": chosen}
+        by_itself = fields["moe_router_topk"] // chosen
+        return found if by_itself == score_topk else {**found, "moe_router_group_score_topk": score_topk}
+
+    def to_keys(model: ModelSpec) -> dict[str, Any] | None:
+        count, chosen = model.moe_router_num_groups, model.moe_router_group_topk
+        if count is None:
+            return {"n_group": 1, "topk_group": 1}
+        return {"n_group": count, "topk_group": chosen} if model.group_score_topk == score_topk else None
+
+    fields = ("moe_router_num_groups", "moe_router_group_topk", "moe_router_group_score_topk")
+    return Derived(fields, ("n_group", "topk_group"), to_fields, to_keys)
