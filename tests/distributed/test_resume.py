@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.faults import PATIENCE, CommandLine, Ranks, random_step, wait_for_step, wait_until
 from support.held import HOLD, hold_at, let_go
+from support.matrix import FAMILIES
 from support.training import events, largest_difference, layout, logs, losses, make_run, session_members, tiny_job
 
 from orchestrator.launch.processes.launch_processes import processes_of, ranks_of
@@ -259,6 +260,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "batch": {"micro_batch_size": 2},
     },
     "bf16-plain-optimizer": {"precision": {"dtype": "bf16"}, "parallelism": layout(use_distributed_optimizer=False)},
+    "latents": {
+        "model": {**FAMILIES["latent"], **DROPOUT, "attention_dropout": 0.1},
+        "parallelism": layout(tp=2, sequence_parallel=True),
+    },
     "interleaved": {"model": {**DROPOUT, "num_layers": 4}, "parallelism": layout(pp=2, vp=2)},
     "sequence-parallel-and-full-recompute": {
         "runtime": {

@@ -12,6 +12,14 @@ STEPS = 2
 _MODEL: dict[str, Any] = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
+    "latent": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "qk_layernorm": True, "q_lora_rank": 12},
+        **{"kv_lora_rank": 16, "qk_head_dim": 8, "qk_pos_emb_head_dim": 4, "v_head_dim": 6, "add_bias_linear": False},
+        "rope_scaling": {
+            **{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+            **{"mscale": 1.0, "mscale_all_dim": 0.5},
+        },
+    },
     "vision": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
         "vision": {
@@ -78,6 +86,7 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
 """Largest relative difference of a loss; gradient norms may differ by ten times as much."""
 REFUSED = {
     ("gpt", "ep2"): "num_experts",
+    ("latent", "ep2"): "num_experts",
     ("vision", "ep2"): "num_experts",
     ("vision", "cp2"): "context",
     ("experts", "tp2"): "sequence_parallel",

@@ -19,7 +19,10 @@ _SCALING: dict[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
-    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
+    "yarn": (
+        *("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"),
+        *("mscale", "mscale_all_dim"),
+    ),
 }
 """Kinds of scaled rotary positions that both sides have, and what is said of them."""
 _ROTARY_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "layer_types")

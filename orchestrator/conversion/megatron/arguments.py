@@ -225,6 +225,12 @@ def require_representable(job: JobSpec) -> None:
             "export it --to hf",
             code="images_not_in_megatron",
         )
+    if job.model.has_latent_attention:
+        raise UserError(
+            f"{job.name} has latent attention (model.kv_lora_rank), which checkpoints for Megatron-LM do not support: "
+            "export it --to hf",
+            code="latent_attention_not_in_megatron",
+        )
     if job.model.has_adapters:
         raise UserError(
             f"{job.name} has adapters (model.lora), which Megatron-LM's checkpoints do not support: export it --to "

@@ -109,9 +109,11 @@ class CachedAttention(torch.nn.Module):
         attention_mask: torch.Tensor | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """query: [s, b, heads, d]; key, value: [s, b, groups, d], of new tokens; returns [s, b, heads * d].
+        """query: [s, b, heads, d]; key: [s, b, groups, d]; value: [s, b, groups, v], of new tokens; returns
+        [s, b, heads * v].
 
-        With a cache they are not rotated yet: what is kept is, once and for all.
+        With a cache they are not rotated yet: what is kept is, once and for all. Where v is 0, the value is what of the
+        key is not rotated, kept once.
         """
         cache = self.cache
         if cache is None:
@@ -121,6 +123,9 @@ class CachedAttention(torch.nn.Module):
         if cache.rotation is not None and self._rotation is not None:
             query, key = rotate(query, key, _of_kind(cache.rotation, self._rotation))
         keys, values = cache.write(self.layer, key, value)
+        if value.size(-1) == 0:
+            rotated = 0 if cache.rotation is None else cache.rotation[0].size(-1)
+            value, values = key[..., rotated:], keys[..., rotated:]
         if cache.positions is None:
             query, key, value = (x.permute(2, 0, 1, 3) for x in (query, key, value))
             found = self.plain(query, key, value, None)

@@ -6,6 +6,7 @@ from orchestrator.migration.combined_flags.experts import EXPERTS_TOGETHER
 from orchestrator.migration.combined_flags.fp8 import FP8_TOGETHER
 from orchestrator.migration.combined_flags.initial_weights import INITIAL_WEIGHTS
 from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
+from orchestrator.migration.combined_flags.latent_attention import LATENT_TOGETHER
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
 from orchestrator.migration.combined_flags.task import TASK
@@ -17,6 +18,7 @@ TOGETHER: tuple[FlagGroup, ...] = (
     *VARIANTS,
     *MODEL,
     *EXPERTS_TOGETHER,
+    *LATENT_TOGETHER,
     *DATA,
     *TASK,
     *TRAINING,

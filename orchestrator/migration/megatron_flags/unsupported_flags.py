@@ -48,7 +48,6 @@ _FP8 = "of FP8 this version has delayed, tensorwise and blockwise scaling of the
 _EXPERTS = "this option of experts is not in this version"
 _VARIANT = "this variant of the model is not in this version"
 _ATTENTION = "this variant of attention is not in this version"
-_NO_MLA = "multi-latent attention is not in this version"
 _NO_MTP = "multi-token prediction is not in this version"
 _NO_FIM = "fill-in-the-middle data is not in this version"
 _NO_RL = "reinforcement learning is not in this version"
@@ -167,7 +166,6 @@ _OTHER_TRAINING: dict[str, str] = {
         apply-residual-connection-post-layernorm quick-geglu glu-linear-offset= activation-func-clamp-value=
         softmax-type= rotary-interleaved embedding-init-method-std= init-method-xavier-uniform
         fp32-residual-connection enable-gpt-oss attention-output-gate qk-l2-norm""",
-    _NO_MLA: "multi-latent-attention",
     _NO_MTP: "mtp-num-layers=",
     _ATTENTION: "experimental-attention-variant= linear-attention-freq=",
     _NO_MUP: "use-mup",
@@ -228,11 +226,10 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
     (r"(no-)?(rl|grpo|langrl)-.*", "it goes with --perform-rl-step", "aside"),
     (r"qk-clip-.*", "it goes with --qk-clip", "aside"),
     (r"((no|disable)-)?dsa-.*", "it goes with --experimental-attention-variant", "aside"),
-    (r"(q-lora|kv-lora)-rank|qk-(pos-emb-)?head-dim|v-head-dim|mscale.*|rotary-scaling-factor|cache-mla-latents",
-     "it goes with --multi-latent-attention", "aside"),
+    (r"cache-mla-latents", _INFERENCE, "none"),
     (r"mamba-(?!(state-dim|head-dim|num-groups|num-heads)$).*|hybrid-(?!(override-pattern|attention-ratio|mlp-ratio)$).*|"
      r"(retro|heterogeneous)-.*|.*-mamba-.*", "this kind of model is not in this version", "training"),
-    (r"(no-)?yarn-.*|rope-type", "it goes with --multi-latent-attention", "aside"),
+    (r"(no-)?yarn-.*", "it goes with --position-embedding-type yarn", "aside"),
     (r"mrope-section", "it goes with --position-embedding-type mrope", "aside"),
     (r"megatron-fsdp-.*|fsdp-.*|gtp-.*", "sharded parameters (FSDP) are not in this version", "aside"),
     (r"logits-.*", _NO_TEACHER, "aside"),
@@ -307,7 +304,6 @@ HINTS: dict[str, str] = {
 """What to do about flags of other groups."""
 HARMLESS_VALUES: dict[str, tuple[str, ...]] = {
     "dataloader-type": ("single",),
-    "rope-type": ("rope",),
     "rerun-mode": ("disabled",),
     "exit-signal": ("SIGTERM", "SIGINT", "SIGUSR1"),
     "softmax-type": ("vanilla",),

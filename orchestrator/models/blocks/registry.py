@@ -15,12 +15,13 @@ from orchestrator import plugins
 from orchestrator.errors import UserError
 from orchestrator.fields.base import Section
 from orchestrator.fields.refusals import Unavailable
-from orchestrator.models.registry import FAMILIES
+from orchestrator.models.registry import FAMILIES, GPT
 
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import CoreWork, ForwardBackward, RankShape, RoutedTokens, Scan, Scores
     from orchestrator.models.blocks.experts.fields import ExpertsSpec
     from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
+    from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
     from orchestrator.models.blocks.mlp.fields import MlpSpec
     from orchestrator.models.blocks.protocols import (
         AttentionMatrices,
@@ -263,7 +264,15 @@ class MissingBlockError(UserError, Unavailable):
 GROUPED_QUERY: Final = AttentionBlock(
     "grouped_query_attention", is_used=lambda model: True, declares="GroupedQueryAttentionSpec"
 )
-ATTENTIONS: Final = (GROUPED_QUERY,)
+LATENT: Final = AttentionBlock(
+    "latent_attention",
+    is_used=lambda model: bool(model.has_latent_attention),
+    field="kv_lora_rank",
+    families=(GPT,),
+    features=frozenset(("context_parallelism", "conversations", "experts", "joined_loss")),
+    declares="LatentAttentionSpec",
+)
+ATTENTIONS: Final = (LATENT, GROUPED_QUERY)
 """The first that a model has is its attention."""
 MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
 EXPERTS: Final = RoutedBlock("experts", declares="ExpertsSpec")
@@ -282,7 +291,9 @@ class _BlockFields:
 
 if TYPE_CHECKING:
 
-    class BlockFields(GroupedQueryAttentionSpec, MlpSpec, ExpertsSpec, StateSpaceSpec, ResidualStreamSpec):
+    class BlockFields(
+        LatentAttentionSpec, GroupedQueryAttentionSpec, MlpSpec, ExpertsSpec, StateSpaceSpec, ResidualStreamSpec
+    ):
         """The base of `model`."""
 else:
     BlockFields: Final = _BlockFields()

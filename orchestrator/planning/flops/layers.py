@@ -18,7 +18,11 @@ def layers_flops(model: ModelSpec, *, causal: bool = False) -> float:
 
 
 def _block_flops(model: ModelSpec, block: Block, causal: bool) -> float:
-    flops = 6 * sum(_products(each, causal) for each in block.matrices.matrices(model))
+    matrices = block.matrices.matrices(model)
+    routes = any(each.routing is not None for each in matrices)
+    # Megatron-LM counts no routers.
+    counted = [each for each in matrices if not (causal and routes and each.parallel == "replicated")]
+    flops = 6 * sum(_products(each, causal) for each in counted)
     if (scores := block.scores(model)) is not None:
         flops += 6 * model.seq_length * scores.width if causal else 12 * scores.width * attended(model)
     if (scan := block.scan(model)) is not None:
@@ -28,12 +32,12 @@ def _block_flops(model: ModelSpec, block: Block, causal: bool) -> float:
 
 def _products(matrix: Matrix, causal: bool) -> float:
     """Products of a matrix for each token, a multiplication and an addition each; of experts those that it passes.
-    Megatron-LM counts no routers, and tokens that are dropped.
+    Megatron-LM counts tokens that are dropped too.
     """
     products, routing = matrix.inputs * matrix.outputs, matrix.routing
     if routing is not None:
         return products * routing.chosen * (1 if causal else routing.kept)
-    return 0 if causal and matrix.parallel == "replicated" else products
+    return products
 
 
 def scores_width(model: ModelSpec) -> int:

@@ -54,7 +54,7 @@ def layer_pass(setting: Setting, layer: Layer | None = None) -> Pass:
     layer = layer or layers_of(setting.model)[0]
     memory, computed, sent = layer_seconds(setting, layer), [], []
     for block in layer:
-        computed += [_core(setting, block), _scan(setting, block)]
+        computed += [_core(setting, block), _scan(setting, block), _replicated(setting, block)]
         sent += [_exchanged(setting, block), _routed(setting, block)]
     products = linear_passes(setting, _linears(setting, layer), setting.products)
     around = Pass({"memory_bound": memory.forward}, {"memory_bound": memory.backward})
@@ -112,6 +112,17 @@ def _routed(setting: Setting, block: Block) -> Pass:
         {"gemm": products.forward, "memory_bound": moving.forward, **sent},
         {"gemm": products.backward, "memory_bound": moving.backward, **sent},
     )
+
+
+def _replicated(setting: Setting, block: Block) -> Pass:
+    """Matrices that tensor-parallel ranks have whole, for their own tokens; routers are counted with their experts."""
+    products = NOTHING
+    if setting.routed(block) is None:
+        for each in block.matrices.matrices(setting.model):
+            if each.parallel == "replicated":
+                product = gemm_seconds(setting.own_tokens, each.outputs, each.inputs, setting.device, setting.dtype)
+                products = products.plus(ForwardBackward(product, 2 * product))
+    return Pass({"gemm": products.forward}, {"gemm": products.backward}) if products != NOTHING else _NOTHING
 
 
 def _scan(setting: Setting, block: Block) -> Pass:

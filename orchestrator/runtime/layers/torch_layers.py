@@ -54,7 +54,8 @@ class Attention(CoreAttention):
         packed_seq_params: Any = None,
         **unused: Any,
     ) -> torch.Tensor:
-        """Attend causally. query: [sq, b, heads, d]; key, value: [sk, b, groups, d]; returns [sq, b, heads * d].
+        """Attend causally. query: [sq, b, heads, d]; key: [sk, b, groups, d]; value: [sk, b, groups, v], where v ≤ d;
+        returns [sq, b, heads * v].
 
         With a key/value cache sq < sk, and the queries are the last sq positions. Under context parallelism all three
         are this rank's part of the sequence. `attention_mask` is a `packed_mask`, where conversations are packed.
@@ -71,7 +72,9 @@ class Attention(CoreAttention):
         if self.window is not None:  # what no query sees is left out: a single query then needs no mask
             unseen = max(key.size(0) - query.size(0) - self.window + 1, 0)
             key, value = key[unseen:], value[unseen:]
-        sq = query.size(0)
+        sq, width = query.size(0), value.size(-1)
+        if width < key.size(-1):  # fused kernels have one width
+            value = functional.pad(value, (0, key.size(-1) - width))
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         if mask is None:
             mask = self._mask(query, key)
@@ -91,7 +94,7 @@ class Attention(CoreAttention):
                     scale=self.scale,
                     enable_gqa=k.size(1) != q.size(1),
                 )
-        return out.permute(2, 0, 1, 3).reshape(sq, query.size(1), -1)
+        return out[..., :width].permute(2, 0, 1, 3).reshape(sq, query.size(1), -1)
 
     def _mask(self, query: torch.Tensor, key: torch.Tensor) -> Any:
         """What restricts or lowers scores; None where plain causal attention, or no mask at all, does."""

@@ -15,8 +15,8 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from orchestrator.runtime.processes.process_groups import get_context_parallel_group
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Causal attention of queries [sq, b, heads, d], the last sq positions of keys and values [sk, b, groups, d]; the
-result is [sq, b, heads * d]."""
+"""Causal attention of queries [sq, b, heads, d], the last sq positions of keys [sk, b, groups, d] and values
+[sk, b, groups, v]; the result is [sq, b, heads * v]."""
 
 
 def slice_batch(batch: dict[str, torch.Tensor], seq_length: int, rank: int, size: int) -> dict[str, torch.Tensor]:
@@ -65,7 +65,8 @@ def attend(
     Each of the two chunks attends to the keys up to its own end, so that no mask over the whole sequence is needed.
     """
     rank, size = group.rank(), group.size()
-    keys, values = gather_sequence(torch.stack([key, value], dim=1), group).unbind(dim=1)
+    widths = (key.size(-1), value.size(-1))
+    keys, values = gather_sequence(torch.cat([key, value], dim=-1), group).split(widths, dim=-1)
     length = query.size(0) // 2
     ends = (rank + 1) * length, (2 * size - rank) * length
     halves = query.chunk(2)

@@ -56,6 +56,17 @@ SEEN = {
 GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
 
 
+LATENT = {
+    **{**SIZES, "num_key_value_heads": 4, "first_k_dense_replace": 2, "kv_lora_rank": 12, "q_lora_rank": 20},
+    **{"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6},
+}
+DEEPSEEK_YARN = {
+    **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16},
+    **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5},
+}
+"""With a factor for what is rotated, which that of V2 and V3 have not: both of theirs are equal."""
+
+
 def configurations() -> dict[str, Any]:
     """By name: every family, grouped queries, tied and untied, halves of unequal length."""
     return {
@@ -105,6 +116,11 @@ def configurations() -> dict[str, Any]:
         "starcoder2-no-biases": transformers.Starcoder2Config(**SIZES, use_bias=False, hidden_act="gelu"),
         "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5),
         "stablelm": transformers.StableLmConfig(**SIZES, use_qkv_bias=True),
+        "deepseek-v2": transformers.DeepseekV2Config(**{**LATENT, "q_lora_rank": None}, n_routed_experts=4),
+        "deepseek-v2-yarn": transformers.DeepseekV2Config(
+            **LATENT, rope_parameters={**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
+        ),
+        "deepseek-v3": transformers.DeepseekV3Config(**LATENT, rope_parameters=DEEPSEEK_YARN),
         "nemotron": transformers.NemotronConfig(**SIZES, head_dim=16),
         "granite": transformers.GraniteConfig(
             **SIZES,

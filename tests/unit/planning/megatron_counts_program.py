@@ -22,7 +22,7 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 with warnings.catch_warnings():
@@ -41,10 +41,23 @@ class Norm(torch.nn.Module):
             self.bias = torch.nn.Parameter(torch.empty(hidden_size))
 
 
+class NoCore(torch.nn.Module):
+    """In place of a core of attention, which has no parameters: that of megatron-core itself takes no two widths."""
+
+    def __init__(self, **unused: Any) -> None:
+        super().__init__()
+
+
+LATENT = ("kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+
+
 def config_of(case: dict[str, Any]) -> TransformerConfig:
     model = case["model"]
     gated = model["activation"] == "swiglu"
-    return TransformerConfig(
+    has_latents = model["kv_lora_rank"] is not None
+    kind = MLATransformerConfig if has_latents else TransformerConfig
+    return kind(
+        **({name: model[name] for name in LATENT} if has_latents else {}),
         num_layers=model["num_layers"],
         hidden_size=model["hidden_size"],
         num_attention_heads=model["num_attention_heads"],
@@ -83,9 +96,15 @@ def build(case: dict[str, Any], config: TransformerConfig, chunk: int | None) ->
     if model["architecture"] == "bert":
         has_head = model["bert_binary_head"]
         return BertModel(config, 2 * has_head, bert_layer_local_spec, add_binary_head=has_head, **ends)
-    spec = get_gpt_layer_local_spec(qk_layernorm=model["qk_layernorm"])
+    has_latents = model["kv_lora_rank"] is not None
+    spec = get_gpt_layer_local_spec(qk_layernorm=model["qk_layernorm"], multi_latent_attention=has_latents)
     spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = Norm
-    if model["qk_layernorm"]:
+    if has_latents:
+        attention = spec.submodules.self_attention.submodules
+        attention.core_attention = NoCore
+        if model["qk_layernorm"]:
+            attention.q_layernorm = attention.kv_layernorm = Norm
+    elif model["qk_layernorm"]:
         attention = spec.submodules.self_attention.submodules
         attention.q_layernorm = attention.k_layernorm = Norm
     layers = get_num_layers_to_build(config, vp_stage=chunk)

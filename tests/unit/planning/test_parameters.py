@@ -30,6 +30,10 @@ GQA = {
     "add_bias_linear": False,
     "untie_embeddings_and_output_weights": True,
 }
+LATENT = {
+    **{"num_attention_heads": 4, "kv_lora_rank": 24, "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 12},
+    **{"add_bias_linear": False, "normalization": "RMSNorm", "qk_layernorm": True, "activation": "swiglu"},
+}
 BERT = {"architecture": "bert", "position_embedding_type": "learned_absolute"}
 CASES: dict[str, tuple[dict[str, Any], int, int, int | None]] = {
     "seed": (GPT2_LARGE, 2, 2, None),
@@ -47,6 +51,10 @@ CASES: dict[str, tuple[dict[str, Any], int, int, int | None]] = {
     "gated with biases": ({"activation": "swiglu"}, 4, 1, None),
     "long positions": ({"position_embedding_type": "learned_absolute", "max_position_embeddings": 128}, 2, 4, None),
     "no positions": ({"position_embedding_type": "none"}, 1, 2, None),
+    "latents": (LATENT, 1, 2, None),
+    "latents of queries too": ({**LATENT, "q_lora_rank": 20}, 1, 1, None),
+    "latents without norms": ({**LATENT, "q_lora_rank": 20, "qk_layernorm": False}, 1, 1, None),
+    "latents, biases": ({**LATENT, "add_bias_linear": True, "normalization": "LayerNorm"}, 1, 2, None),
     "bert": (BERT, 1, 1, None),
     "bert under tp and pp": (BERT, 2, 2, None),
     "bert, interleaved, without a binary head": ({**BERT, "bert_binary_head": False}, 2, 2, 2),

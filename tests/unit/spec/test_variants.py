@@ -86,6 +86,29 @@ REFUSED: dict[tuple[str, ...], list[str]] = {
     ("model={rope_scaling: {type: linear, factor: 0.5}}",): ["out_of_range model.rope_scaling.factor"],
     ("model={rope_scaling: {type: ntk, factor: 2}}",): ["unknown_choice model.rope_scaling.type"],
     ("model={window_attn_skip_freq: 2}",): ["window_of_some_layers model.window_attn_skip_freq"],
+    ("model.v_head_dim=64",): ["latents_are_there model.v_head_dim"],
+    ("model={kv_lora_rank: 16, position_embedding_type: learned_absolute}",): [
+        "rotated_part model.position_embedding_type"
+    ],
+    ("model={kv_lora_rank: 16, qk_pos_emb_head_dim: 5}",): ["rotated_part model.qk_pos_emb_head_dim"],
+    ("model={kv_lora_rank: 16, num_query_groups: 1, kv_channels: 8, rotary_percent: 0.5}",): [
+        "fields_of_other_attention model.num_query_groups",
+        "fields_of_other_attention model.kv_channels",
+        "fields_of_other_attention model.rotary_percent",
+    ],
+    ("model={kv_lora_rank: 16, softmax_scale: 1, add_qkv_bias: true, sliding_window: 8}",): [
+        "fields_of_other_attention model.softmax_scale",
+        "fields_of_other_attention model.add_qkv_bias",
+        "fields_of_other_attention model.sliding_window",
+    ],
+    ("model={kv_lora_rank: 16, attention_logit_softcapping: 30}",): [
+        "fields_of_other_attention model.attention_logit_softcapping"
+    ],
+    ("model={kv_lora_rank: 16, lora: {rank: 4}}",): ["attention model.lora", "adapted_weights model.lora"],
+    ("model={kv_lora_rank: 16}", "runtime={layers: transformer_engine, cpu_offloading_num_layers: 1}"): [
+        "untried_with_latents runtime.cpu_offloading_num_layers"
+    ],
+    ("model={kv_lora_rank: 16}", "precision={fp8: {recipe: delayed}}"): ["untried_with_latents precision.fp8"],
     ("model={window_size: 4095}",): ["unknown_key model.window_size"],
 }
 

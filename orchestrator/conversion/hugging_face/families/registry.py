@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.conversion.hugging_face.configuration import read_config, section
 from orchestrator.conversion.hugging_face.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
+from orchestrator.conversion.hugging_face.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, GEMMA3
 from orchestrator.conversion.hugging_face.families.glm import GLM4, GLM4_MOE
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
@@ -34,7 +35,7 @@ from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
     *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GLM4_MOE, GEMMA, GEMMA2, GEMMA3, GPT2),
-    *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
+    *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4, DEEPSEEK_V2, DEEPSEEK_V3),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),

@@ -1,9 +1,10 @@
 """Rotary positions for sequences longer than those that the base was chosen for."""
 
+import math
 from typing import Annotated, Literal
 
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged
 from orchestrator.fields.values import Number, Positive, PositiveNumber
 
 
@@ -26,3 +27,27 @@ class RopeScaling(Section):
     """`yarn`: frequencies that turn less often than this are divided; between the two they are blended."""
     attention_factor: PositiveNumber | None = None
     """`yarn`: rotated queries and keys are multiplied by this; 0.1 · ln(factor) + 1 by default."""
+    mscale: Annotated[PositiveNumber | None, HashedIfChanged()] = None
+    """`yarn`: with `mscale_all_dim`, the default of `attention_factor` is (0.1 · mscale · ln(factor) + 1) / (0.1 ·
+    mscale_all_dim · ln(factor) + 1), as in DeepSeek-V2."""
+    mscale_all_dim: Annotated[PositiveNumber | None, HashedIfChanged()] = None
+    """`yarn`: latent attention multiplies its scores by (0.1 · mscale_all_dim · ln(factor) + 1)² as well."""
+
+    @property
+    def rotation_factor(self) -> float:
+        """What rotated queries, and keys, are multiplied by."""
+        if self.type != "yarn":
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale is None or self.mscale_all_dim is None:
+            return self._factor(1.0)
+        return self._factor(self.mscale) / self._factor(self.mscale_all_dim)
+
+    @property
+    def score_factor(self) -> float:
+        """What the scores of latent attention are multiplied by, beside what that of the rotated parts brings."""
+        return 1.0 if self.mscale_all_dim is None else self._factor(self.mscale_all_dim) ** 2
+
+    def _factor(self, mscale: float) -> float:
+        return 0.1 * mscale * math.log(self.factor) + 1.0

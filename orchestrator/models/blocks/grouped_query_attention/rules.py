@@ -38,6 +38,8 @@ _ONLY_FOR = {
     "beta_fast": "yarn",
     "beta_slow": "yarn",
     "attention_factor": "yarn",
+    "mscale": "yarn",
+    "mscale_all_dim": "yarn",
 }
 
 

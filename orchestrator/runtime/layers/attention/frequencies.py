@@ -51,6 +51,4 @@ def _channel(turns: float, length: int, base: int, rotated: int) -> float:
 
 def attention_factor(scaling: RopeScaling | None) -> float:
     """What rotated queries, and keys, are multiplied by."""
-    if scaling is None or scaling.type != "yarn":
-        return 1.0
-    return scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1.0
+    return 1.0 if scaling is None else scaling.rotation_factor

@@ -38,6 +38,10 @@ FULL = {"recompute_granularity": "full", "recompute_method": "uniform", "recompu
 
 EXPERTS = {"num_experts": 4, "moe_ffn_hidden_size": 256}
 SHARED = {"moe_shared_expert_intermediate_size": 128}
+LATENT = {
+    **{"kv_lora_rank": 48, "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 20},
+    **{"normalization": "RMSNorm", "qk_layernorm": True},
+}
 
 
 def modules(*names: str) -> dict[str, Any]:
@@ -101,6 +105,14 @@ LAYERS: dict[str, dict[str, Any]] = {
         },
         "parallelism": SP,
     },
+    "latents": {"model": LATENT},
+    "latents in fp32": {"model": LATENT, "precision": {"dtype": "fp32"}},
+    "latents of queries too": {"model": {**LATENT, "q_lora_rank": 40}, "parallelism": SP},
+    "latents, tensor parallel": {"model": {**LATENT, "q_lora_rank": 40}, "parallelism": TP2},
+    "latents without norms": {"model": {**LATENT, "q_lora_rank": 40, "qk_layernorm": False}},
+    "latents, values as wide as keys": {"model": {**LATENT, "v_head_dim": 24}},
+    "latents, recomputed": {"model": LATENT, "runtime": {"recompute_granularity": "selective"}},
+    "latents and norms recomputed": {"model": LATENT, "runtime": modules("layernorm")},
     "wide heads": {"model": {"kv_channels": 64}},
     "selective": {"runtime": {"recompute_granularity": "selective"}},
     "mlp recomputed": {"runtime": modules("mlp"), "model": {"activation": "swiglu"}},
@@ -137,6 +149,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "small vocabulary, sequence parallel": {"model": SMALL_VOCABULARY, "parallelism": SP},
     "sequence parallel": {"parallelism": SP},
     "alibi": {"model": {"position_embedding_type": "alibi", "seq_length": 128}},
+    "latents": {"model": {**SMALL_VOCABULARY, **LATENT, "q_lora_rank": 40}},
     "capped logits": {"model": {"final_logit_softcapping": 30.0, "sliding_window": 16}},
     "capped scores": {"model": {**SMALL_VOCABULARY, "attention_logit_softcapping": 50.0, "seq_length": 512}},
     "multipliers": {
