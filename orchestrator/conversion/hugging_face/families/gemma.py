@@ -4,6 +4,7 @@ and windows in most layers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -48,7 +49,7 @@ def _scale(config: Mapping[str, Any]) -> float:
     scalar = config.get(_SCALAR, 256)
     if isinstance(scalar, bool) or not isinstance(scalar, int | float) or scalar <= 0 or scalar != scalar // 1:
         raise UserError(f"config.json: {_SCALAR} is {scalar!r}, and must be a whole number above 0")
-    return float(scalar) ** -0.5
+    return math.pow(scalar, -0.5)
 
 
 def _sandwich(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
