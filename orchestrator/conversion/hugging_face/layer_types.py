@@ -21,10 +21,10 @@ def windows(config: Mapping[str, Any], layers: int, window: int | None, interval
     """
     types = config.get(TYPES)
     if types is None:
-        interval = config.get(INTERVALS[0], interval)
-        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise no_network(f"{INTERVALS[0]}{place}", interval)
-        types = [GLOBAL if number % interval == 0 else LOCAL for number in range(1, layers + 1)]
+        every = config.get(INTERVALS[0], interval)
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise no_network(f"{INTERVALS[0]}{place}", every)
+        types = [GLOBAL if number % every == 0 else LOCAL for number in range(1, layers + 1)]
     if not isinstance(types, list) or len(types) != layers or set(types) - {LOCAL, GLOBAL}:
         raise no_network(f"{TYPES}{place}", types)
     freq = interval_of([each == GLOBAL for each in types], f"{TYPES}{place}", types)

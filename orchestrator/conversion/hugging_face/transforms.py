@@ -55,8 +55,8 @@ def _join_pairs(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> t
 
 def _turned(part: torch.Tensor, model: ModelSpec, sizes: tuple[int, int]) -> torch.Tensor:
     """Rows of heads, with the rotated channels of each in columns instead of rows of these sizes."""
-    heads, rotated = part.unflatten(0, (-1, model.head_dim)), _rotated_channels(model)
-    turned = heads[:, :rotated].unflatten(1, sizes).transpose(1, 2).flatten(1, 2)
+    heads, rotated = part.reshape(-1, model.head_dim, *part.shape[1:]), _rotated_channels(model)
+    turned = heads[:, :rotated].reshape(len(heads), *sizes, *part.shape[1:]).transpose(1, 2).flatten(1, 2)
     return torch.cat([turned, heads[:, rotated:]], dim=1).flatten(0, 1)
 
 

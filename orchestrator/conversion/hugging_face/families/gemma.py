@@ -4,6 +4,7 @@ and windows in most layers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -54,7 +55,7 @@ def _scale(config: Mapping[str, Any]) -> float:
             f"config.json: {_SCALAR} is {scalar!r}, and must be a whole number above 0",
             code="config_value_not_positive",
         )
-    return float(scalar) ** -0.5
+    return math.pow(scalar, -0.5)
 
 
 def _sandwich(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:

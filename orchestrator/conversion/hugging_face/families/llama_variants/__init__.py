@@ -1,0 +1,1 @@
+"""Decoders that are a Llama but for their norms, positions, factors and experts."""
