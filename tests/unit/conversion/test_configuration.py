@@ -36,7 +36,8 @@ PRESETS = {
     **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-7b": "starcoder2", "stablelm-3b": "stablelm"},
     **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
     **{"qwen1.5-moe-a2.7b": "qwen2_moe", "qwen2-57b-a14b": "qwen2_moe"},
-    **{"glm4.5": "glm4_moe", "glm4.5-air": "glm4_moe"},
+    **{"glm4.5": "glm4_moe", "glm4.5-air": "glm4_moe", "deepseek-v3": "deepseek_v3"},
+    **{"deepseek-v2-lite": "deepseek_v2", "deepseek-v2": "deepseek_v2"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
 
@@ -104,7 +105,7 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
         ({"attention_bias": True}, "attention_bias is true"),
         ({"quantization_config": {}}, "quantized weights"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rotary positions of type 'dynamic'"),
-        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, "with mscale"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": False}}, "with truncate"),
         ({"rope_theta": 10000.5}, "rope_theta is 10000.5"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type is .relative_key"),
