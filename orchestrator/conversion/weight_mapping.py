@@ -115,7 +115,7 @@ class Family:
     moved: Mapping[str, str] = field(default_factory=dict)
     """How names begin in files of other versions -> how they begin in the table; one after the other."""
     told_by: str | None = None
-    """Of families of one `model_type`: the weight that only this one has."""
+    """Of families of one `model_type`: how a weight that only this one has ends."""
     copies: Mapping[str, str] = field(default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"})
     """What some files hold a second time -> what it is a copy of."""
     attention: str = GROUPED_QUERY.name

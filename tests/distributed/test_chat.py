@@ -52,8 +52,9 @@ def chat_job(name: str, chats: str, source: RunDir | None, steps: int = STEPS, *
     [
         {"num_query_groups": 2},
         {"position_embedding_type": "learned_absolute", "attention_logit_softcapping": 5.0},
+        {"kv_lora_rank": 16, "qk_head_dim": 12, "qk_pos_emb_head_dim": 4, "v_head_dim": 8},
     ],
-    ids=["rope", "learned-capped"],
+    ids=["rope", "learned-capped", "latents"],
 )
 def test_a_conversation_has_the_same_loss_alone_and_among_others(
     ranks: Ranks, tmp_path: Path, chats: str, inject: Callable[[str], Path], model: dict[str, Any]

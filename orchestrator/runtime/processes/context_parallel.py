@@ -65,8 +65,8 @@ def attend(
     Each of the two chunks attends to the keys up to its own end, so that no mask over the whole sequence is needed.
     """
     rank, size = group.rank(), group.size()
-    widths = (key.size(-1), value.size(-1))
-    keys, values = gather_sequence(torch.cat([key, value], dim=-1), group).split(widths, dim=-1)
+    gathered = gather_sequence(torch.cat([key, value], dim=-1), group)
+    keys, values = torch.split(gathered, [key.size(-1), value.size(-1)], dim=-1)
     length = query.size(0) // 2
     ends = (rank + 1) * length, (2 * size - rank) * length
     halves = query.chunk(2)

@@ -57,8 +57,12 @@ GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positio
 
 
 LATENT = {
-    **{**SIZES, "num_key_value_heads": 4, "first_k_dense_replace": 2, "kv_lora_rank": 12, "q_lora_rank": 20},
+    **{**SIZES, "num_key_value_heads": 4, "kv_lora_rank": 12, "q_lora_rank": 20},
     **{"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6},
+}
+LATENT_EXPERTS = {
+    **{**LATENT, "num_hidden_layers": 4, "moe_intermediate_size": 24, "n_routed_experts": 8, "n_shared_experts": 2},
+    **{"num_experts_per_tok": 4, "routed_scaling_factor": 1.5, "n_group": 4, "topk_group": 2},
 }
 DEEPSEEK_YARN = {
     **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16},
@@ -116,11 +120,20 @@ def configurations() -> dict[str, Any]:
         "starcoder2-no-biases": transformers.Starcoder2Config(**SIZES, use_bias=False, hidden_act="gelu"),
         "starcoder2": transformers.Starcoder2Config(**SIZES, sliding_window=5),
         "stablelm": transformers.StableLmConfig(**SIZES, use_qkv_bias=True),
-        "deepseek-v2": transformers.DeepseekV2Config(**{**LATENT, "q_lora_rank": None}, n_routed_experts=4),
-        "deepseek-v2-yarn": transformers.DeepseekV2Config(
-            **LATENT, rope_parameters={**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707}
+        "deepseek-v2-lite": transformers.DeepseekV2Config(
+            **{**LATENT_EXPERTS, "q_lora_rank": None, "n_group": 1, "topk_group": 1}, first_k_dense_replace=1
         ),
-        "deepseek-v3": transformers.DeepseekV3Config(**LATENT, rope_parameters=DEEPSEEK_YARN),
+        "deepseek-v2": transformers.DeepseekV2Config(
+            **LATENT_EXPERTS,
+            **{"topk_method": "group_limited_greedy", "first_k_dense_replace": 0},
+            rope_parameters={**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+        ),
+        "deepseek-v3": transformers.DeepseekV3Config(
+            **LATENT_EXPERTS, first_k_dense_replace=3, rope_parameters=DEEPSEEK_YARN
+        ),
+        "deepseek-dense": transformers.DeepseekV2Config(
+            **LATENT, first_k_dense_replace=2, rope_parameters=DEEPSEEK_YARN
+        ),
         "nemotron": transformers.NemotronConfig(**SIZES, head_dim=16),
         "granite": transformers.GraniteConfig(
             **SIZES,

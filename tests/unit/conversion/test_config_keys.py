@@ -41,6 +41,8 @@ def configuration(family: Family, **more: Any) -> Any:
         more["text_config"] = configuration(family.decoder)
     if family.model_type == "glm4_moe":
         more |= HEADS
+    if "first_k_dense_replace" in family.aliases:  # has no experts
+        more["first_k_dense_replace"] = transformers.CONFIG_MAPPING[family.model_type]().num_hidden_layers
     return transformers.CONFIG_MAPPING[family.model_type](**more)
 
 

@@ -38,10 +38,11 @@ PRESETS = {
     **{"phi3-mini": "mistral", "phi4": "llama", "starcoder2-7b": "starcoder2", "stablelm-3b": "stablelm"},
     **{"stablelm2-1.6b": "stablelm", "nemotron4-15b": "nemotron"},
     **{"qwen1.5-moe-a2.7b": "qwen2_moe", "qwen2-57b-a14b": "qwen2_moe"},
-    **{"glm4.5": "glm4_moe", "glm4.5-air": "glm4_moe"},
+    **{"glm4.5": "glm4_moe", "glm4.5-air": "glm4_moe", "deepseek-v3": "deepseek_v3"},
     **{"gemma2-2b": "gemma2", "gemma2-27b": "gemma2", "gemma3-270m": "gemma3_text", "gemma3-27b": "gemma3_text"},
     **{"granite3.1-2b": "granite", "smollm3-3b": "smollm3", "glm4-9b": "glm4", "glm4-32b": "glm4"},
     **{"olmo2-1b": "olmo2", "olmo2-32b": "olmo2"},
+    **{"deepseek-v2-lite": "deepseek_v2", "deepseek-v2": "deepseek_v2"},
     **{"qwen3-30b-a3b": "qwen3_moe", "t5-base": "t5", "t5-v1.1-base": "t5"},
 }
 
@@ -116,7 +117,7 @@ GLM = {"model_type": "glm4_moe", "first_k_dense_replace": 0}
         ({"attention_bias": True}, ("unsupported_config_value", "attention_bias", "true")),
         ({"quantization_config": {}}, ("quantized_weights", "quantization_config")),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ("unsupported_rope_type", "dynamic")),
-        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1.0}}, ("unknown_rope_keys", "mscale")),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": False}}, ("unknown_rope_keys", "truncate")),
         ({"rope_theta": 10000.5}, ("rope_theta_not_whole", "rope_theta", "10000.5")),
         ({"hidden_act": "relu"}, ("unsupported_config_value", "hidden_act", "relu")),
         (

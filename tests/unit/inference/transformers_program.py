@@ -47,9 +47,10 @@ CONFIGURATIONS: dict[str, Any] = {
     "gpt2": lambda: transformers.GPT2Config(**GPT2, pad_token_id=0),
     "llama": lambda: transformers.LlamaConfig(**SIZES),
     "mistral": lambda: transformers.MistralConfig(**SIZES, head_dim=16, sliding_window=5),
-    "deepseek": lambda: transformers.DeepseekV2Config(
-        **{**SIZES, "num_key_value_heads": 4, "first_k_dense_replace": 2, "kv_lora_rank": 12, "q_lora_rank": 20},
-        **{"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6},
+    "deepseek": lambda: transformers.DeepseekV3Config(
+        **{**SIZES, "num_key_value_heads": 4, "first_k_dense_replace": 1, "kv_lora_rank": 12, "q_lora_rank": 20},
+        **{"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6, "moe_intermediate_size": 24},
+        **{"n_routed_experts": 8, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2},
         rope_parameters={
             **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16},
             **{"mscale": 1.0, "mscale_all_dim": 0.5},

@@ -52,6 +52,9 @@ PUBLISHED = {
     # Without the layer that predicts a further token, and the biases of experts, which are no parameters.
     "glm4.5": 358_337_791_296 - 5_539_962_272 - 89 * 160,
     "glm4.5-air": 110_468_824_832 - 3_616_573_568 - 45 * 128,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200 - 58 * 256,
     "phi3-mini": 3_821_079_552,
     "phi3-medium": 13_960_238_080,
     "phi4": 14_659_507_200,

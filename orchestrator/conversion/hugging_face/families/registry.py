@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 
 from orchestrator.conversion.hugging_face.configuration import read_config, section
 from orchestrator.conversion.hugging_face.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
-from orchestrator.conversion.hugging_face.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from orchestrator.conversion.hugging_face.families.deepseek import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V2_DENSE,
+    DEEPSEEK_V3,
+    DEEPSEEK_V3_DENSE,
+)
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, GEMMA3
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
 from orchestrator.conversion.hugging_face.families.llama import LLAMA, with_attention
@@ -35,7 +40,8 @@ from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
     *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GLM4_MOE, GEMMA, GEMMA2, GEMMA3, GPT2),
-    *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4, DEEPSEEK_V2, DEEPSEEK_V3),
+    *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
+    *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),
     *(LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2),
     *(with_attention(block.name, each) for block in ATTENTIONS for each in block.weights.published()),
@@ -72,7 +78,8 @@ def family_of_type(model_type: Any, names: Collection[str] = ()) -> Family:
     """
     of_type = [family for family in FAMILIES if family.model_type == model_type]
     for family in of_type:
-        if family.told_by is None or family.told_by in names or not names:
+        told_by = family.told_by
+        if told_by is None or not names or any(name.endswith(told_by) for name in names):
             return family
     kinds = {family.model_type: family.name for family in reversed(FAMILIES)}
     known = ", ".join(f"{kind} ({name})" for kind, name in reversed(kinds.items()))

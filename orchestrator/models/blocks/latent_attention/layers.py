@@ -210,7 +210,7 @@ class LatentAttention(MegatronModule):
         """The latent of keys and values [s, b, rank], under sequence parallelism of this rank's tokens, and the key's
         part that is to be rotated [s, b, pe], of all tokens.
         """
-        latent, key_pe = self.linear_kv_down_proj(hidden).split((self.rank, self.pe), dim=-1)
+        latent, key_pe = torch.split(self.linear_kv_down_proj(hidden), [self.rank, self.pe], dim=-1)
         # Each rank's heads give a part of its gradient.
         if self.config.sequence_parallel:
             key_pe = gather_from_sequence_parallel_region(key_pe, group=self.group)
@@ -223,10 +223,10 @@ class LatentAttention(MegatronModule):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries and keys [s, b, heads, no_pe + pe], and values [s, b, heads, v]."""
         key_value, _ = self.linear_kv_up_proj(latent)
-        key, value = key_value.unflatten(-1, (self.heads, -1)).split((self.no_pe, self.value_width), dim=-1)
-        query, query_pe = query.split((self.no_pe, self.pe), dim=-1)
+        key, value = torch.split(key_value.unflatten(-1, (self.heads, -1)), [self.no_pe, self.value_width], dim=-1)
+        query, query_pe = torch.split(query, [self.no_pe, self.pe], dim=-1)
         turned = _rotated(halves(torch.cat((query_pe, key_pe[:, :, None]), dim=2)), angles)
-        query_pe, key_pe = turned.split((self.heads, 1), dim=2)
+        query_pe, key_pe = torch.split(turned, [self.heads, 1], dim=2)
         if self.config.rotated_query_factor != 1.0:
             query_pe = query_pe * self.config.rotated_query_factor
         query = torch.cat((query, query_pe), dim=-1)
@@ -252,8 +252,8 @@ class LatentAttention(MegatronModule):
         the matrix of keys instead, and what comes of the latents by that of values ("DeepSeek-V2", section 2.1.2).
         """
         weight = self.linear_kv_up_proj.weight.unflatten(0, (self.heads, -1))
-        of_keys, of_values = weight.split((self.no_pe, self.value_width), dim=1)
-        query, query_pe = query.split((self.no_pe, self.pe), dim=-1)
+        of_keys, of_values = torch.split(weight, [self.no_pe, self.value_width], dim=1)
+        query, query_pe = torch.split(query, [self.no_pe, self.pe], dim=-1)
         query = torch.einsum("sbhn,hnr->sbhr", query, of_keys)
         # The cached core rotates what comes first.
         query = torch.cat((halves(query_pe) * self.config.rotated_query_factor, query), dim=-1)
@@ -267,7 +267,7 @@ def halves(channels: torch.Tensor) -> torch.Tensor:
     """Pairs of channels that are rotated together lie side by side in DeepSeek's weights, and half their number apart
     in what is rotated here. Queries and keys are reordered alike, so their products stay.
     """
-    return channels.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    return channels.view(*channels.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2)
 
 
 class _SummedGradient(torch.autograd.Function):
