@@ -197,11 +197,12 @@ def _curves(view: SweepView, its: Shared, axis: XAxis) -> Mapping[str, object]:
     cells = [cell for cell in view.cells if cell.run is not None][:_MOST_CURVES]
     names = told_apart(shorten(cell.entry.name, _LONGEST_NAME) for cell in cells)
     curves = partial(its.beside.curves, chart=_LOSS, view=View(axis))
-    drawn = {
-        name: readable(partial(curves, cell.run.run))[0] or ()
+    read = {
+        name: readable(partial(curves, cell.run.run))[0]
         for name, cell in zip(names, cells, strict=True)
         if cell.run is not None
     }
+    drawn = {name: () if found is None else found[0] for name, found in read.items()}
     beside = sum(2 * html_bytes(name) + _BYTES_OF_A_CURVE for name in names)
     made = figure_of_curves(_LOSS, drawn, View(axis), beside=beside)
     if len(drawn) == 1:
