@@ -198,7 +198,7 @@ def _curves(view: SweepView, its: Shared, axis: XAxis) -> Mapping[str, object]:
     names = told_apart(shorten(cell.entry.name, _LONGEST_NAME) for cell in cells)
     curves = partial(its.beside.curves, chart=_LOSS, view=View(axis))
     drawn = {
-        name: readable(partial(curves, cell.run.run))[0] or ()
+        name: found[0] if (found := readable(partial(curves, cell.run.run))[0]) is not None else ()
         for name, cell in zip(names, cells, strict=True)
         if cell.run is not None
     }
