@@ -28,6 +28,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
         **{"transformer_block_type": "post_ln", "norm_epsilon": 1e-12},
     },
+    "muon": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
     "race": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "t5": {
         **{**_MODEL, "architecture": "t5", "decoder_seq_length": 16, "vocab_size": 320},
@@ -70,8 +71,13 @@ REFUSED = {
     ("t5", "tp2-pp2-interleaved-sp"): "virtual",
 }
 """Cells that no job may have, and a word of the reason that a person is given."""
-ONLY = {"post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp")}
-"""Where a family differs from another in the places of its norms alone, and other layouts would show nothing new."""
+ONLY = {
+    "post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
+    "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
+}
+"""Where a family differs from another in the places of its norms or in its optimizer alone, and other layouts would
+show nothing new.
+"""
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
 
@@ -131,6 +137,8 @@ def matrix_job(
         more["task"] = {"name": "race", "train": f"{sentences}-race", "validation": f"{sentences}-race"}
     if family == "t5":
         data["tokenizer"] = {"vocab_extra_ids": 20}
+    if family == "muon":
+        more["optimizer"] = {"name": "muon"}
     return tiny_job(
         f"{family}-{dtype}",
         model={**FAMILIES[family], "num_layers": num_layers},

@@ -8,6 +8,7 @@ from orchestrator.migration.combined_flags.initial_weights import INITIAL_WEIGHT
 from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
+from orchestrator.migration.combined_flags.muon import MUON
 from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
 from orchestrator.migration.combined_flags.training import TRAINING
@@ -20,6 +21,7 @@ TOGETHER: tuple[FlagGroup, ...] = (
     *DATA,
     *TASK,
     *TRAINING,
+    *MUON,
     *INITIAL_WEIGHTS,
     *LOSSES,
     *TRACKING,
