@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 
 from orchestrator.runtime.optimizers.matrices import Matrix
-from orchestrator.runtime.optimizers.matrix_exchange import HeldMatrix
+from orchestrator.runtime.optimizers.matrix_exchange import HeldMatrix, MatrixExchange
 from orchestrator.runtime.optimizers.muon import Muon
 from orchestrator.runtime.optimizers.newton_schulz import orthogonalize, orthogonalize_all
 from orchestrator.spec.sections.optimizer import NS_COEFFICIENTS, OptimizerSpec
@@ -96,3 +97,33 @@ def test_fused_matrices_are_orthogonalised_apart() -> None:
     assert [tuple(each.shape) for each in apart] == matrix.shapes == [(16, 24), (8, 24), (8, 24)]
     assert torch.equal(apart[1], torch.cat([weight[8:12], weight[24:28]]))
     assert torch.equal(matrix.parts(apart)[0], weight)
+
+
+class Group:
+    """Ranks of a process group, of which this is the first."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def size(self) -> int:
+        return self._size
+
+    def rank(self) -> int:
+        return 0
+
+
+def test_ranks_share_the_work_in_rounds() -> None:
+    """Every round has all four owners do the same; a matrix that is whole on every tensor-parallel rank is done by
+    each.
+    """
+    tensor_ranks = Group(2)
+    shape = (1024, 4096)  # of a rank, of a matrix of 8 M elements
+    split = Matrix(shape, 0, (), tensor_ranks)
+    held = HeldMatrix(split, torch.empty(0), (shape[0] * shape[1] // 2,) * 2)
+    whole = HeldMatrix(Matrix((8, 8), None, (), tensor_ranks), torch.empty(0), (32, 32))
+    exchange = MatrixExchange([whole, *[held] * 32], Group(2))
+    assert [len(each) for each in exchange.rounds] == [16, 16, 1]
+    for matrices in exchange.rounds[1:2]:
+        owners = Counter((each.replica, each.rank) for each in matrices)
+        assert owners == {(0, 0): 4, (0, 1): 4, (1, 0): 4, (1, 1): 4}
+    assert [each.matrix for each in exchange.rounds[0]].count(whole.matrix) == 1
