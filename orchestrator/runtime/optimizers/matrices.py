@@ -50,7 +50,7 @@ class Matrix:
             return [whole]
         columns = whole.shape[1]
         groups = whole.view(-1, sum(self.fused), columns)
-        return [each.reshape(-1, columns) for each in groups.split(self.fused, 1)]
+        return [each.reshape(-1, columns) for each in torch.split(groups, list(self.fused), 1)]
 
     def parts(self, matrices: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The part of each rank, from its matrices."""
@@ -59,7 +59,7 @@ class Matrix:
             columns = whole.shape[1]
             grouped = [each.view(-1, rows, columns) for each, rows in zip(matrices, self.fused, strict=True)]
             whole = torch.cat(grouped, 1).view(-1, columns)
-        return [whole] if self.split_dim is None else whole.split(self.shape[self.split_dim], self.split_dim)
+        return [whole] if self.split_dim is None else torch.split(whole, self.shape[self.split_dim], self.split_dim)
 
 
 _FOR_ADAM = frozenset(
@@ -106,12 +106,15 @@ def _matrix(weight: torch.Tensor, name: str, fused: tuple[int, ...]) -> Matrix:
 
 def _fused(chunk: torch.nn.Module, spec: OptimizerSpec) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
     """Weights that hold several matrices, each with its `Matrix.fused`."""
-    for module in chunk.modules():
-        children, config = dict(module.named_children()), getattr(module, "config", None)
+    modules: Iterator[Any] = chunk.modules()
+    for module in modules:
+        children: dict[str, Any] = dict(module.named_children())
+        config: Any = getattr(module, "config", None)
         if spec.muon_split_qkv and "linear_qkv" in children:
-            attention: Any = module
-            width = attention.hidden_size_per_attention_head
-            queries = attention.config.num_attention_heads // attention.config.num_query_groups
+            width, queries = (
+                module.hidden_size_per_attention_head,
+                config.num_attention_heads // config.num_query_groups,
+            )
             yield children["linear_qkv"].weight, (queries * width, width, width)
         if spec.muon_split_qkv and "linear_kv" in children:
             width = module.hidden_size_per_attention_head

@@ -72,7 +72,7 @@ class MatrixExchange:
         received = _swap(sent, counts, self._replicas, updates[0])
         parts = [torch.cat(pieces) for pieces in zip(*received, strict=True)]
         done = self._over_tensor_ranks(mine, parts, orthogonalize)
-        pieces = [part.split(each.counts) for part, each in zip(done, mine, strict=True)]
+        pieces = [torch.split(part, list(each.counts)) for part, each in zip(done, mine, strict=True)]
         sent = [[piece[replica] for piece in pieces] for replica in replicas]
         counts = [[matrices[i].counts[own] for i in indices] for indices in by_owner]
         returned = _swap(sent, counts, self._replicas, updates[0])
@@ -115,8 +115,8 @@ def _swap(sent: Sequence[Flat], counts: Sequence[Sequence[int]], group: Any, lik
     received = like.new_empty(sum(map(sum, counts)))
     sizes = [sum(each.numel() for each in to) for to in sent]
     distributed.all_to_all_single(received, buffer, list(map(sum, counts)), sizes, group=group)
-    from_each = received.split(list(map(sum, counts)))
-    return [list(part.split(list(each))) for part, each in zip(from_each, counts, strict=True)]
+    from_each = torch.split(received, list(map(sum, counts)))
+    return [list(torch.split(part, list(each))) for part, each in zip(from_each, counts, strict=True)]
 
 
 def _in_order(indices: Sequence[Sequence[int]], found: Sequence[Flat]) -> Flat:

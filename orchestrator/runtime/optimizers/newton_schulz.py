@@ -22,7 +22,7 @@ def orthogonalize(matrices: torch.Tensor, spec: OptimizerSpec) -> torch.Tensor:
     """
     rows, columns = matrices.shape[-2:]
     norm = torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)
-    found = matrices / norm.clamp_(min=_EPS)
+    found: torch.Tensor = matrices / norm.clamp_(min=_EPS)
     if rows > columns:
         found = found.mT
     known = NS_COEFFICIENTS[spec.muon_coefficient_type]
@@ -33,7 +33,9 @@ def orthogonalize(matrices: torch.Tensor, spec: OptimizerSpec) -> torch.Tensor:
         gram = found @ found.mT
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         found = torch.baddbmm(found, polynomial, found, beta=a)
-    return found.mT if rows > columns else found
+    if rows > columns:
+        found = found.mT
+    return found
 
 
 def orthogonalize_all(matrices: Sequence[torch.Tensor], spec: OptimizerSpec) -> list[torch.Tensor]:
