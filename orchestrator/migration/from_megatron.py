@@ -288,12 +288,13 @@ def _renamed(given: dict[str, Flag]) -> tuple[dict[str, Flag], list[Flag]]:
 
 
 def _read_row(given: GivenFlags, row: Row) -> None:
+    has_effect = row.only is None or given.is_open(row.only[0]) or row.is_for(given.get(row.only[0]))
     if not given.has(row.flag):
         is_said = any(other.path == row.path and given.has(other.flag) for other in ROWS)
-        if row.default not in (OURS, REQUIRED) and not is_said:
+        if row.default not in (OURS, REQUIRED) and not is_said and has_effect:
             given.default(row.path, row.default)
         return
-    if row.only is not None and not given.is_open(row.only[0]) and not row.is_for(given.get(row.only[0])):
+    if not has_effect:
         given.no_effect(row.flag, row.purpose)
         return
     text = "" if row.kind.values == 0 else given.text(row.flag)

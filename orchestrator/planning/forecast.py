@@ -15,6 +15,7 @@ from orchestrator.planning.hardware.planned_device import DeviceChoice, device_o
 from orchestrator.planning.layout.balance import BalancedSplit, balanced
 from orchestrator.planning.layout.pipeline import Timeline
 from orchestrator.planning.memory import Memory, capacity, estimate_memory
+from orchestrator.planning.parameters.matrices import matrix_parameters_in_all
 from orchestrator.planning.parameters.trainable import trained_in_all
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.slow_host import slow_host_seconds
@@ -216,8 +217,10 @@ _FP32 = DTYPE_BYTES["fp32"]
 
 def checkpoint_bytes(job: JobSpec, parameters: int) -> int:
     """Size of one checkpoint on disk: each weight as it is; and of each trained one the optimizer's state and its fp32
-    copy. The distributed optimizer saves that copy of fp32 weights, too.
+    copy. The distributed optimizer saves that copy of fp32 weights, too. A matrix that Muon orthogonalises has one
+    tensor of state less.
     """
     weight, sharded = DTYPE_BYTES[job.precision.dtype], job.parallelism.use_distributed_optimizer
     copies = job.optimizer.state_tensors + (weight < _FP32 or sharded)
-    return weight * parameters + _FP32 * copies * trained_in_all(job, parameters)
+    state = _FP32 * (copies * trained_in_all(job, parameters) - matrix_parameters_in_all(job))
+    return weight * parameters + state

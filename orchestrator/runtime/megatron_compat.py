@@ -11,6 +11,7 @@ import queue
 import sys
 import types
 import warnings
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
@@ -38,6 +39,8 @@ from orchestrator.runtime.layers.normalization.bias_dropout_add import add_all, 
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.runtime.layers.weight_gradient import accumulate
 from orchestrator.runtime.optimizers.adam import GroupStepAdam
+from orchestrator.runtime.optimizers.matrices import Matrix
+from orchestrator.runtime.optimizers.matrix_exchange import HeldMatrix
 from orchestrator.runtime.optimizers.sgd import MomentumSGD
 from orchestrator.runtime.optimizers.shards import sharded_states
 from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
@@ -116,7 +119,7 @@ def rotate_in_one_kernel(device: Device) -> None:
 
 def _use_our_optimizers() -> None:
     """One Adam and one SGD everywhere, with the step in the group, so that every checkpoint has one layout."""
-    vars(megatron_optimizer)["Adam"] = GroupStepAdam
+    use_adam(GroupStepAdam)
     vars(megatron_optimizer)["SGD"] = MomentumSGD
     vars(distrib_optimizer)["Adam"] = StatefulOptimizer  # the kind of optimizer whose state it takes
     vars(megatron_optimizer)["USING_PYTORCH_OPTIMIZER"] = False
@@ -128,6 +131,11 @@ def _use_our_optimizers() -> None:
     flags["HAVE_APEX_OR_TE"] = True
     flags["USING_TE_OPTIMIZER"] = False
     flags["USING_APEX_OPTIMIZER"] = True
+
+
+def use_adam(adam: type[GroupStepAdam]) -> None:
+    """What megatron-core makes from now on where it is asked for Adam."""
+    vars(megatron_optimizer)["Adam"] = adam
 
 
 def _recompute_without_transformer_engine() -> None:
@@ -308,6 +316,38 @@ def save_state_of(part: Any) -> None:
 
     part.sharded_param_state_fully_reshardable = in_place
     part.load_parameter_state_from_fully_reshardable = lambda loaded: None  # it is there already
+
+
+def held_matrices(part: Any, matrices: Mapping[torch.Tensor, Matrix]) -> tuple[list[HeldMatrix], Any]:
+    """Of the matrices of a network those that an optimizer of megatron-core's updates, and the replicas that share its
+    state: None where each has all of it.
+    """
+    if not isinstance(part, distrib_optimizer.DistributedOptimizer):
+        own = {parameter: parameter for group in part.optimizer.param_groups for parameter in group["params"]}
+        if isinstance(part, optimizer.Float16OptimizerWithFloat16Params):
+            weights, copies = part.float16_groups, part.fp32_from_float16_groups
+            own |= dict(zip(chain.from_iterable(weights), chain.from_iterable(copies), strict=True))
+        held = ((matrix, own[weight]) for weight, matrix in matrices.items() if weight in own)
+        return [HeldMatrix(matrix, parameter, (matrix.numel,)) for matrix, parameter in held], None
+    shared = []
+    for buffer in part.buffers:
+        for weight, (start, stop, bucket) in buffer.param_index_map.items():
+            if weight not in matrices:
+                continue
+            parameter = weight.detach().view(-1)[:0]
+            if weight in part.model_param_group_index_map:
+                group, place = part.model_param_group_index_map[weight]
+                parameter = part.optimizer.param_groups[group]["params"][place]
+            counts = _elements_by_replica(buffer.buckets[bucket], start, stop, buffer.data_parallel_group.size())
+            shared.append(HeldMatrix(matrices[weight], parameter, counts))
+    return shared, part.buffers[0].data_parallel_group
+
+
+def _elements_by_replica(bucket: Any, start: int, stop: int, replicas: int) -> tuple[int, ...]:
+    """Of elements `start` to `stop` of a buffer, which lie in a bucket of it, how many each replica has."""
+    length = bucket.grad_data.numel() // replicas
+    starts = (bucket.offset + replica * length for replica in range(replicas))
+    return tuple(max(0, min(stop, each + length) - max(start, each)) for each in starts)
 
 
 def write_weights_of(part: Any) -> None:

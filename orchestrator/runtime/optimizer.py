@@ -12,6 +12,9 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from orchestrator.planning.training_schedule.hyperparameters import Hyperparameters
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.network.model import DTYPES
+from orchestrator.runtime.optimizers.adam import GroupStepAdam
+from orchestrator.runtime.optimizers.matrices import matrices_of
+from orchestrator.runtime.optimizers.muon import Muon
 from orchestrator.runtime.optimizers.parameter_groups import group_overrides
 from orchestrator.runtime.optimizers.stateful import StatefulOptimizer
 from orchestrator.spec.job import JobSpec
@@ -29,11 +32,12 @@ class UpdateResult:
 
 
 def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
-    """megatron-core's optimizer over our Adam or SGD, for chunks wrapped in data parallelism."""
+    """megatron-core's optimizer over our Adam, Muon or SGD, for chunks wrapped in data parallelism."""
     precision, optimizer, parallelism = job.precision, job.optimizer, job.parallelism
+    megatron_compat.use_adam(Muon if optimizer.name == "muon" else GroupStepAdam)
     built = get_megatron_optimizer(
         OptimizerConfig(
-            optimizer=optimizer.name,
+            optimizer="sgd" if optimizer.name == "sgd" else "adam",
             lr=optimizer.lr,
             min_lr=optimizer.min_lr,
             weight_decay=optimizer.weight_decay,
@@ -58,6 +62,9 @@ def build_optimizer(job: JobSpec, chunks: list[Any]) -> Any:
         config_overrides=group_overrides(optimizer),
     )
     for part in parts_of(built):
+        if isinstance(part.optimizer, Muon):
+            matrices = {weight: each for chunk in chunks for weight, each in matrices_of(chunk, optimizer).items()}
+            part.optimizer.orthogonalize(*megatron_compat.held_matrices(part, matrices), optimizer)
         if isinstance(part.optimizer, StatefulOptimizer):
             part.optimizer.prepare()
             megatron_compat.save_state_of(part)
@@ -104,10 +111,10 @@ def _clip(ours: list[StatefulOptimizer], largest: float, norm: float) -> None:
 
 def _set_hyperparameters(optimizer: Any, values: Hyperparameters, spec: OptimizerSpec) -> None:
     """Every step, from the spec: what a checkpoint restores must not outlive a change of the spec."""
-    if spec.name == "adam":
-        fixed: dict[str, Any] = {"betas": (spec.adam_beta1, spec.adam_beta2), "eps": spec.adam_eps}
+    if spec.name == "sgd":
+        fixed: dict[str, Any] = {"momentum": spec.sgd_momentum}
     else:
-        fixed = {"momentum": spec.sgd_momentum}
+        fixed = {"betas": (spec.adam_beta1, spec.adam_beta2), "eps": spec.adam_eps}
     for group in optimizer.param_groups:
         group["lr"] = values.decoupled_lr if group.get("is_decoupled_lr") else values.lr
         group["weight_decay"] = values.weight_decay * group.get("wd_mult", 1.0)

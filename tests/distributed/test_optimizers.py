@@ -36,8 +36,22 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
         "schedule": SCHEDULE,
     },
 }
-LIMITS = {"sgd": OF_SGD, "adam": OF_ADAM}
+_EXPERTS = {"num_experts": 4, "moe_router_topk": 2, "add_bias_linear": False}
+OPTIMIZERS["muon"] = {
+    "model": {"activation": "swiglu", "num_query_groups": 2},
+    "optimizer": {"name": "muon", "lr": 3e-3, "clip_grad": 0.5, "weight_decay": 0.1, "decoupled_lr": 1e-3},
+    "schedule": SCHEDULE,
+}
+OPTIMIZERS["muon-experts"] = {**OPTIMIZERS["muon"], "model": {**OPTIMIZERS["muon"]["model"], **_EXPERTS}}
+LIMITS = {"sgd": OF_SGD, "adam": OF_ADAM, "muon": OF_ADAM, "muon-experts": OF_ADAM}
 LAYOUTS = {
+    "muon": (
+        layout(tp=2, use_distributed_optimizer=False),
+        layout(pp=2, dp=2),
+        layout(tp=2, dp=2, sequence_parallel=True),
+        layout(dp=2, use_distributed_optimizer=False),
+    ),
+    "muon-experts": (layout(dp=2, expert_model_parallel_size=2), layout(tp=2, dp=2, sequence_parallel=True)),
     "sgd": (layout(pp=2), layout(tp=2, use_distributed_optimizer=False)),
     "adam": (layout(tp=2, pp=2),),
 }
@@ -83,6 +97,8 @@ RESUMED = {
     "sgd-plain": ("sgd", layout(use_distributed_optimizer=False)),
     "sgd-without-momentum": ("sgd-without-momentum", layout()),
     "adam": ("adam", layout(pp=2)),
+    "muon-sharded": ("muon", layout(dp=2)),
+    "muon-plain": ("muon", layout(use_distributed_optimizer=False)),
 }
 SAME_DECAY = {"weight_decay_incr_style": "constant", "start_weight_decay": None, "end_weight_decay": None}
 
@@ -101,6 +117,45 @@ def test_resumption_is_bitwise(name: str, ranks: Ranks, tmp_path: Path) -> None:
     make_run(tmp_path, job)
     ranks.must_train(run, job, launch_id="second")
     assert losses(run) == whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        ("muon", layout(dp=2), layout(tp=2)),
+        ("muon", layout(tp=2, use_distributed_optimizer=False), layout(pp=2, use_distributed_optimizer=False)),
+        ("muon-experts", layout(dp=2, expert_model_parallel_size=2), layout()),
+    ],
+)
+def test_muon_goes_on_at_another_layout(
+    kind: str, before: dict[str, Any], after: dict[str, Any], ranks: Ranks, tmp_path: Path
+) -> None:
+    sections = {**OPTIMIZERS[kind], "batch": {"micro_batch_size": 4}}
+    whole = ranks.losses_of(tiny_job(kind, **sections, parallelism=before), tmp_path / "whole")
+    schedule = {**SCHEDULE, "train_iters": STEPS // 2, "lr_decay_iters": STEPS}
+    first = tiny_job(kind, **{**sections, "schedule": schedule}, parallelism=before)
+    run = ranks.must_train(make_run(tmp_path, first), first)
+    second = tiny_job(kind, **sections, parallelism=after)
+    make_run(tmp_path, second)
+    ranks.must_train(run, second, launch_id="second")
+    assert losses(run) == pytest.approx(whole, rel=2e-5)
+
+
+def test_muon_learns_more_in_a_step_than_adam(real_text: list[str], ranks: Ranks, tmp_path: Path) -> None:
+    """At the same rate: its updates are as large."""
+    ends = {}
+    for name in ("adam", "muon"):
+        job = tiny_job(
+            name,
+            model={"hidden_size": 64, "seq_length": 64, "activation": "swiglu", "vocab_size": None},
+            data={"random_tokens": False, "blend": [{"path": real_text[0]}], "split": "1,0,0"},
+            batch={"micro_batch_size": 8},
+            optimizer={"name": name, "lr": 3e-3},
+            schedule={"train_iters": 40, "lr_warmup_iters": 5},
+        )
+        curve = losses(ranks.must_train(make_run(tmp_path, job), job))
+        ends[name] = sum(curve[step] for step in range(31, 41)) / 10
+    assert ends["muon"] < ends["adam"] - 0.05
 
 
 def test_another_learning_rate_goes_on_from_the_same_state(ranks: Ranks, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
         **{"transformer_block_type": "post_ln", "norm_epsilon": 1e-12},
     },
+    "muon": {**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
     "race": {**_MODEL, "architecture": "bert", "position_embedding_type": "learned_absolute", "vocab_size": 320},
     "t5": {
         **{**_MODEL, "architecture": "t5", "decoder_seq_length": 16, "vocab_size": 320},
@@ -107,9 +108,10 @@ ONLY = {
     "gemma3": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
 }
-"""Where a family differs from another in its norms, windows and positions alone, and other layouts would show nothing
-new."""
+"""Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts
+would show nothing new."""
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
 
@@ -169,6 +171,8 @@ def matrix_job(
         more["task"] = {"name": "race", "train": f"{sentences}-race", "validation": f"{sentences}-race"}
     if family == "t5":
         data["tokenizer"] = {"vocab_extra_ids": 20}
+    if family == "muon":
+        more["optimizer"] = {"name": "muon"}
     return tiny_job(
         f"{family}-{dtype}",
         model={**FAMILIES[family], "num_layers": num_layers},

@@ -239,6 +239,8 @@ def _against_whole(found: Mapping[str, Any], job: JobSpec) -> str | None:
 def _against_sharded(found: Mapping[str, Any], job: JobSpec) -> str | None:
     """Why one in the distributed format is not."""
     kind = found["optimizer"]
+    if job.optimizer.name == "muon":
+        return "Megatron-LM keeps the state of its Muon in another form"
     if kind not in _RESHARDABLE:
         reason = f"it is {kind}, bound to the ranks that wrote it"
         if kind in _SAVED_ONCE_MORE:

@@ -134,6 +134,7 @@ _TRANSLATED = (
         choices=("model.architecture", _POSITIONS_OF),
     ),
     Row("normalization", "model.normalization", _NORMS),
+    Row("optimizer", "optimizer.name", choice({name: name for name in ("adam", "sgd", "muon")}, {"dist_muon": "muon"})),
     Row("bf16", "precision.dtype", switch("bf16"), "fp32"),
     Row("fp16", "precision.dtype", switch("fp16"), "fp32"),
     Row("loss-scale", "precision.loss_scale", NUMBER_OR_ZERO, only=("precision.dtype", "fp16")),

@@ -220,7 +220,10 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
      _EXPERTS, "training"),
     (r"(no-)?fp8-(?!(format|recipe|margin|amax-history-len|amax-compute-algo)$).*|fp4-.*|.*mxfp8.*|kitchen-.*|"
      r"te-precision-config-file", _FP8, "aside"),
-    (r"(muon|lion)-.*", "it goes with --optimizer muon or lion", "aside"),
+    (r"muon-fp32-matmul-prec", "Newton-Schulz iterations are in bf16 on GPUs, and in fp32 on CPUs", "aside"),
+    (r"muon-tp-mode", "every layout orthogonalizes whole matrices, not their parts on tensor-parallel ranks", "aside"),
+    (r"muon-scalar-optimizer", "what muon does not orthogonalize is updated by adam", "aside"),
+    (r"lion-.*", "it goes with --optimizer lion", "aside"),
     (r"mtp-.*", "it goes with --mtp-num-layers", "aside"),
     (r"fim-.*", "it goes with --fim-data", "aside"),
     (r"(no-)?(rl|grpo|langrl)-.*", "it goes with --perform-rl-step", "aside"),

@@ -43,6 +43,8 @@ class Matrix(NamedTuple):
     has_bias: bool
     routing: Routing | None = None
     """Where each expert has such a matrix; None where every token passes it."""
+    holds: tuple[int, ...] = ()
+    """Outputs of each matrix that it holds, where these are several; () where it is one."""
 
     def parameters(self, degrees: Degrees) -> int:
         """Those that each rank holds."""

@@ -27,6 +27,11 @@ _LEARNING_RATES = {
         too_low="in single precision such steps hardly change a weight",
         too_high=_PER_STEP + ": the loss diverges",
     ),
+    "muon": _Range(
+        *(1e-8, 0.5, "1e-5 to 1e-2 with muon_extra_scale_factor 0.2"),
+        too_low="in single precision such steps hardly change a weight",
+        too_high="a step changes weights by about lr times muon_extra_scale_factor: the loss diverges",
+    ),
     "sgd": _Range(
         *(1e-7, 10.0, "1e-3 to 1"),
         too_low="in single precision such steps hardly change a weight",

@@ -21,7 +21,9 @@ from orchestrator.planning.memory.layer import rank_shape, saved_by_layer
 from orchestrator.planning.memory.non_torch_memory import MIB, NonTorchMemory, outside_the_allocator
 from orchestrator.planning.memory.variants import capped_logits, masks
 from orchestrator.planning.memory.vision import with_images
+from orchestrator.planning.newton_schulz import ROUND_ELEMENTS
 from orchestrator.planning.parameters import stage_expert_parameters, stage_parameters
+from orchestrator.planning.parameters.matrices import matrices_of_stages, stage_matrix_parameters
 from orchestrator.planning.parameters.trainable import trained_parameters
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -29,6 +31,9 @@ from orchestrator.spec.sections.runtime import Layers
 _CUBLAS_WORKSPACE = 32 * MIB
 """What torch gives each cuBLAS handle on Hopper and later (8 MiB before); the forward and the backward thread have one
 each, and Transformer Engine one of its own."""
+_ROUND_BYTES = 20
+"""Of an element of a round of Muon's: bf16 of what is sent, received, joined, stacked, divided by its norm, two
+products with its transpose, the result, and what is sent back and received."""
 _COUNTERS = 32
 """Bytes per token of indices, labels, masks and losses of a micro-batch in flight."""
 
@@ -65,7 +70,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
     in_passes = with_images(job, layers, chunks_of_stages(job, sizes, layers))
     predicted = rank_shape(half_job(job, "decoder")) if job.model.family.is_encoder_decoder else sizes
     counts, experts = stage_parameters(job, padded_vocab), stage_expert_parameters(job)
-    trained = trained_parameters(job, counts)
+    trained, matrices = trained_parameters(job, counts), stage_matrix_parameters(job)
     outside = outside_the_allocator(job, layers)
     stages = []
     for pp, (count, chunks) in enumerate(zip(counts, in_passes, strict=True)):
@@ -74,6 +79,7 @@ def estimate_memory(job: JobSpec, padded_vocab: int, layers: Layers) -> Memory:
         lasting = _lasting(job, count, experts[pp], sizes, layers, last)
         lasting["buffers"] += of_blocks + in_flight.between * sizes.stream
         lasting = _without_frozen(lasting, trained[pp], count)
+        lasting["optimizer"] -= _shard(job, *matrices[pp], FP32)  # they have one moment
         if copies := copies_of_weights(job, pp):
             lasting["fp8_weights"] = copies
         moments = _moments(
@@ -254,9 +260,17 @@ def _last_moments(
 
 
 def _update(job: JobSpec, count: int, experts: int) -> int:
-    """What the optimizer takes: fp32 copies of gradients that are not fp32."""
+    """What the optimizer takes: fp32 copies of gradients that are not fp32, and what Muon has of matrices at a time."""
     in_fp32 = job.precision.grad_reduce_in_fp32 or job.precision.dtype == "fp32"
-    return 0 if in_fp32 else _shard(job, count, experts, 1) * FP32
+    return _orthogonalized(job) + (0 if in_fp32 else _shard(job, count, experts, 1) * FP32)
+
+
+def _orthogonalized(job: JobSpec) -> int:
+    """Of a round of Muon's: no more than all matrices that a rank has a part in, and no less than the largest one."""
+    stages = matrices_of_stages(job)
+    largest = max((each.inputs * each.outputs for matrices in stages for each in matrices), default=0)
+    most = max(count for count, _ in stage_matrix_parameters(job))
+    return max(largest, min(most, ROUND_ELEMENTS)) * _ROUND_BYTES
 
 
 def _shard(job: JobSpec, count: int, experts: int, width: int) -> int:

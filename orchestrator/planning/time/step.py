@@ -23,6 +23,7 @@ from orchestrator.planning.time.families.vision import images_of, trained_layers
 from orchestrator.planning.time.host import NOTHING, started_again, with_host
 from orchestrator.planning.time.kernels.accesses import Kernels, kernels_of
 from orchestrator.planning.time.kernels.elementwise import accumulation_seconds, optimizer_seconds
+from orchestrator.planning.time.muon import muon_seconds
 from orchestrator.planning.time.offloading import with_offloading
 from orchestrator.planning.time.passes import (
     Parts,
@@ -281,7 +282,7 @@ def _update(setting: Setting, held: Sequence[int], experts: tuple[int, ...]) -> 
         for count, routed in zip(held, experts, strict=True)
     )
     return {
-        "optimizer": max(updates) + launching,
+        "optimizer": max(updates) + launching + muon_seconds(setting),
         "overhead": 0.0 if device.is_cpu else device.fitted.step.overhead_seconds,
     }
 

@@ -48,10 +48,12 @@ class GroupStepAdam(StatefulOptimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
         for index, group in enumerate(self.param_groups):
-            params = [p for p in group["params"] if p.grad is not None]
-            if not params:
+            if all(p.grad is None for p in group["params"]):
                 continue
             group["step"] += 1
+            params = self.adam_parameters(group)
+            if not params:
+                continue
             if params[0].is_cuda:
                 if not self._looked_up:
                     self._find(params, index)
@@ -63,10 +65,14 @@ class GroupStepAdam(StatefulOptimizer):
     def look_up(self) -> None:
         """See StatefulOptimizer."""
         for index, group in enumerate(self.param_groups):
-            params = [p for p in group["params"] if p.grad is not None]
+            params = self.adam_parameters(group)
             if params and params[0].is_cuda:
                 self._find(params, index)
         self._looked_up = True
+
+    def adam_parameters(self, group: dict[str, Any]) -> list[torch.Tensor]:
+        """Those of a group that are to be updated."""
+        return [parameter for parameter in group["params"] if parameter.grad is not None]
 
     def _update(self, params: list[torch.Tensor], group: dict[str, Any]) -> None:
         """By torch's kernel, with a pass before it to clip and one behind it to write the weights."""

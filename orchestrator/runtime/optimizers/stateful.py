@@ -37,10 +37,14 @@ class StatefulOptimizer(torch.optim.Optimizer):
     def state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """The state of a parameter, made where it is not there yet."""
         state: dict[str, torch.Tensor] = self.state[parameter]
-        for key in self.state_keys:
+        for key in self.keys_of(parameter):
             if key not in state:
                 state[key] = torch.zeros_like(parameter)
         return state
+
+    def keys_of(self, parameter: torch.Tensor) -> tuple[str, ...]:
+        """The names of its state."""
+        return self.state_keys
 
     def scaled_gradients(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Their gradients, times `factor`."""

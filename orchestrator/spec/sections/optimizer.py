@@ -4,41 +4,54 @@ from typing import Annotated, Any, Literal
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled, MegatronFlag
-from orchestrator.fields.values import Before, NonNegative, Number, PositiveNumber
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
+from orchestrator.fields.values import Before, NonNegative, Number, Positive, PositiveNumber
 
 Beta = Annotated[float, Number(ge=0.0, lt=1.0)]
 
-_MUON = (
-    "Muon is not in this version: megatron-core's needs another package (emerging_optimizers), which this project "
-    "does not install, and does not support the distributed optimizer and fp16; write adam or sgd"
-)
 _ADAMW = "adam is AdamW: its weight decay is decoupled unless decoupled_weight_decay is false; write adam"
+
+_DIST_MUON = "muon shares its state with parallelism.use_distributed_optimizer; write muon"
 
 
 def _explain(name: Any) -> Any:
-    if isinstance(name, str) and name.lower() in ("muon", "dist_muon"):
-        raise ValueError(_MUON)
+    if isinstance(name, str) and name.lower() == "dist_muon":
+        raise ValueError(_DIST_MUON)
     if isinstance(name, str) and name.lower() in ("adamw", "adam_w", "fusedadam", "fused_adam"):
         raise ValueError(_ADAMW)
     return name
 
 
-_ADAM = ("optimizer.name", "adam")
+_ADAM = ("optimizer.name", ("adam", "muon"))
 _SGD = ("optimizer.name", "sgd")
+_MUON = ("optimizer.name", "muon")
+
+NS_COEFFICIENTS: dict[str, tuple[tuple[float, float, float], ...]] = {
+    "simple": ((3.4445, -4.7750, 2.0315),),
+    "quintic": (
+        (4.0848, -6.8946, 2.9270),
+        (3.9505, -6.3029, 2.6377),
+        (3.7418, -5.5913, 2.3037),
+        (2.8769, -3.1427, 1.2046),
+        (2.8366, -3.0525, 1.2012),
+    ),
+}
+"""Of Newton-Schulz iterations, step by step: of Jordan et al. 2024 ("Muon: an optimizer for hidden layers"),
+and of Cesista et al. 2025 ("Squeezing 1-2% efficiency gains out of Muon").
+"""
 
 
 class OptimizerSpec(Section):
-    """Adam or SGD with momentum. Biases are not decayed, and norms only when asked."""
+    """Adam, Muon, or SGD with momentum. Biases are not decayed, and norms only when asked."""
 
     name: Annotated[
-        Literal["adam", "sgd"],
+        Literal["adam", "sgd", "muon"],
         Before(_explain),
         resume.forbidden("the optimizer's state has another meaning"),
         AlsoCalled("optimizer_type"),
-        MegatronFlag("optimizer"),
     ] = "adam"
-    """The optimizer: `adam` with decoupled weight decay is AdamW; `sgd` has momentum and half of the state."""
+    """The optimizer: `adam` with decoupled weight decay is AdamW; `sgd` has momentum and half of the state; `muon`
+    orthogonalizes the momentum of each matrix, and is Adam for embeddings, the output layer, norms and biases."""
     lr: Annotated[PositiveNumber, resume.RATE, AlsoCalled("learning_rate max_lr peak_lr"), MegatronFlag()]
     """Peak learning rate."""
     min_lr: Annotated[NonNegative, resume.RATE, AlsoCalled("lr_min"), MegatronFlag()] = 0.0
@@ -48,7 +61,7 @@ class OptimizerSpec(Section):
     decoupled_min_lr: Annotated[NonNegative | None, resume.RATE, MegatronFlag()] = None
     """Their learning rate at the end of the decay; `min_lr` by default."""
     weight_decay: Annotated[NonNegative, AlsoCalled("wd"), MegatronFlag()] = 0.01
-    """Weight decay: decoupled with `adam`, added to the gradient (L2) with `sgd`."""
+    """Weight decay: decoupled with `adam` and `muon`, added to the gradient (L2) with `sgd`."""
     weight_decay_incr_style: Annotated[Literal["constant", "linear", "cosine"], MegatronFlag()] = "constant"
     """How the weight decay changes from `start_weight_decay` to `end_weight_decay` over the training."""
     start_weight_decay: Annotated[NonNegative | None, MegatronFlag()] = None
@@ -62,16 +75,45 @@ class OptimizerSpec(Section):
     decay_embeddings: Annotated[bool, resume.PARAMETER_GROUPS] = True
     """Decay the embedding tables of words and positions."""
     decoupled_weight_decay: bool = True
-    """adam: decay the weights themselves (AdamW); false adds the decay to the gradient (L2), as in the original
+    """adam, muon: decay the weights themselves (AdamW); false adds the decay to the gradient (L2), as in the original
     Adam."""
     adam_beta1: Annotated[Beta, AlsoCalled("beta1 betas"), MegatronFlag(only=_ADAM)] = 0.9
-    """adam: decay of the first moment."""
+    """adam, and what `muon` does not orthogonalize: decay of the first moment."""
     adam_beta2: Annotated[Beta, AlsoCalled("beta2 betas"), MegatronFlag(only=_ADAM)] = 0.999
-    """adam: decay of the second moment."""
+    """adam, and what `muon` does not orthogonalize: decay of the second moment."""
     adam_eps: Annotated[PositiveNumber, AlsoCalled("eps adam_epsilon"), MegatronFlag(only=_ADAM)] = 1e-8
-    """adam: added to the root of the second moment."""
+    """adam, and what `muon` does not orthogonalize: added to the root of the second moment."""
     sgd_momentum: Annotated[Beta, resume.momentum, AlsoCalled("momentum"), MegatronFlag(only=_SGD)] = 0.9
     """sgd: decay of the momentum; 0 means no momentum and no state."""
+    muon_momentum: Annotated[Beta, HashedIfChanged(), resume.UPDATE, MegatronFlag(default=0.9, only=_MUON)] = 0.95
+    """muon: decay of the momentum."""
+    muon_use_nesterov: Annotated[
+        bool, HashedIfChanged(), resume.UPDATE, MegatronFlag(default=False, only=_MUON, old_names=("muon-nesterov",))
+    ] = True
+    """muon: Nesterov's momentum."""
+    muon_num_ns_steps: Annotated[Positive, HashedIfChanged(), resume.UPDATE, MegatronFlag(only=_MUON)] = 5
+    """muon: Newton-Schulz iterations, which orthogonalize a matrix."""
+    muon_coefficient_type: Annotated[
+        Literal["simple", "quintic"], HashedIfChanged(), resume.UPDATE, MegatronFlag(only=_MUON)
+    ] = "quintic"
+    """muon: coefficients of the iterations: `simple` are the same in each, `quintic` are five in turn."""
+    muon_scale_mode: Annotated[
+        Literal["spectral", "unit_rms_norm", "shape_scaling"],
+        HashedIfChanged(),
+        resume.UPDATE,
+        MegatronFlag(only=_MUON),
+    ] = "spectral"
+    """muon: scale of an orthogonal matrix of r rows and c columns: `spectral` sqrt(max(r, c)), `unit_rms_norm`
+    sqrt(r / c), `shape_scaling` sqrt(max(1, r / c))."""
+    muon_extra_scale_factor: Annotated[
+        PositiveNumber, HashedIfChanged(), resume.UPDATE, MegatronFlag(default=1.0, only=_MUON)
+    ] = 0.2
+    """muon: multiplies this scale. With `spectral`, 0.2 makes updates as large as Adam's, so that Adam's learning rate
+    fits."""
+    muon_split_qkv: Annotated[bool, HashedIfChanged(), resume.UPDATE, MegatronFlag("muon-no-split-qkv", only=_MUON)] = (
+        True
+    )
+    """muon: orthogonalize queries, keys and values apart, rather than the matrix that holds them all."""
     clip_grad: Annotated[
         NonNegative,
         AlsoCalled(
@@ -83,8 +125,10 @@ class OptimizerSpec(Section):
 
     @property
     def state_tensors(self) -> int:
-        """Tensors of state per parameter, beside the main copy of the weights: Adam's two moments, SGD's momentum."""
-        if self.name == "adam":
+        """Tensors of state per parameter, beside the main copy of the weights: Adam's two moments, SGD's momentum. With
+        Muon those of what it does not orthogonalize.
+        """
+        if self.name != "sgd":
             return 2
         return 1 if self.sgd_momentum > 0 else 0
 

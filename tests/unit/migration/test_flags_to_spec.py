@@ -301,7 +301,7 @@ SECOND = ("--moe-token-dispatcher-type", "--moe-router-load-balancing-type")
         ("--fp8-param-gather", "weights stay in bf16"),
         ("--no-fp8-wgrad", "Transformer Engine"),
         ("--fp4-format e2m1", "FP4"),
-        ("--optimizer muon", "adam"),
+        ("--optimizer lion", "adam"),
         ("--optimizer-cpu-offload", "fp32"),
         ("--position-embedding-type mrope", "rope"),
         ("--quick-geglu", "model"),

@@ -147,12 +147,22 @@ INCREASING = {
 }
 LR = {"lr": st.floats(1e-6, 1.0)}
 SGD = {"sgd_momentum": st.sampled_from((0.0, 0.9, 0.95))}
+MUON = {
+    "muon_momentum": st.sampled_from((0.9, 0.95)),
+    "muon_use_nesterov": st.booleans(),
+    "muon_num_ns_steps": st.sampled_from((5, 10)),
+    "muon_coefficient_type": st.sampled_from(("simple", "quintic")),
+    "muon_scale_mode": st.sampled_from(("spectral", "unit_rms_norm", "shape_scaling")),
+    "muon_extra_scale_factor": st.sampled_from((0.2, 1.0)),
+    "muon_split_qkv": st.booleans(),
+}
 DECOUPLED = {"decoupled_lr": st.sampled_from((1e-5, 0.1)), "decoupled_min_lr": st.sampled_from((0.0, 1e-6))}
 OPTIMIZERS = st.one_of(
     st.fixed_dictionaries(LR, optional={**OPTIMIZER, **ADAM}),
     st.fixed_dictionaries({**LR, **INCREASING}, optional=ADAM),
     st.fixed_dictionaries({**LR, **DECOUPLED}, optional=OPTIMIZER),
     st.fixed_dictionaries({**LR, "name": st.just("sgd")}, optional={**OPTIMIZER, **SGD}),
+    st.fixed_dictionaries({**LR, "name": st.just("muon")}, optional={**OPTIMIZER, **ADAM, **MUON}),
 )
 WSD = st.just({}) | st.fixed_dictionaries(
     {

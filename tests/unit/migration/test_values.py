@@ -22,13 +22,14 @@ CONTEXTS = (
     "--recompute-granularity full --group-query-attention --window-size 10,0 --save there --save-interval 10 "
     "--wandb-project ours --wandb-exp-name first",
     f"{_GPT} --num-experts 4 --fp16 --optimizer sgd --position-embedding-type rope --use-rope-scaling --finetune",
-    "pretrain_bert.py --recompute-granularity selective",
+    "pretrain_bert.py --recompute-granularity selective --optimizer muon",
     "pretrain_t5.py --position-embedding-type relative",
     "pretrain_mamba.py --mock-data",
     "main.py --task MNLI",
 )
 """Programs and flags: between them each flag has an effect somewhere."""
 SAME = {
+    ("optimizer", "dist_muon"): "muon",
     ("attention-backend", "flash"): "auto",
     ("transformer-impl", "local"): "torch",
     ("tokenizer-type", "GPT2BPETokenizer"): "gpt2_bpe",
@@ -149,7 +150,7 @@ def test_what_goes_with_a_refused_value_is_kept() -> None:
     program = f"{_GPT} --rotary-base 500 --adam-beta1 0.8"
     migration, _ = migrated(program, "position-embedding-type", "mrope")
     assert migration.values["model.rotary_base"] == 500
-    migration, _ = migrated(program, "optimizer", "muon")
+    migration, _ = migrated(program, "optimizer", "lion")
     assert migration.values["optimizer.adam_beta1"] == 0.8
 
 

@@ -1,13 +1,15 @@
 """Build models with experts as the runtime does, without memory, for every rank of each layout, and count.
 
-Reads resolved jobs as JSON on standard input and prints, for each, [tp, pp, parameters] of every rank. A program of its
-own, because it tells torch that CUDA tensors live on the "meta" device.
+Reads resolved jobs as JSON on standard input and prints, for each, [tp, pp, parameters] of every rank; with the
+argument "matrices" only the parameters that Muon orthogonalises. A program of its own, because it tells torch that CUDA
+tensors live on the "meta" device.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from orchestrator import plain_megatron  # noqa: F401 - before anything that imports megatron-core
 
@@ -21,11 +23,23 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from orchestrator.planning.vocabulary import vocabulary
 from orchestrator.runtime import megatron_compat
 from orchestrator.runtime.network import model
+from orchestrator.runtime.optimizers.matrices import matrices_of
 from orchestrator.runtime.processes.device import Device, select_device
 from orchestrator.runtime.processes.process_groups import Ranks, seed_everything
 from orchestrator.spec.job import JobSpec
 
 META = Device("cpu", torch.device("meta"), "gloo", "cpu")
+
+
+def all_parameters(job: JobSpec, chunks: list[Any]) -> int:
+    return model.parameter_count(chunks)
+
+
+def matrices(job: JobSpec, chunks: list[Any]) -> int:
+    return sum(weight.numel() for chunk in chunks for weight in matrices_of(chunk, job.optimizer))
+
+
+COUNTED = matrices if "matrices" in sys.argv else all_parameters
 
 
 def counts(job: JobSpec) -> list[list[int]]:
@@ -50,7 +64,7 @@ def counts(job: JobSpec) -> list[list[int]]:
         seed_everything(job.runtime.seed, ranks)
         config = model.transformer_config(job, META, "torch")
         chunks = model.build_chunks(job, config, META, "torch", vocabulary(job), ranks)
-        found.append([tp, pp, model.parameter_count(chunks)])
+        found.append([tp, pp, COUNTED(job, chunks)])
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
     return found

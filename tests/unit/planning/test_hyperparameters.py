@@ -157,6 +157,13 @@ WRONG: list[tuple[dict[str, dict[str, Any]], list[str]]] = [
     ),
     ({"optimizer": {"sgd_momentum": 0.5}}, ["sgd_only optimizer.sgd_momentum"]),
     ({"optimizer": {"name": "sgd", "adam_beta2": 0.95}}, ["adam_only optimizer.adam_beta2"]),
+    ({"optimizer": {"muon_split_qkv": False}}, ["muon_only optimizer.muon_split_qkv"]),
+    ({"optimizer": {"name": "muon", "sgd_momentum": 0.5}}, ["sgd_only optimizer.sgd_momentum"]),
+    (
+        {"optimizer": {"name": "muon", "muon_num_ns_steps": 6}},
+        ["whole_cycles_of_coefficients optimizer.muon_num_ns_steps"],
+    ),
+    ({"optimizer": {"name": "muon"}, "model": {"lora": {"rank": 4}}}, ["no_adapters_with_muon optimizer.name"]),
     ({"optimizer": {"end_weight_decay": 0.1}}, ["increasing_weight_decay optimizer.end_weight_decay"]),
     (
         {"optimizer": {"weight_decay_incr_style": "linear", "end_weight_decay": 0.1}},
@@ -180,7 +187,7 @@ def test_what_contradicts_itself_is_refused(sections: dict[str, dict[str, Any]],
     assert codes(check(build_job(**sections))) == expected
 
 
-@pytest.mark.parametrize("name", ["muon", "AdamW"])
+@pytest.mark.parametrize("name", ["dist_muon", "AdamW"])
 def test_an_optimizer_of_another_name_is_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         build_job(optimizer={"name": name})

@@ -14,7 +14,7 @@ def matrices(model: Fields) -> tuple[Matrix, ...]:
     """One for queries, keys and values, and one behind the heads."""
     h, query, key = model.hidden_size, model.num_attention_heads * model.head_dim, model.query_groups * model.head_dim
     return (
-        Matrix("linear_qkv", h, query + 2 * key, "column", model.has_qkv_bias),
+        Matrix("linear_qkv", h, query + 2 * key, "column", model.has_qkv_bias, holds=(query, key, key)),
         Matrix("linear_proj", query, h, "row", model.add_bias_linear),
     )
 
@@ -51,6 +51,6 @@ def cross_matrices(model: Fields) -> tuple[Matrix, ...]:
     h, width, has_bias = model.hidden_size, model.num_attention_heads * model.head_dim, model.add_bias_linear
     return (
         Matrix("linear_q", h, width, "column", has_bias),
-        Matrix("linear_kv", h, 2 * width, "column", has_bias),
+        Matrix("linear_kv", h, 2 * width, "column", has_bias, holds=(width, width)),
         Matrix("linear_proj", width, h, "row", has_bias),
     )

@@ -16,8 +16,9 @@ def matrices(model: Fields, ffn: int | None = None) -> tuple[Matrix, ...]:
     if not ffn:
         return ()
     h, has_bias = model.hidden_size, model.add_bias_linear
+    halves = (ffn, ffn) if model.is_gated else ()
     return (
-        Matrix("linear_fc1", h, ffn * (2 if model.is_gated else 1), "column", has_bias),
+        Matrix("linear_fc1", h, ffn * (2 if model.is_gated else 1), "column", has_bias, holds=halves),
         Matrix("linear_fc2", ffn, h, "row", has_bias),
     )
 

@@ -10,39 +10,42 @@ from orchestrator.fields.refusals import Unavailable
 from orchestrator.spec.job_sections import JobSections
 from orchestrator.spec.layout.ramp import BatchStage, last_samples, samples_at, whole_steps
 from orchestrator.spec.rules.base import Rule, stages_of
-from orchestrator.spec.sections.optimizer import OptimizerSpec
+from orchestrator.spec.sections.optimizer import NS_COEFFICIENTS, OptimizerSpec
 from orchestrator.spec.sections.schedule import ScheduleSpec
 
 OPTIMIZER, SCHEDULE = "optimizer", "schedule"
 WSD_ITERS, WSD_SAMPLES = "lr_wsd_decay_iters", "lr_wsd_decay_samples"
 
 
-def _only(section: str, name: str, default: Any, switch: str, value: str) -> Rule:
-    """A field that has an effect only where another has one value."""
+def _only(section: str, name: str, default: Any, switch: str, values: tuple[str, ...]) -> Rule:
+    """A field that has an effect only where another has one of some values."""
 
     def rule(job: JobSections) -> Iterator[Problem]:
         holder = getattr(job, section)
         found = getattr(holder, switch)
-        if found != value and getattr(holder, name) != default:
+        if found not in values and getattr(holder, name) != default:
             paths = (f"{section}.{name}", f"{section}.{switch}")
-            message = f"is for {switch}: {value}, but {switch} is {found}"
-            yield Problem(message, paths, "leave it out", code=f"{value.lower()}_only")
+            message = f"is for {switch}: {' or '.join(values)}, but {switch} is {found}"
+            yield Problem(message, paths, "leave it out", code=f"{values[0].lower()}_only")
 
     return rule
 
 
+_MUON = tuple(name for name in OptimizerSpec.model_fields if name.startswith("muon_"))
+
 one_optimizer_only = tuple(
-    _only(OPTIMIZER, name, OptimizerSpec.model_fields[name].default, "name", optimizer)
-    for optimizer, names in {
-        "adam": ("adam_beta1", "adam_beta2", "adam_eps", "decoupled_weight_decay"),
-        "sgd": ("sgd_momentum",),
+    _only(OPTIMIZER, name, OptimizerSpec.model_fields[name].default, "name", optimizers)
+    for optimizers, names in {
+        ("adam", "muon"): ("adam_beta1", "adam_beta2", "adam_eps", "decoupled_weight_decay"),
+        ("sgd",): ("sgd_momentum",),
+        ("muon",): _MUON,
     }.items()
     for name in names
 )
-"""What only one of the optimizers has."""
+"""What only some of the optimizers have."""
 
 wsd_only = tuple(
-    _only(SCHEDULE, name, ScheduleSpec.model_fields[name].default, "lr_decay_style", "WSD")
+    _only(SCHEDULE, name, ScheduleSpec.model_fields[name].default, "lr_decay_style", ("WSD",))
     for name in ("lr_wsd_decay_style", WSD_ITERS, WSD_SAMPLES)
 )
 """What only WSD has."""
@@ -142,6 +145,24 @@ def weight_decay_of_qk_norms(job: JobSections) -> Iterator[Problem]:
         yield Problem("there are no norms of queries and keys: model.qk_layernorm is false", paths, "leave it out")
 
 
+def whole_cycles_of_coefficients(job: JobSections) -> Iterator[Problem]:
+    """Coefficients that differ from step to step are all used: the last ones make what the first ones need."""
+    optimizer = job.optimizer
+    if optimizer.name != "muon":
+        return
+    steps, cycle = optimizer.muon_num_ns_steps, len(NS_COEFFICIENTS[optimizer.muon_coefficient_type])
+    if steps % cycle:
+        paths = ("optimizer.muon_num_ns_steps", "optimizer.muon_coefficient_type")
+        message = f"{steps} steps do not use all {cycle} coefficients of {optimizer.muon_coefficient_type}"
+        yield Problem(message, paths, f"write a multiple of {cycle}, or muon_coefficient_type: simple")
+
+
+def no_adapters_with_muon(job: JobSections) -> Iterator[Problem]:
+    """Of an adapter two factors are trained, whose product is the update: neither is a matrix to orthogonalize."""
+    if job.optimizer.name == "muon" and job.model.has_adapters:
+        yield Problem("adapters (model.lora) are not trained with muon", ("optimizer.name", "model.lora"), "write adam")
+
+
 RULES = (
     *one_optimizer_only,
     *wsd_only,
@@ -150,4 +171,6 @@ RULES = (
     increasing_weight_decay,
     decoupled_learning_rate,
     weight_decay_of_qk_norms,
+    whole_cycles_of_coefficients,
+    no_adapters_with_muon,
 )
