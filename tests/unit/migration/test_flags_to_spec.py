@@ -35,47 +35,6 @@ def at(job: Any, path: str) -> Any:
     return job
 
 
-LATENTS = "--multi-latent-attention --position-embedding-type rope --qk-layernorm"
-
-
-def test_latent_attention(flags: Flags) -> None:
-    """Of DeepSeek-V2-Lite's script: YaRN with one factor for all channels."""
-    words = f"{LATENTS} --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --kv-channels 16"
-    factors = "--rotary-scaling-factor 40 --mscale 0.707 --mscale-all-dim 0.707"
-    migrated = flags(*words.split(), *factors.split())
-    model = migrated.job.model
-    assert (model.kv_lora_rank, model.q_lora_rank, model.kv_channels, model.qk_layernorm) == (512, None, None, True)
-    assert (model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim) == (128, 64, 128)
-    assert model.rope_scaling.model_dump(exclude_unset=True) == {
-        **{"type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096},
-        **{"mscale": 0.707, "mscale_all_dim": 0.707},
-    }
-    assert migrated.outcome("--kv-channels") == "no_effect"
-
-
-@pytest.mark.parametrize(
-    ("words", "factors"),
-    [
-        ("", None),
-        ("--rotary-scaling-factor 1.0", None),
-        ("--rope-type rope --rotary-scaling-factor 40", None),
-        ("--rotary-scaling-factor 4 --rope-type yarn", (None, None)),
-        ("--rotary-scaling-factor 4 --mscale 1.0 --mscale-all-dim 1.0", (1.0, 1.0)),
-    ],
-)
-def test_positions_of_latent_attention(flags: Flags, words: str, factors: Any) -> None:
-    model = flags(*LATENTS.split(), *words.split()).job.model
-    assert model.kv_lora_rank == 32
-    scaling = model.rope_scaling
-    assert (None if scaling is None else (scaling.mscale, scaling.mscale_all_dim)) == factors
-
-
-def test_flags_of_latents_alone_do_nothing(flags: Flags) -> None:
-    migrated = flags(*["--kv-lora-rank", "64", "--mscale", "2", "--rope-type", "yarn"])
-    assert not migrated.job.model.has_latent_attention
-    assert {migrated.outcome(flag) for flag in ("--kv-lora-rank", "--mscale", "--rope-type")} == {"no_effect"}
-
-
 def test_what_megatron_does_without_flags_is_written(flags: Flags) -> None:
     """Its defaults that are not ours, from its argument parser."""
     job = flags().job

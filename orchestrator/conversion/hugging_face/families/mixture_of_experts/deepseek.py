@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network
-from orchestrator.conversion.hugging_face.families.glm import EXPERT_BIAS
 from orchestrator.conversion.hugging_face.families.llama import (
     ATTENTION,
     DEFAULTS,
@@ -18,6 +17,7 @@ from orchestrator.conversion.hugging_face.families.llama import (
     THEIR_ATTENTION,
 )
 from orchestrator.conversion.hugging_face.families.mixtral import fixed_with_experts, shared_expert, with_experts
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import EXPERT_BIAS
 from orchestrator.conversion.hugging_face.routing import (
     LATER_LAYERS,
     NORMALIZED_SIGMOID,
