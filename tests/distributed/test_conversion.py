@@ -195,6 +195,40 @@ def test_a_trained_model_writes_the_same_text(ranks: Ranks, orchestrator: Comman
     assert answer["dtype"] == "torch.float32"
 
 
+ROUTED = {
+    "Qwen 2 with experts": {
+        **{"add_qkv_bias": True, "num_experts": 4, "moe_ffn_hidden_size": 48, "moe_router_pre_softmax": True},
+        **{"moe_shared_expert_intermediate_size": 56, "moe_shared_expert_gate": True, "moe_layer_freq": [0, 1]},
+    },
+    "GLM-4.5": {
+        **{"num_experts": 8, "moe_ffn_hidden_size": 48, "moe_router_score_function": "sigmoid", "rotary_percent": 0.5},
+        **{"moe_shared_expert_intermediate_size": 48, "moe_router_enable_expert_bias": True, "moe_layer_freq": [0, 1]},
+        **{"moe_router_num_groups": 4, "moe_router_group_topk": 2, "moe_router_group_score_topk": 2},
+        **{"moe_router_topk_scaling_factor": 1.5, "moe_router_load_balancing_type": "none"},
+        **{"moe_router_dtype": "fp32", "moe_router_bias_update_rate": 0.05},
+    },
+}
+
+
+@pytest.mark.parametrize("family", ROUTED)
+def test_a_model_with_routed_experts_writes_the_same_text(
+    ranks: Ranks, orchestrator: CommandLine, family: str, tmp_path: Path
+) -> None:
+    """As above, of experts whose bias has moved."""
+    job = tiny_job("routed", model={**MODEL, **ROUTED[family]}, schedule={"train_iters": 5}, parallelism=layout(dp=1))
+    run = ranks.must_train(make_run(tmp_path, job), job)
+    said = orchestrator("checkpoint", "export", run.path, "out", "--to", "hf", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["family"] == family
+    options = ("--prompt", "def main(", "--temperature", "0", "--max-new-tokens", "20", "--json")
+    ours = orchestrator("generate", run.path, *options)
+    assert ours.code == 0, ours.err
+    (orchestrator.folder / "greedy_program.py").write_text(GREEDY)
+    answer = json.loads(ranks.program(orchestrator.folder, "greedy_program", orchestrator.folder / "out", "def main("))
+    assert answer["text"] == json.loads(ours.out)["text"]
+    assert len(answer["text"]) > 4
+
+
 def test_an_imported_model_trains_at_another_layout(ranks: Ranks, orchestrator: CommandLine, folder: Path) -> None:
     """`checkpoint import` makes a run that verify, export and `checkpoint.pretrained` take, and a job to go on with."""
     said = orchestrator("checkpoint", "import", folder / "llama3" / "theirs", "--name", "llama", "-o", "tune.yaml")

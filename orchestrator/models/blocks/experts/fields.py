@@ -117,12 +117,11 @@ class ExpertsSpec(Section):
     def auxiliary_losses(self) -> dict[str, float]:
         """Weight of each loss that balances the load, by its kind."""
         kinds, weights = self.moe_router_load_balancing_type, self.moe_aux_loss_coeff
+        found: dict[str, float] = {}
         if isinstance(kinds, list):
             found = dict(zip(kinds, weights if isinstance(weights, list) else (), strict=False))
         elif kinds in get_args(AuxiliaryLoss) and not isinstance(weights, list):
             found = {kinds: weights}
-        else:
-            found = {}
         return {kind: weight for kind, weight in found.items() if weight > 0}
 
     @property

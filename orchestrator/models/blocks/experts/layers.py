@@ -71,7 +71,7 @@ class _GroupLimitedChoice:
         self, scores: torch.Tensor, topk: int, num_groups: int, group_topk: int, default: Callable[..., Any]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Values and indices [tokens, topk] of the highest scores [tokens, experts] in the highest groups."""
-        grouped = scores.unflatten(1, (num_groups, -1))
+        grouped = scores.view(scores.size(0), num_groups, -1)
         of_groups = grouped.topk(self._score_topk, dim=-1).values.sum(-1)
         others = torch.ones_like(of_groups, dtype=torch.bool).scatter(
             1, of_groups.topk(group_topk, dim=-1).indices, False
