@@ -16,7 +16,11 @@ from orchestrator.conversion.hugging_face.families.llama import (
     SIZES,
     THEIR_ATTENTION,
 )
-from orchestrator.conversion.hugging_face.families.mixtral import fixed_with_experts, shared_expert, with_experts
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import (
+    fixed_with_experts,
+    shared_expert,
+    with_experts,
+)
 from orchestrator.conversion.hugging_face.routing import LISTED_LAYERS, NORMALIZED_SOFTMAX, WIDTHS
 from orchestrator.models.blocks.weights import Rule
 

@@ -8,22 +8,23 @@ from typing import Any, NamedTuple
 
 from orchestrator.conversion.hugging_face.configuration import read_config, section
 from orchestrator.conversion.hugging_face.families.bert import BERT, BERT_MASKED, MEGATRON_BERT, MEGATRON_BERT_MASKED
-from orchestrator.conversion.hugging_face.families.deepseek import (
-    DEEPSEEK_V2,
-    DEEPSEEK_V2_DENSE,
-    DEEPSEEK_V3,
-    DEEPSEEK_V3_DENSE,
-)
 from orchestrator.conversion.hugging_face.families.gemma import GEMMA, GEMMA2, GEMMA3
 from orchestrator.conversion.hugging_face.families.gpt2 import GPT2
 from orchestrator.conversion.hugging_face.families.llama import LLAMA, with_attention
-from orchestrator.conversion.hugging_face.families.llama_variants.glm import GLM4, GLM4_MOE
+from orchestrator.conversion.hugging_face.families.llama_variants.glm import GLM4
 from orchestrator.conversion.hugging_face.families.llama_variants.granite import GRANITE
 from orchestrator.conversion.hugging_face.families.llama_variants.olmo import OLMO2
 from orchestrator.conversion.hugging_face.families.llama_variants.smollm import SMOLLM3
 from orchestrator.conversion.hugging_face.families.llava import LLAVA, LLAVA_MISTRAL, LLAVA_QWEN2
 from orchestrator.conversion.hugging_face.families.mistral import MISTRAL
-from orchestrator.conversion.hugging_face.families.mixtral import MIXTRAL
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V2_DENSE,
+    DEEPSEEK_V3,
+    DEEPSEEK_V3_DENSE,
+)
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import GLM4_MOE
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import MIXTRAL
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
 from orchestrator.conversion.hugging_face.families.phi import PHI3
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE

@@ -1,1 +1,1 @@
-"""Decoders that are a Llama but for their norms, positions, factors and experts."""
+"""Decoders that are a Llama but for their norms, positions and factors."""

@@ -1,13 +1,13 @@
-"""Megatron-LM's flags of multi-latent attention."""
+"""Megatron-LM's flags of multi-latent attention as fields of a spec."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.unit.migration.conftest import Flags
-
+Flags = Callable[..., Any]
 LATENTS = "--multi-latent-attention --position-embedding-type rope --qk-layernorm"
 
 

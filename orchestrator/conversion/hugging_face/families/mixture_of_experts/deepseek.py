@@ -16,8 +16,12 @@ from orchestrator.conversion.hugging_face.families.llama import (
     SIZES,
     THEIR_ATTENTION,
 )
-from orchestrator.conversion.hugging_face.families.llama_variants.glm import EXPERT_BIAS
-from orchestrator.conversion.hugging_face.families.mixtral import fixed_with_experts, shared_expert, with_experts
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import EXPERT_BIAS
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import (
+    fixed_with_experts,
+    shared_expert,
+    with_experts,
+)
 from orchestrator.conversion.hugging_face.routing import (
     LATER_LAYERS,
     NORMALIZED_SIGMOID,

@@ -1,0 +1,1 @@
+"""Decoders with experts, in all layers or in all but the first ones."""
