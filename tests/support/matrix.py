@@ -20,6 +20,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
             **{"mscale": 1.0, "mscale_all_dim": 0.5},
         },
     },
+    "deepseek": {
+        **{
+            **_MODEL,
+            "activation": "swiglu",
+            "normalization": "RMSNorm",
+            "qk_layernorm": True,
+            "add_bias_linear": False,
+        },
+        **{"kv_lora_rank": 16, "qk_head_dim": 8, "qk_pos_emb_head_dim": 4, "v_head_dim": 6, "num_experts": 4},
+        **{"moe_ffn_hidden_size": 24, "moe_shared_expert_intermediate_size": 40, "moe_aux_loss_coeff": 0.05},
+        "moe_router_pre_softmax": True,
+    },
     "vision": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
         "vision": {
@@ -87,8 +99,9 @@ REFUSED = {
     ("t5", "tp2-pp2-interleaved-sp"): "virtual",
 }
 """Cells that no job may have, and a word of the reason that a person is given."""
-ONLY = {"post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp")}
-"""Where a family differs from another in the places of its norms alone, and other layouts would show nothing new."""
+ONLY = {"post-ln": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"), "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp")}
+"""Where a family differs from another in the places of its norms alone, or is made of two others, and other layouts
+would show nothing new."""
 BF16_LAYOUTS = ("tp2-sp", "pp2", "dp2")
 """bf16 computes what fp32 computes, in fewer digits: these show that gradients are reduced and weights kept in fp32."""
 
