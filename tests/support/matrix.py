@@ -20,6 +20,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
             **{"mscale": 1.0, "mscale_all_dim": 0.5},
         },
     },
+    "deepseek": {
+        **{
+            **_MODEL,
+            "activation": "swiglu",
+            "normalization": "RMSNorm",
+            "qk_layernorm": True,
+            "add_bias_linear": False,
+        },
+        **{"kv_lora_rank": 16, "qk_head_dim": 8, "qk_pos_emb_head_dim": 4, "v_head_dim": 6, "num_experts": 4},
+        **{"moe_ffn_hidden_size": 24, "moe_shared_expert_intermediate_size": 40, "moe_aux_loss_coeff": 0.05},
+        "moe_router_pre_softmax": True,
+    },
     "vision": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
         "vision": {
@@ -108,6 +120,7 @@ ONLY = {
     "gemma3": ("tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
+    "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
     "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
 }
 """Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts
