@@ -21,6 +21,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -39,6 +40,15 @@ class Norm(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.empty(hidden_size))
         if config.normalization == "LayerNorm":
             self.bias = torch.nn.Parameter(torch.empty(hidden_size))
+
+
+class Whole(torch.nn.Module):
+    """Has the weight of a linear layer of Transformer Engine that every tensor-parallel rank has whole."""
+
+    def __init__(self, inputs: int, outputs: int, *, parallel_mode: str, **unused: Any) -> None:
+        super().__init__()
+        assert parallel_mode == "duplicated"
+        self.weight = torch.nn.Parameter(torch.empty(outputs, inputs))
 
 
 class NoCore(torch.nn.Module):
@@ -102,6 +112,7 @@ def build(case: dict[str, Any], config: TransformerConfig, chunk: int | None) ->
     if has_latents:
         attention = spec.submodules.self_attention.submodules
         attention.core_attention = NoCore
+        attention.linear_q_down_proj = attention.linear_kv_down_proj = Whole
         if model["qk_layernorm"]:
             attention.q_layernorm = attention.kv_layernorm = Norm
     elif model["qk_layernorm"]:
@@ -142,5 +153,6 @@ def count(case: dict[str, Any]) -> list[list[int]]:
 
 if __name__ == "__main__":
     torch.cuda.current_device = lambda: torch.device("meta")  # type: ignore[assignment,return-value]
+    vars(multi_latent_attention)["TELinear"] = Whole  # which it names without Transformer Engine too
     torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
     print(json.dumps([count(case) for case in json.load(sys.stdin)]))
