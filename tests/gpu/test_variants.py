@@ -43,7 +43,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "softmax_scale": 0.1},
         **{"embedding_multiplier": 6.0, "residual_multiplier": 0.3, "logit_scale": 0.5},
     },
+    "latents": {
+        **{"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False, "qk_layernorm": True},
+        **{"kv_lora_rank": 64, "q_lora_rank": 96, "qk_head_dim": 64, "qk_pos_emb_head_dim": 32, "v_head_dim": 64},
+        "num_query_groups": None,
+        "rope_scaling": {
+            **{"type": "yarn", "factor": 8, "original_max_position_embeddings": 64},
+            **{"mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+    },
+    "muon": {"normalization": "RMSNorm", "activation": "swiglu", "add_bias_linear": False},
 }
+OPTIMIZERS: dict[str, dict[str, Any]] = {"muon": {"name": "muon", "lr": 1e-3}}
+"""Of the variants that are not trained with Adam."""
 
 
 LAYERS = ("torch", "transformer_engine")
@@ -52,6 +64,8 @@ LAYERS = ("torch", "transformer_engine")
 def variant_job(name: str, layers: str | None) -> JobSpec:
     """On the CPU in fp32, or with these layers on a GPU in bf16."""
     sections: dict[str, Any] = {"model": {**SIZES, **VARIANTS[name]}, "schedule": {"train_iters": 10}}
+    if name in OPTIMIZERS:
+        sections["optimizer"] = OPTIMIZERS[name]
     if layers is None:
         return four_layer_job(f"{name}-cpu", **sections, runtime={"device": "cpu"})
     runtime = {"device": "cuda", "layers": layers}
