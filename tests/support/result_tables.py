@@ -162,6 +162,14 @@ def fp8_losses() -> str:
     return table(["recipe", "mean loss of steps 181 to 200", "against bf16"], lines)
 
 
+def optimizers() -> str:
+    """After 200 steps, by optimizer and learning rate."""
+    quantities = ("mean loss of steps 181 to 200", "validation loss at step 200")
+    found = {each: records("losses", quantity=f"optimizer: {each}") for each in quantities}
+    lines = [[own["case"], own["value"], beside["value"]] for own, beside in zip(*found.values(), strict=True)]
+    return table(["optimizer and learning rate", *quantities], lines)
+
+
 def long_rows(kind: str) -> str:
     """Cases of a file as rows."""
     return table(
@@ -193,6 +201,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "same-losses": same_losses,
     "layouts-agree": layouts_agree,
     "fp8-losses": fp8_losses,
+    "optimizers": optimizers,
     "checkpoints": partial(long_rows, "checkpoints"),
     "generation": partial(long_rows, "generation"),
     "tokenize": partial(host, "tokenize"),
