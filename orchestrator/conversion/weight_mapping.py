@@ -45,17 +45,7 @@ class Derived:
     to_fields: Callable[[Said, dict[str, Any]], dict[str, Any]]
     """From the keys, and from the fields that are known before. Raises UserError where the two are not one network."""
     to_keys: Callable[[ModelSpec], dict[str, Any] | None]
-    """From a model with experts; None where the keys cannot say it."""
-
-
-class Computed(NamedTuple):
-    """Keys of config.json that say otherwise what a field of `model` says."""
-
-    keys: tuple[str, ...]
-    to_theirs: Callable[[ModelSpec], Mapping[str, Any]]
-    """Some of these keys. Raises UserError for a model of which they cannot say it."""
-    to_ours: Callable[[Mapping[str, Any]], Any]
-    """From config.json. Raises UserError for what the field cannot say."""
+    """From a model, with experts where the family has some; None where the keys cannot say it."""
 
 
 class SameAs(NamedTuple):
@@ -129,8 +119,6 @@ class Family:
     family without one, the decoder."""
     derived: tuple[Derived, ...] = ()
     """In the order in which an import reads them."""
-    computed: Mapping[str, Computed] = field(default_factory=dict)
-    """Field of `model` -> keys of config.json, where the value is another one."""
     global_interval: int | None = None
     """Where windows alternate with attention to all tokens, every how many-th layer has the latter by default."""
     local_base: int | None = None

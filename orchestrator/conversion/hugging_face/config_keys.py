@@ -99,6 +99,13 @@ def no_network(key: str, value: Any) -> UserError:
     )
 
 
+def whole(value: Any, key: str, least: int = 1) -> int:
+    """The value of a key that is a whole number. Raises UserError for anything else, and for less."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise no_network(key, value)
+    return value
+
+
 def short(value: Any) -> str:
     """A value as JSON, cut where it is long."""
     text = json.dumps(value)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short
+from orchestrator.conversion.hugging_face.config_keys import check_keys, no_network, short, whole
 from orchestrator.conversion.hugging_face.layer_types import GLOBAL, INTERVALS, LOCAL, TYPES, layer_types, windows
 from orchestrator.conversion.hugging_face.vision import to_vision, to_vision_config
 from orchestrator.conversion.weight_mapping import Family, SameAs, only
@@ -32,6 +32,8 @@ _PARTIAL_FIELD, _PARTIAL = "rotary_percent", "partial_rotary_factor"
 """Which part of each head rotates, in families that do not fix it."""
 _LONGEST_SAMPLE = 4096
 """Training samples of an imported model are no longer than this unless its owner says so."""
+_MOST_LAYERS = 10_000
+"""What a layer is may be listed one by one."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -76,8 +78,6 @@ def to_config(model: ModelSpec, family: Family, vocab_size: int) -> dict[str, An
         config[key] = resolved.get(field, getattr(model, field))
     for each in family.derived:
         config |= each.to_keys(model) or {}
-    for computed in family.computed.values():
-        config |= computed.to_theirs(model)
     if family.global_interval is not None:
         config[TYPES] = layer_types(model)
     if family.positions is not None:
@@ -120,10 +120,11 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
         # Weights that are there need no other: no spread at all is for networks that start from zeros.
         if value is not None and not (field == "init_method_std" and value == 0):
             fields[field] = value
-    fields |= {field: computed.to_ours(config) for field, computed in family.computed.items()}
     for field in ("num_layers", "hidden_size", "num_attention_heads"):
         if field not in fields:
             raise UserError(f"config.json has no {family.sizes[field]}", code="missing_config_key")
+    if whole(fields["num_layers"], family.sizes["num_layers"]) > _MOST_LAYERS:
+        raise no_network(family.sizes["num_layers"], fields["num_layers"])
     for each in family.derived:
         fields |= each.to_fields(lambda key: _said(config, key, family), fields)
     if family.rotary and fields.get("ffn_hidden_size") is None:
@@ -178,7 +179,6 @@ def keys_read(family: Family) -> set[str]:
         *(key for each in family.derived for key in each.keys),
         *("vocab_size", "tie_word_embeddings", family.activation_key),
         *((family.positions,) if family.positions is not None else ()),
-        *(key for each in family.computed.values() for key in each.keys),
         *(_ROTARY_KEYS if family.rotary else ()),
         *(INTERVALS if family.global_interval is not None else ()),
         *((_LOCAL_BASE,) if family.local_base is not None else ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import no_network, short
+from orchestrator.conversion.hugging_face.config_keys import no_network, short, whole
 from orchestrator.errors import UserError
 from orchestrator.spec.model import ModelSpec
 
@@ -21,11 +21,9 @@ def windows(config: Mapping[str, Any], layers: int, window: int | None, interval
     """
     types = config.get(TYPES)
     if types is None:
-        every = config.get(INTERVALS[0], interval)
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise no_network(f"{INTERVALS[0]}{place}", every)
+        every = whole(config.get(INTERVALS[0], interval), f"{INTERVALS[0]}{place}")
         types = [GLOBAL if number % every == 0 else LOCAL for number in range(1, layers + 1)]
-    if not isinstance(types, list) or len(types) != layers or set(types) - {LOCAL, GLOBAL}:
+    if not isinstance(types, list) or len(types) != layers or any(each not in (LOCAL, GLOBAL) for each in types):
         raise no_network(f"{TYPES}{place}", types)
     freq = interval_of([each == GLOBAL for each in types], f"{TYPES}{place}", types)
     if freq == 1 or window is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import no_network
+from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.weight_mapping import Derived, Said
 from orchestrator.spec.model import ModelSpec
+
+_TOPK = "num_experts_per_tok"
 
 
 def _layers(routed: list[bool], key: str, value: Any) -> dict[str, Any]:
@@ -16,7 +18,9 @@ def _layers(routed: list[bool], key: str, value: Any) -> dict[str, Any]:
 
 
 def _listed_layers(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
-    step, dense = said("decoder_sparse_step"), said("mlp_only_layers") or []
+    step, dense = whole(said("decoder_sparse_step"), "decoder_sparse_step"), said("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise no_network("mlp_only_layers", dense)
     numbers = range(fields["num_layers"])
     return _layers([n not in dense and (n + 1) % step == 0 for n in numbers], "decoder_sparse_step", step)
 
@@ -33,7 +37,7 @@ LISTED_LAYERS = Derived(
 
 
 def _later_layers(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
-    first = said("first_k_dense_replace") or 0
+    first = whole(said("first_k_dense_replace") or 0, "first_k_dense_replace", least=0)
     return _layers([n >= first for n in range(fields["num_layers"])], "first_k_dense_replace", first)
 
 
@@ -74,7 +78,7 @@ NORMALIZED_SOFTMAX = Derived(
 
 def _normalized_sigmoid(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
     normalized = bool(said("norm_topk_prob"))
-    if normalized != (fields["moe_router_topk"] > 1):
+    if normalized != (whole(fields.get("moe_router_topk"), _TOPK) > 1):
         raise no_network("norm_topk_prob", normalized)
     return {}
 
@@ -89,10 +93,9 @@ NORMALIZED_SIGMOID = Derived(
 
 
 def _shared_experts(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
-    count = said("n_shared_experts")
-    if not count:
-        raise no_network("n_shared_experts", count)
-    return {"moe_shared_expert_intermediate_size": count * said("moe_intermediate_size")}
+    count = whole(said("n_shared_experts"), "n_shared_experts")
+    width = whole(said("moe_intermediate_size"), "moe_intermediate_size")
+    return {"moe_shared_expert_intermediate_size": count * width}
 
 
 def _count_of_shared(model: ModelSpec) -> dict[str, Any] | None:
@@ -110,11 +113,11 @@ def groups(score_topk: int) -> Derived:
     """Groups of experts, chosen by the sum of so many scores of each."""
 
     def to_fields(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
-        count, chosen = said("n_group") or 1, said("topk_group") or 1
+        count, chosen = (whole(said(key) or 1, key) for key in ("n_group", "topk_group"))
         if count == 1:
             return {}
         found = {"moe_router_num_groups": count, "moe_router_group_topk": chosen}
-        by_itself = fields["moe_router_topk"] // chosen
+        by_itself = whole(fields.get("moe_router_topk"), _TOPK) // chosen
         return found if by_itself == score_topk else {**found, "moe_router_group_score_topk": score_topk}
 
     def to_keys(model: ModelSpec) -> dict[str, Any] | None:

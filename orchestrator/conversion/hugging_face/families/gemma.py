@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.conversion.hugging_face.families.llama import ATTENTION, DEFAULTS, FIRST, FIXED, LLAMA, MLP, QKV, REST
 from orchestrator.conversion.hugging_face.families.qwen import QK_NORMS
-from orchestrator.conversion.weight_mapping import DECODER, Computed
+from orchestrator.conversion.weight_mapping import DECODER, Derived, Said
 from orchestrator.errors import UserError
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
@@ -37,25 +37,22 @@ GEMMA = replace(
 )
 
 
-def _scalar(model: ModelSpec) -> dict[str, int]:
-    """n of a scale of 1 / √n."""
+def _scalar(model: ModelSpec) -> dict[str, int] | None:
+    """n of a scale of 1 / √n; None where it is no whole number."""
     scalar = round(model.scale_of_scores**-2)
     if abs(scalar**-0.5 - model.scale_of_scores) > 1e-12:
-        raise UserError(
-            f"model.softmax_scale is {model.scale_of_scores:g}, and {_SCALAR} a whole number n, for 1 / √n",
-            code="network_not_exportable",
-        )
+        return None
     return {_SCALAR: scalar}
 
 
-def _scale(config: Mapping[str, Any]) -> float:
-    scalar = config.get(_SCALAR, 256)
+def _scale(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    scalar = said(_SCALAR)
     if isinstance(scalar, bool) or not isinstance(scalar, int | float) or scalar <= 0 or scalar != scalar // 1:
         raise UserError(
             f"config.json: {_SCALAR} is {scalar!r}, and must be a whole number above 0",
             code="config_value_not_positive",
         )
-    return math.pow(scalar, -0.5)
+    return {"softmax_scale": math.pow(scalar, -0.5)}
 
 
 def _sandwich(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
@@ -94,13 +91,13 @@ GEMMA2 = replace(
     architecture="Gemma2ForCausalLM",
     rules=_sandwich((*FIRST, QKV, *REST)),
     sizes={**GEMMA.sizes, **_OWN},
-    computed={"softmax_scale": Computed((_SCALAR,), _scalar, _scale)},
+    derived=(Derived(("softmax_scale",), (_SCALAR,), _scale, _scalar),),
     fixed={
         **{field: value for field, value in GEMMA.fixed.items() if field not in _FREE},
         "transformer_block_type": "sandwich_ln",
     },
     defaults={
-        **{**GEMMA.defaults, "num_key_value_heads": 4, "sliding_window": 4096},
+        **{**GEMMA.defaults, "num_key_value_heads": 4, "sliding_window": 4096, _SCALAR: 256},
         **{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     },
     global_interval=2,
@@ -120,7 +117,7 @@ GEMMA3 = replace(
     # transformers reads a cap of the scores, and computes without one.
     constants={"attention_bias": False, "use_bidirectional_attention": False, "attn_logit_softcapping": None},
     defaults={
-        **{**GEMMA.defaults, "num_key_value_heads": 4, "sliding_window": 4096},
+        **{**GEMMA.defaults, "num_key_value_heads": 4, "sliding_window": 4096, _SCALAR: 256},
         **{"max_position_embeddings": 131072, "rope_theta": 1000000},
     },
     global_interval=6,

@@ -154,7 +154,7 @@ def mismatches(model: ModelSpec, family: Family) -> list[Mismatch]:
             found[field] = f"is {_text(value)}, and {family.name} has {_text(wanted)}"
     if model.attention.name != family.attention:
         found[model.attention.field] = f"is {model.attention.name}, and {family.name} has {family.attention}"
-    for each in family.derived if model.has_experts else ():
+    for each in family.derived if model.has_experts or "num_experts" not in family.sizes else ():
         if each.to_keys(model) is None:
             field = each.fields[0]
             found[field] = f"is {_text(getattr(model, field))}, which {family.name} cannot say ({', '.join(each.keys)})"

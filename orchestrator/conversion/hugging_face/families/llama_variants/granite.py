@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.conversion.hugging_face.config_keys import no_network
 from orchestrator.conversion.hugging_face.families.llama import DEFAULTS, FIXED, LLAMA, SIZES
-from orchestrator.conversion.weight_mapping import Computed, SameAs
+from orchestrator.conversion.weight_mapping import Derived, Said, SameAs
 
 _SCALING = "logits_scaling"
 _OWN: Mapping[str, str] = {
@@ -18,11 +18,11 @@ _OWN: Mapping[str, str] = {
 }
 
 
-def _scale(config: Mapping[str, Any]) -> float:
-    divisor = config.get(_SCALING, 1.0)
+def _scale(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    divisor = said(_SCALING)
     if isinstance(divisor, bool) or not isinstance(divisor, int | float) or divisor <= 0:
         raise no_network(_SCALING, divisor)
-    return 1.0 / divisor
+    return {"logit_scale": 1.0 / divisor}
 
 
 GRANITE = replace(
@@ -31,10 +31,10 @@ GRANITE = replace(
     model_type="granite",
     architecture="GraniteForCausalLM",
     sizes={**SIZES, **_OWN},
-    computed={"logit_scale": Computed((_SCALING,), lambda model: {_SCALING: 1.0 / model.logit_scale}, _scale)},
+    derived=(Derived(("logit_scale",), (_SCALING,), _scale, lambda model: {_SCALING: 1.0 / model.logit_scale}),),
     fixed={field: value for field, value in FIXED.items() if field not in (*_OWN, "logit_scale")},
     defaults={
         **DEFAULTS,
-        **{"num_key_value_heads": SameAs("num_attention_heads"), "attention_multiplier": 1.0},
+        **{"num_key_value_heads": SameAs("num_attention_heads"), "attention_multiplier": 1.0, _SCALING: 1.0},
     },
 )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.conversion.hugging_face.config_keys import no_network
+from orchestrator.conversion.hugging_face.config_keys import no_network, whole
 from orchestrator.conversion.hugging_face.families.llama import DEFAULTS, FIXED, LLAMA
 from orchestrator.conversion.hugging_face.layer_types import interval_of
-from orchestrator.conversion.weight_mapping import Computed
+from orchestrator.conversion.weight_mapping import Derived, Said
 from orchestrator.spec.model import ModelSpec
 
 _LAYERS, _INTERVAL = "no_rope_layers", "no_rope_layer_interval"
@@ -21,15 +20,13 @@ def _rotated(model: ModelSpec) -> dict[str, list[int]]:
     return {_LAYERS: [int(freq is None or number % freq != 0) for number in range(1, model.num_layers + 1)]}
 
 
-def _without(config: Mapping[str, Any]) -> int | None:
-    rotated, interval = config.get(_LAYERS), config.get(_INTERVAL, 4)
+def _without(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    rotated, interval = said(_LAYERS), said(_INTERVAL)
     if rotated is not None:
-        if not isinstance(rotated, list) or len(rotated) != config.get("num_hidden_layers"):
+        if not isinstance(rotated, list) or len(rotated) != fields["num_layers"]:
             raise no_network(_LAYERS, rotated)
-        return interval_of([not each for each in rotated], _LAYERS, rotated)
-    if isinstance(interval, bool) or not isinstance(interval, int) or interval < 2:
-        raise no_network(_INTERVAL, interval)
-    return interval
+        return {"no_rope_freq": interval_of([not each for each in rotated], _LAYERS, rotated)}
+    return {"no_rope_freq": whole(interval, _INTERVAL, least=2)}
 
 
 SMOLLM3 = replace(
@@ -37,13 +34,13 @@ SMOLLM3 = replace(
     name="SmolLM3",
     model_type="smollm3",
     architecture="SmolLM3ForCausalLM",
-    computed={"no_rope_freq": Computed((_LAYERS, _INTERVAL), _rotated, _without)},
+    derived=(Derived(("no_rope_freq",), (_LAYERS, _INTERVAL), _without, _rotated),),
     fixed={field: value for field, value in FIXED.items() if field != "no_rope_freq"},
     constants={**LLAMA.constants, "use_sliding_window": False},
     defaults={
         **DEFAULTS,
         **{"num_key_value_heads": 4, "tie_word_embeddings": True, "rope_theta": 2000000},
-        **{"max_position_embeddings": 32768},
+        **{"max_position_embeddings": 32768, _INTERVAL: 4},
     },
     written={"pad_token_id": None},  # by default a token that a smaller vocabulary does not have
     # Of windows, which use_sliding_window says there are none of.
