@@ -109,6 +109,20 @@ SHARED_EXPERTS = Derived(
 """Several experts as wide as the others, which are one of their total width."""
 
 
+def _factor(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
+    factor = said("routed_scaling_factor")
+    return {} if factor == 1 else {"moe_router_topk_scaling_factor": factor}
+
+
+FACTOR = Derived(
+    ("moe_router_topk_scaling_factor",),
+    ("routed_scaling_factor",),
+    _factor,
+    lambda model: {"routed_scaling_factor": model.moe_router_topk_scaling_factor or 1.0},
+)
+"""transformers has a number where nothing is multiplied, too."""
+
+
 def groups(score_topk: int) -> Derived:
     """Groups of experts, chosen by the sum of so many scores of each."""
 

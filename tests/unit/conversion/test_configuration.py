@@ -293,6 +293,13 @@ def test_positions_that_yarn_has_made_longer() -> None:
         assert written["rope_scaling"]["factor"] == 4.0
 
 
+@pytest.mark.parametrize("preset", ["glm4.5-air", "deepseek-v2-lite", "deepseek-v3"])
+def test_no_factor_of_routed_experts_is_written_as_one(preset: str) -> None:
+    """transformers multiplies by it."""
+    model = job_of({"preset": preset, "moe_router_topk_scaling_factor": None}).model
+    assert to_config(model, family_of_model(model), 100)["routed_scaling_factor"] == 1.0
+
+
 def test_weights_that_were_to_start_without_spread() -> None:
     assert "init_method_std" not in to_model({**LLAMA, "initializer_range": 0.0}, family_of_type("llama"))
 

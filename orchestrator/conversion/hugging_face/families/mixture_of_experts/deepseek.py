@@ -23,6 +23,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
     with_experts,
 )
 from orchestrator.conversion.hugging_face.routing import (
+    FACTOR,
     LATER_LAYERS,
     NORMALIZED_SIGMOID,
     SHARED_EXPERTS,
@@ -116,18 +117,6 @@ _GROUPS = Derived(_BEST_OF_GROUPS.fields, (*_BEST_OF_GROUPS.keys, "topk_method")
 """Experts are chosen from all groups, or from those that have the highest scores."""
 
 
-def _factor(said: Said, fields: dict[str, Any]) -> dict[str, Any]:
-    factor = said("routed_scaling_factor")
-    return {} if factor == 1 else {"moe_router_topk_scaling_factor": factor}
-
-
-_FACTOR = Derived(
-    ("moe_router_topk_scaling_factor",),
-    ("routed_scaling_factor",),
-    _factor,
-    lambda model: {"routed_scaling_factor": model.moe_router_topk_scaling_factor or 1.0},
-)
-"""transformers has a number where nothing is multiplied, too."""
 _SIZES = {
     **{field: key for field, key in DEEPSEEK_V2_DENSE.sizes.items() if field != "ffn_hidden_size"},
     "num_experts": "n_routed_experts",
@@ -164,7 +153,7 @@ DEEPSEEK_V2 = replace(
     aliases={"num_experts": "n_routed_experts"},
     ignored=frozenset(("head_dim", "qk_head_dim")) | _TRAINING,
     told_by=".mlp.gate.weight",
-    derived=(LATER_LAYERS, WIDTHS, SHARED_EXPERTS, _FACTOR, _GROUPS),
+    derived=(LATER_LAYERS, WIDTHS, SHARED_EXPERTS, FACTOR, _GROUPS),
 )
 DEEPSEEK_V3 = replace(
     DEEPSEEK_V2,
@@ -199,5 +188,5 @@ DEEPSEEK_V3 = replace(
     # Further tokens are predicted by layers behind the last one, which are left out.
     ignored=DEEPSEEK_V2.ignored | {"num_nextn_predict_layers"},
     longer="model.layers.",
-    derived=(LATER_LAYERS, WIDTHS, SHARED_EXPERTS, _FACTOR, NORMALIZED_SIGMOID, groups(2)),
+    derived=(LATER_LAYERS, WIDTHS, SHARED_EXPERTS, FACTOR, NORMALIZED_SIGMOID, groups(2)),
 )

@@ -12,6 +12,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral im
 )
 from orchestrator.conversion.hugging_face.families.qwen import QK_NORMS, QKV_BIAS
 from orchestrator.conversion.hugging_face.routing import (
+    FACTOR,
     LATER_LAYERS,
     NORMALIZED_SIGMOID,
     SHARED_EXPERTS,
@@ -44,7 +45,6 @@ GLM4_MOE = replace(
         "qk_layernorm": "use_qk_norm",
         "num_experts": "n_routed_experts",
         "moe_router_topk": "num_experts_per_tok",
-        "moe_router_topk_scaling_factor": "routed_scaling_factor",
     },
     fixed={
         **fixed_with_experts(
@@ -70,5 +70,5 @@ GLM4_MOE = replace(
     # Further tokens are predicted by layers behind the last one, which are left out.
     ignored=frozenset({"num_nextn_predict_layers"}),
     longer="model.layers.",
-    derived=(LATER_LAYERS, WIDTHS, SHARED_EXPERTS, NORMALIZED_SIGMOID, groups(2)),
+    derived=(LATER_LAYERS, WIDTHS, SHARED_EXPERTS, FACTOR, NORMALIZED_SIGMOID, groups(2)),
 )
