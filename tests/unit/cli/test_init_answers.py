@@ -107,11 +107,9 @@ def test_presets_are_listed_at_the_question() -> None:
 @pytest.mark.parametrize("preset", preset_names())
 def test_the_global_batch_is_one_that_models_are_trained_with(preset: str) -> None:
     """Half a million tokens or 512 sequences, whatever the layout; 16 sequences of what a laptop trains."""
-    layouts: list[dict[str, int]] = [
-        {},
-        {"launch.nodes": 2, "launch.gpus_per_node": 8},
-        {"launch.gpus_per_node": 8, "parallelism.pipeline_model_parallel_size": 2},
-    ]
+    layouts: list[dict[str, int]] = [{}, {"launch.nodes": 2, "launch.gpus_per_node": 8}]
+    if load_text(job_text(spec_values({"model.preset": preset}))).job.model.num_layers % 2 == 0:
+        layouts.append({"launch.gpus_per_node": 8, "parallelism.pipeline_model_parallel_size": 2})
     for layout in layouts:
         job = load_text(job_text(spec_values({"model.preset": preset, **layout}))).job
         if preset.endswith("-tiny"):

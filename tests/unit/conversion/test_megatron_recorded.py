@@ -233,11 +233,9 @@ def test_what_an_optimizer_says_beside_its_tensors(state: Any, resumable: bool) 
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
-        ("moe_router_topk_scaling_factor", 2.5),
         ("softmax_type", "learnable"),
         ("qk_l2_norm", True),
         ("glu_linear_offset", 1.0),
-        ("moe_shared_expert_gate", True),
         ("linear_attention_freq", [1, 0, 1, 0]),
         ("window_attn_skip_freq", [1, 0, 1, 0]),
     ],
