@@ -296,7 +296,7 @@ def test_the_command_prints_the_manifest(orchestrator: Orchestrator, job_file: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--as", "kubernetes"), ("no_image", "'two words'")),
+        (("--as", "kubernetes"), "--image"),
         (IMAGE, "no volume was given"),
         ((*IMAGE, "--claim", "work"), "--claim work: a claim is written"),
         (("--image", "train:1"), "--image would have no effect without --as kubernetes"),
