@@ -33,7 +33,9 @@ NOT_FITTED = {
     "passes._ADDED": "bytes of reading bf16 and fp32, and writing fp32",
     "roofline.IDEAL": "the least that can be moved",
     "pipeline_schedule._MOST_PASSES": "limit of what is played through",
-    "step._TENSORS_PER_LAYER": "four matrices and two norms",
+    "host._TWO_NORMS": "kernels, counted",
+    "muon._MOVED": "bytes of reading and writing what its kernels pass through, counted",
+    "step._WEIGHTS_PER_LAYER": "four matrices",
 }
 # Factors of formulas: halves and means, 2 FLOPs of a multiply-add, the products of attention and of its backward pass,
 # units of what is shown.
