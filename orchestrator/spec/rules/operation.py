@@ -51,7 +51,11 @@ def random_vocabulary(job: JobSections) -> Iterator[Problem]:
     """Random tokens are drawn from the model's vocabulary. Where neither it, a preset nor a tokenizer is named, that of
     bytes would be meant by nobody.
     """
-    is_named = job.model.preset is not None or job.data.tokenizer != TokenizerSpec()
+    found, bytes_alone = job.data.tokenizer, TokenizerSpec()
+    # Field by field: beside a mistake a section may be there in parts.
+    is_named = job.model.preset is not None or any(
+        getattr(found, name) != getattr(bytes_alone, name) for name in TokenizerSpec.model_fields
+    )
     if job.data.random_tokens and job.model.vocab_size is None and not is_named:
         paths = ("data.random_tokens", "model.vocab_size")
         yield Problem("random tokens need model.vocab_size", paths, "write vocab_size in the model section")
