@@ -43,10 +43,8 @@ class GroupStepAdam(StatefulOptimizer):
         self._looked_up = False
         """For the next update."""
 
-    # torch types it with and without a closure, and a loss; megatron-core calls it without and takes none.
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update all parameters that have a gradient."""
+    def update(self) -> None:
+        """See StatefulOptimizer."""
         for index, group in enumerate(self.param_groups):
             if all(p.grad is None for p in group["params"]):
                 continue

@@ -44,11 +44,9 @@ class Muon(GroupStepAdam):
         """See GroupStepAdam."""
         return [parameter for parameter in super().adam_parameters(group) if parameter not in self._matrices]
 
-    # See GroupStepAdam.
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update all parameters."""
-        super().step(closure)
+    def update(self) -> None:
+        """See StatefulOptimizer."""
+        super().update()
         groups = {parameter: group for group in self.param_groups for parameter in group["params"]}
         orthogonalize = partial(orthogonalize_all, spec=self._spec)
         for exchange, matrices in ((each, matrices) for each in self._exchanges for matrices in each.rounds):

@@ -23,10 +23,8 @@ class MomentumSGD(StatefulOptimizer):
         self.state_keys = ("exp_avg",) if momentum > 0 else ()
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
-    # torch types it with and without a closure, and a loss; megatron-core calls it without and takes none.
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update all parameters that have a gradient."""
+    def update(self) -> None:
+        """See StatefulOptimizer."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if not params:

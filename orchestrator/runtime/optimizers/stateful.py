@@ -4,6 +4,7 @@ clip gradients and write the model's weights.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,6 +23,16 @@ class StatefulOptimizer(torch.optim.Optimizer):
         """What gradients are multiplied by as they are applied. They themselves may be scaled by it, or left alone."""
         self.weights: dict[torch.Tensor, torch.Tensor] = {}
         """Of a parameter that is the fp32 copy of a weight, the weight: an update writes it too."""
+
+    # torch types it with and without a closure, and a loss; megatron-core calls it without and takes none.
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        self.update()
+
+    @abstractmethod
+    def update(self) -> None:
+        """What `step` does, without gradients of its own."""
 
     def look_up(self) -> None:
         """Find what the next update takes, while the GPU is busy: behind the norm it would wait for the host. Gradients
