@@ -146,7 +146,10 @@ class Job:
         options = StartOptions(new, allow_changes, allow_warnings, from_scratch)
         if is_started_here(loaded.job):
             if cluster is not None or after:
-                raise UserError(f"launch.executor: {loaded.job.launch.executor} has no cluster, and waits for no run")
+                raise UserError(
+                    f"launch.executor: {loaded.job.launch.executor} has no cluster, and waits for no run",
+                    code="executor_without_waiting",
+                )
             started = run_here(
                 loaded,
                 None if runs_dir is None else Path(runs_dir),

@@ -67,7 +67,7 @@ def search_layouts(task: TuningTask, *, measure: bool = False) -> SearchResult:
     if not measure and not has_room(task, found):
         found = search(task.space, task.estimates, NEARLY)
     if not found.fitting:
-        raise UserError(_nothing_fits(task, found))
+        raise UserError(_nothing_fits(task, found), code="no_layout_fits")
     return found
 
 

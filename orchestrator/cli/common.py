@@ -50,7 +50,10 @@ def folder_to_read(runs_dir: Path | None) -> Path:
     """The folder of the runs. Raises UserError where one was named that is none; the default may be still to come."""
     folder = runs_dir or default_runs_dir()
     if not folder.is_dir() and (runs_dir is not None or folder.exists()):
-        raise UserError(f"{folder} {'is not a folder' if folder.exists() else 'is not there'}: it should hold runs")
+        raise UserError(
+            f"{folder} {'is not a folder' if folder.exists() else 'is not there'}: it should hold runs",
+            code="not_a_folder",
+        )
     return folder
 
 

@@ -24,4 +24,4 @@ Token = Annotated[
 def check_token(token: str | None) -> None:
     """Raises UserError for a token that is easily guessed, or that no header can hold."""
     if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise UserError(f"a token has at least {_LEAST_TOKEN} characters, printable ASCII")
+        raise UserError(f"a token has at least {_LEAST_TOKEN} characters, printable ASCII", code="malformed_token")

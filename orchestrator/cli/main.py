@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _report(refusal, as_json)
             return refusal.exit_code
         place = f": {error.filename}" if error.filename is not None else ""
-        _report(OrchestratorError(f"{error.strerror or error}{place}"), as_json)
+        _report(OrchestratorError(f"{error.strerror or error}{place}", code="system_error"), as_json)
         return 1
     return code
 

@@ -23,13 +23,18 @@ JobOutput = Annotated[
 def check_printed(output: Path, as_json: bool) -> None:
     """Raises UserError where both the output and a JSON document would be printed."""
     if output == PRINTED and as_json:
-        raise UserError("-o - and --json would both print on standard output: leave out one of them")
+        raise UserError(
+            "-o - and --json would both print on standard output: leave out one of them", code="conflicting_outputs"
+        )
 
 
 def refuse_printed(param: typer.CallbackParam, value: Path | None) -> Path | None:
     """The callback of an output that has to be a file or a folder. Raises UserError for `-`."""
     if value == PRINTED:
-        raise UserError(f"{param.opts[0]} - would be standard output, where this does not go: name where to write it")
+        raise UserError(
+            f"{param.opts[0]} - would be standard output, where this does not go: name where to write it",
+            code="output_is_standard_output",
+        )
     return value
 
 

@@ -68,14 +68,19 @@ def start_request(fields: Mapping[str, str], folder: Path, again: RunDir | None)
     file = again.resolved().absolute() if again is not None else _file(fields.get("file", "").strip(), folder)
     changes = tuple(line.strip() for line in fields.get("changes", "").splitlines() if line.strip())
     if len(changes) > _MOST_CHANGES:
-        raise UserError(f"{len(changes)} changes: write a job file for more than {_MOST_CHANGES}")
+        raise UserError(
+            f"{len(changes)} changes: write a job file for more than {_MOST_CHANGES}", code="too_many_changes"
+        )
     for change in changes:
         if "=" not in change or change.startswith("-"):
-            raise UserError(f"{shorten(change)!r} is no change: write KEY=VALUE, e.g. lr=1e-4, one on each line")
+            raise UserError(
+                f"{shorten(change)!r} is no change: write KEY=VALUE, e.g. lr=1e-4, one on each line",
+                code="malformed_assignment",
+            )
     place = fields.get("place", HERE)
     cluster = place.removeprefix(ON) if place.startswith(ON) else None
     if place not in (HERE, SUBMIT) and (cluster is None or PROFILE_NAME.fullmatch(cluster) is None):
-        raise UserError(f"{shorten(place)!r} is no place to start a run")
+        raise UserError(f"{shorten(place)!r} is no place to start a run", code="unknown_launch_place")
     return StartRequest(
         file=file,
         folder=folder,
@@ -92,7 +97,7 @@ def _file(name: str, folder: Path) -> Path:
     """A spec below the folder, as a path from there."""
     path = Path(os.path.normpath(folder / name)) if name and name.isprintable() else folder
     if not path.resolve().is_relative_to(folder.resolve()) or path.suffix not in _ENDINGS or not path.is_file():
-        raise UserError(f"{shorten(name)!r} is no YAML file below {folder}")
+        raise UserError(f"{shorten(name)!r} is no YAML file below {folder}", code="not_a_job_file")
     return path.relative_to(folder)
 
 

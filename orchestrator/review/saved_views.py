@@ -60,13 +60,14 @@ def save_view(runs_dir: Path, page: str, name: str, query: str) -> SavedView:
     made = _view({"name": " ".join(name.split()), "page": page, "query": query})
     if made is None:
         raise UserError(
-            f"a view needs a name of at most {LONGEST_NAME} characters, and an address of at most {_LONGEST_QUERY}"
+            f"a view needs a name of at most {LONGEST_NAME} characters, and an address of at most {_LONGEST_QUERY}",
+            code="malformed_view",
         )
     with _changing:
         others = [view for view in _read(runs_dir) if (view.page, view.name) != (made.page, made.name)]
         of_page = [view for view in [*others, made] if view.page == made.page]
         if len(others) >= _MOST_VIEWS or len(fitting(of_page, _text, _ROOM, 0)) < len(of_page):
-            raise UserError("there is no room for another view: remove one first")
+            raise UserError("there is no room for another view: remove one first", code="too_many_views")
         _write(runs_dir, [*others, made])
     return made
 
@@ -77,7 +78,7 @@ def remove_view(runs_dir: Path, page: str, name: str) -> None:
         found = _read(runs_dir)
         others = [view for view in found if (view.page, view.name) != (page, name)]
         if len(others) == len(found):
-            raise UserError("there is no view of that name")
+            raise UserError("there is no view of that name", code="unknown_view")
         _write(runs_dir, others)
 
 

@@ -61,9 +61,9 @@ def fields_of(path: Path) -> dict[str, str]:
     try:
         record = read_json(path, path.parent)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        raise UserError(f"{path} cannot be read: {error}", code="unreadable_stored_spec") from error
     if not isinstance(record, dict):
-        raise UserError(f"{path} holds no spec")
+        raise UserError(f"{path} holds no spec", code="stored_spec_is_empty")
     return dict(flatten(record))
 
 

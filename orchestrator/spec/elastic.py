@@ -22,10 +22,12 @@ def on_nodes(job: JobSpec, nodes: int) -> JobSpec:
     try:
         changed = JobSpec.model_validate(fields)
     except SpecError as error:
-        raise UserError(f"on {nodes} of {job.launch.nodes} nodes: {error.problems[0].message}") from error
+        raise UserError(
+            f"on {nodes} of {job.launch.nodes} nodes: {error.problems[0].message}", code="layout_does_not_fit_nodes"
+        ) from error
     altering = [change.reason for change in diff_jobs(job, changed) if change.kind != "safe"]
     if altering:
-        raise UserError(f"on {nodes} of {job.launch.nodes} nodes: {altering[0]}")
+        raise UserError(f"on {nodes} of {job.launch.nodes} nodes: {altering[0]}", code="layout_does_not_fit_nodes")
     return changed
 
 
@@ -42,5 +44,8 @@ def node_counts(job: JobSpec) -> list[int]:
         except UserError as error:
             why = why or str(error)
     if why and len(counts) == 1:
-        raise UserError(f"launch.min_nodes: the layout does not allow fewer nodes: {why}; leave it out")
+        raise UserError(
+            f"launch.min_nodes: the layout does not allow fewer nodes: {why}; leave it out",
+            code="min_nodes_not_possible",
+        )
     return counts

@@ -121,7 +121,7 @@ def options_of(given: Mapping[str, Any], where: str = "") -> Generation:
         return Generation.model_validate(given)
     except ValidationError as error:
         problems = few(error.errors(include_url=False), _sentence)
-        raise UserError(f"{where}{problems}") from error
+        raise UserError(f"{where}{problems}", code="wrong_generation_options") from error
 
 
 def unknown_option(name: str, legal: Collection[str], where: str = "") -> str:

@@ -59,7 +59,7 @@ def load_job(paths: Sequence[Path], overrides: Sequence[str] = (), also: Check |
     part of a wrong job that is known.
     """
     if not paths:
-        raise UserError("no job spec was given: name at least one YAML file")
+        raise UserError("no job spec was given: name at least one YAML file", code="no_spec")
     return _load(compose_files(paths), overrides, also)
 
 
@@ -146,11 +146,11 @@ def load_resolved(path: Path) -> JobSpec:
     try:
         data = read_json(Path(path), Path(path).parent)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        raise UserError(f"{path} cannot be read: {error.strerror}", code="unreadable_file") from error
     except ValueError as error:
-        raise UserError(f"{path} is damaged: it is not JSON ({error})") from error
+        raise UserError(f"{path} is damaged: it is not JSON ({error})", code="damaged_stored_spec") from error
     if not isinstance(data, dict):
-        raise UserError(f"{path} is damaged: it holds no spec")
+        raise UserError(f"{path} is damaged: it holds no spec", code="damaged_stored_spec")
     try:
         return JobSpec.model_validate(_known(data, JOB), context={STORED: True})
     except ValidationError as error:

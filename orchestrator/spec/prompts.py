@@ -56,7 +56,9 @@ def read_prompts(path: Path, defaults: Mapping[str, Any], *, sees: bool = False)
             wrong.append(f"{path}:{number}: {error}")
     refuse_lines(wrong)
     if not found:
-        raise UserError(f"{path} has no prompts; write a JSON object a line, like " + '{"prompt": "def main("}')
+        raise UserError(
+            f"{path} has no prompts; write a JSON object a line, like " + '{"prompt": "def main("}', code="no_prompts"
+        )
     return found
 
 
@@ -64,24 +66,24 @@ def refuse_lines(wrong: Sequence[str]) -> None:
     """Raises UserError with what is wrong with lines of a file, each with its place; nothing where none is."""
     if wrong:
         more = [f"… and {len(wrong) - _SHOWN} more lines"] if len(wrong) > _SHOWN else []
-        raise UserError("\n".join([*wrong[:_SHOWN], *more]))
+        raise UserError("\n".join([*wrong[:_SHOWN], *more]), code="wrong_prompts")
 
 
 def _prompt(line: bytes, defaults: Mapping[str, Any], folder: Path, sees: bool, place: str) -> Line:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"not JSON: {error}") from error
+        raise UserError(f"not JSON: {error}", code="not_json") from error
     if not isinstance(record, dict) or not isinstance(record.get("prompt"), str):
-        raise UserError('not an object with a text "prompt"')
+        raise UserError('not an object with a text "prompt"', code="prompt_not_an_object")
     if not is_text(record["prompt"]):
-        raise UserError(f"the prompt {NO_TEXT}")
+        raise UserError(f"the prompt {NO_TEXT}", code="malformed_prompt")
     own = {name: value for name, value in record.items() if name not in ("prompt", *_IMAGES)}
     if all(record.get(name) for name in _IMAGES):
-        raise UserError('it has both "image" and "images": write one of them')
+        raise UserError('it has both "image" and "images": write one of them', code="prompt_with_image_twice")
     images = _files([record["image"]] if record.get("image") else record.get("images"), folder)
     if problem := marks_problem(record["prompt"].count(MARK), len(images), sees=sees, given_by=_GIVEN_BY):
-        raise UserError(f"the prompt {problem}")
+        raise UserError(f"the prompt {problem}", code="malformed_prompt")
     return Line(record["prompt"], options_of({**defaults, **own}), images, place)
 
 
@@ -89,7 +91,9 @@ def _files(given: object, folder: Path) -> tuple[Path, ...]:
     if given is None:
         return ()
     if not isinstance(given, list) or not all(isinstance(name, str) and is_text(name) for name in given):
-        raise UserError('"images" is not a list of the names of files, nor "image" the name of one')
+        raise UserError(
+            '"images" is not a list of the names of files, nor "image" the name of one', code="malformed_prompt_images"
+        )
     paths = tuple(folder / name for name in given)
     check_files(paths)
     return paths
@@ -99,4 +103,6 @@ def check_files(images: Sequence[Path]) -> None:
     """Raises UserError for the first that is no file."""
     for path in images:
         if not path.is_file():
-            raise UserError(f"image {path} {'is no file' if path.exists() else 'does not exist'}")
+            raise UserError(
+                f"image {path} {'is no file' if path.exists() else 'does not exist'}", code="file_not_found"
+            )

@@ -69,7 +69,9 @@ class CellTask:
         if not _is_local() and not self.task.of_search:  # the driver of local cells tells, and so does a search
             tell_of_sweep(SweepDir(Path(self.sweep_dir)), wait=True)
         if code != 0 and not (self.task.stop_at is not None and self._has_stopped()):
-            raise JobError(f"cell {self.task.name} ended with exit code {code}: see {self.task.run_dir}")
+            raise JobError(
+                f"cell {self.task.name} ended with exit code {code}: see {self.task.run_dir}", code="cell_failed"
+            )
 
     def checkpoint(self) -> DelayedSubmission:
         """submitit's protocol: what to call after the requeue. The run directory holds all there is to continue."""

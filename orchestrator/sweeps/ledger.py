@@ -139,11 +139,13 @@ class SweepDir:
         """Raises UserError when the ledger says nothing that can be read, OSError where it cannot be."""
         plans = self._events().plans
         if not plans:
-            raise UserError(f"{self.path} is not a sweep: its ledger names no cells")
+            raise UserError(f"{self.path} is not a sweep: its ledger names no cells", code="not_a_sweep")
         newest = plans[-1]
         cells, pruned = _entries(newest), newest.pruned or []
         if newest.cells is None or len(cells) != len(newest.cells) or not all(isinstance(e, dict) for e in pruned):
-            raise UserError(f"{self.ledger} is damaged: not all cells of its newest plan can be read")
+            raise UserError(
+                f"{self.ledger} is damaged: not all cells of its newest plan can be read", code="damaged_ledger"
+            )
         return SweepPlan(
             generation=1 if newest.generation is None else newest.generation,
             metric=newest.metric,

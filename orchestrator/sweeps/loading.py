@@ -66,7 +66,7 @@ def load_sweep(
     SpecError with every problem of the files, and with what `also` finds in what is known of them.
     """
     if not paths:
-        raise UserError("no sweep was given: name a YAML file with a `sweep:` section")
+        raise UserError("no sweep was given: name a YAML file with a `sweep:` section", code="no_sweep")
     composition = compose_files(paths)
     for override in overrides:
         apply_override(composition, override)
@@ -101,12 +101,18 @@ def load_sweep(
 def _sweep_over(composition: Composition, arrays: Sequence[str]) -> LocatedValue | None:
     """A `sweep:` section with a grid of what was given on the command line."""
     if composition.sweep is not None:
-        raise UserError("--array: this file has a `sweep:` section already; start it with `orchestrator sweep run`")
+        raise UserError(
+            "--array: this file has a `sweep:` section already; start it with `orchestrator sweep run`",
+            code="sweep_in_sweep",
+        )
     lines = []
     for array in arrays:
         field, equals, values = array.partition("=")
         if not equals or not field.strip() or not values.strip():
-            raise UserError(f"--array {array}: write FIELD=VALUE,VALUE,… as in --array runtime.seed=1,2,3")
+            raise UserError(
+                f"--array {array}: write FIELD=VALUE,VALUE,… as in --array runtime.seed=1,2,3",
+                code="malformed_assignment",
+            )
         lines.append(f"    {field.strip()}: [{values}]\n")
     written = compose_text(f"sweep:\n  grid:\n{''.join(lines)}", "--array")
     if written.problems:

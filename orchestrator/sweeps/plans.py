@@ -111,7 +111,8 @@ def _continued(matched: CellRun, entry: Entry, status: RunStatus | None) -> Cell
         raise UserError(
             f"cell {cell.name}: run {status.run.path} has checkpoints up to iteration "
             f"{status.checkpoints[-1].iteration}, but its spec cannot be read: {str(error).splitlines()[0]}.\n"
-            "      Restore that file to continue it, or start another run at iteration 0 with --new."
+            "      Restore that file to continue it, or start another run at iteration 0 with --new.",
+            code="cell_cannot_continue",
         ) from error
     job = with_unwritten(spec, cell.job, written_of(status.run), cell.loaded.text)
     changes = tuple(diff_jobs(spec, job))
@@ -173,7 +174,8 @@ def _plan_drawn(sweep: SweepDir, loaded: LoadedSweep) -> SweepPlan:
         if not isinstance(cell, Cell) or cell.id != (each.cell or {}).get("id"):
             raise UserError(
                 f"the job of sweep {sweep.name} has changed since its search drew {len(drawn)} cells: give this one "
-                "its own name (sweep.name)"
+                "its own name (sweep.name)",
+                code="search_job_changed",
             )
     planned = SweepPlan(
         generation=sweep.next_generation(),

@@ -70,7 +70,10 @@ def submit_cells(asked: SweepStart) -> list[dict[str, Any]]:
     if isinstance(chosen, SubmitsCells):
         return chosen.submit_cells(asked)
     if asked.max_parallel is not None:
-        raise UserError(f"the executor {chosen.name} starts all cells of a sweep: leave out how many are at once")
+        raise UserError(
+            f"the executor {chosen.name} starts all cells of a sweep: leave out how many are at once",
+            code="executor_without_limit",
+        )
     answers: list[dict[str, Any]] = []
     for each in asked.starts:
         place = place_of(each.run, each.job, copy=not asked.dry_run)
@@ -150,5 +153,7 @@ def start_program(sweep: SweepDir, command: list[str], given: Path, has_begun: C
             with open_stored(sweep.driver_log, sweep.path) as output:
                 output.seek(start)
                 said = output.read(_MOST_SAID).decode(errors="replace").strip()
-            raise JobError(f"the cells could not be started: {said[-2000:] or 'no reason was given'}")
+            raise JobError(
+                f"the cells could not be started: {said[-2000:] or 'no reason was given'}", code="cells_not_started"
+            )
         time.sleep(0.05)

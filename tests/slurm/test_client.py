@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slurm.cluster import Cluster
 from slurm.machine import wait_until
+from support.refused import refused
 
 from orchestrator.cluster_profiles import load_profile
 from orchestrator.errors import SchedulerError, UserError
@@ -254,5 +255,5 @@ def test_a_profile_of_a_live_cluster(cluster: Cluster, tmp_path: Path, monkeypat
     assert job("nodes=5", "gpus_per_node=2", "time=25h") == ["launch.nodes", "launch.time"]
     for words, option in {("gpus_per_node=3",): "--gres=gpu:3", ("memory_per_node=64001",): "--mem=64001"}.items():
         assert len(job(*words)) >= 1
-        with pytest.raises(UserError, match="SLURM refuses the job"):
+        with refused("refused_submission"):
             submit(path, [*fits, option])

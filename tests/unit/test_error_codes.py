@@ -1,5 +1,5 @@
-"""Errors have codes: every one that is raised on purpose in the packages below names one, and what is said under each
-code is what tests/golden/refusals.txt says, as it stands in the source.
+"""Errors have codes: every one that is raised on purpose names one, and what is said under each code is what
+tests/golden/refusals.txt says, as it stands in the source.
 
 That file is the one place for the wording of errors; other tests ask for codes and values (`support.refused`). After a
 wanted change write it anew, and read the difference:
@@ -23,21 +23,17 @@ from orchestrator.errors import OrchestratorError, Problem, SpecError
 
 PACKAGE = Path(errors.__file__).parent
 GOLDEN = Path(__file__).parents[1] / "golden" / "refusals.txt"
-WITHOUT_CODES = {"api", "cli", "dashboard", "review", "spec", "sweeps"}
-"""Packages whose errors need not have codes yet."""
 CLASSES = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
 OWN_CODE = {name for name, kind in CLASSES.items() if getattr(kind, "code", None) is not None}
 
 
 @cache
 def calls() -> list[tuple[str, ast.Call]]:
-    """Every call in the packages that have codes, with its place."""
+    """Every call in the package, with its place."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE)
-        if name.parts[0] not in WITHOUT_CODES:
-            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            found += [(f"{name}:{node.lineno}", node) for node in nodes if isinstance(node, ast.Call)]
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        found += [(f"{path.relative_to(PACKAGE)}:{node.lineno}", node) for node in nodes if isinstance(node, ast.Call)]
     return found
 
 

@@ -52,7 +52,10 @@ def best(run: RunDir, commits: Sequence[Commit]) -> Commit:
                 found.append((before[-1], -commit.iteration, commit))
         if found:
             return min(found, key=lambda each: each[:2])[2]
-    raise UserError(f"run {run.name}/{run.run_id} has measured no loss: nothing says which checkpoint is the best")
+    raise UserError(
+        f"run {run.name}/{run.run_id} has measured no loss: nothing says which checkpoint is the best",
+        code="no_measured_loss",
+    )
 
 
 def needed_by_itself(run: RunDir, events: EventLog) -> set[int]:

@@ -97,14 +97,19 @@ def checkpoints(run: RunDir, runs_dir: Path, which: Keep | Path) -> list[Doomed]
     for folder in folders:
         place = place_in(runs_dir, folder)
         if Path(place).parent.parent.as_posix() != place_in(runs_dir, run.path):
-            raise UserError(f"{folder} is only linked to from run {label}: it is another run's, or lies elsewhere")
+            raise UserError(
+                f"{folder} is only linked to from run {label}: it is another run's, or lies elsewhere",
+                code="checkpoint_is_linked",
+            )
         iteration = iteration_of(folder)
         if iteration in needed:
-            raise UserError(f"checkpoint {iteration} of run {label} is needed: the run is under way")
+            raise UserError(
+                f"checkpoint {iteration} of run {label} is needed: the run is under way", code="run_is_active"
+            )
         newest = run.checkpoint_dirs()[-1][1].name == folder.name
         for path, other in weights:
             if path.resolve() == folder.resolve() or (newest and path.resolve() == run.path.resolve()):
-                raise UserError(_needed(f"checkpoint {iteration} of run {label}", other))
+                raise UserError(_needed(f"checkpoint {iteration} of run {label}", other), code="checkpoint_in_use")
         name = f"{label} checkpoint {iteration}"
         commit = read_commit(folder)
         size = occupied(folder) if commit is None else commit.bytes
@@ -125,7 +130,9 @@ def delete(doomed: Sequence[Doomed], runs_dir: Path) -> list[Trashed]:
                 with told_of(f"{each.name} is not deleted"):
                     moved.append(_move(each, runs_dir))
             except FileNotFoundError:
-                raise UserError(f"{each.name} is there no more: somebody else has deleted it") from None
+                raise UserError(
+                    f"{each.name} is there no more: somebody else has deleted it", code="already_deleted"
+                ) from None
             for sweep, entry in cells.get(each.place, ()):
                 if place_in(runs_dir, sweep.path) not in deleted_sweeps:  # else the ledger goes as well, as it is
                     sweep.append(CellsDeleted(cells=(entry.id,)))
@@ -185,7 +192,9 @@ def _taken(run: RunDir) -> Iterator[Lease]:
     where nothing came of it: it moves along with its run.
     """
     before = _starts(run)
-    was_started = UserError(f"run {shown_label(run)} was started this moment: nothing of it was deleted")
+    was_started = UserError(
+        f"run {shown_label(run)} was started this moment: nothing of it was deleted", code="run_is_active"
+    )
     if _status(run).is_active:
         raise was_started
     lease = Lease.acquire(run, launch_id=f"delete-{uuid.uuid4().hex}")
@@ -225,7 +234,7 @@ def _refuse_live(runs: Sequence[RunDir], runs_dir: Path, sweeps: Sequence[SweepD
     for status in [*found, *(unreadable(run, error) for run, error in troubles.items())]:
         run = status.run
         if not status.is_active and (holder := read_holder(run)) is not None and holder.live:
-            raise UserError(f"{held_message(run, holder)}\n      It was not deleted.")
+            raise UserError(f"{held_message(run, holder)}\n      It was not deleted.", code="run_is_held")
         states = [
             cell_state(status.state, status.launched, sweep.submissions().get(entry.id))
             for sweep, entry in cells.get(f"{run.name}/{run.run_id}", ())
@@ -236,7 +245,8 @@ def _refuse_live(runs: Sequence[RunDir], runs_dir: Path, sweeps: Sequence[SweepD
             stop = f"cancel {in_command(run)}" if sweep is None else f"sweep cancel {_in_command(sweep)}"
             raise UserError(
                 f"run {shown_label(run)} is {state}: nothing was deleted.\n"
-                f"      `orchestrator {stop}` stops it; then it can be deleted."
+                f"      `orchestrator {stop}` stops it; then it can be deleted.",
+                code="run_is_active",
             )
 
 
@@ -246,7 +256,7 @@ def _refuse_needed(runs_dir: Path, runs: Sequence[RunDir]) -> None:
     for path, other in weights_needed(runs_dir, [run.path for run in runs]):
         for place in (path.resolve(), *path.resolve().parents):
             if place in folders:
-                raise UserError(_needed(f"run {shown_label(folders[place])}", other))
+                raise UserError(_needed(f"run {shown_label(folders[place])}", other), code="run_in_use")
 
 
 def _needed(what: str, other: RunDir) -> str:

@@ -76,7 +76,9 @@ def prune(entries: Sequence[Trashed], runs_dir: Path) -> list[Trashed]:
     follower.send_in_background([entry.path for entry in waiting])
     if refused:
         more = f" ({len(refused) - 1} more were refused, too)" if len(refused) > 1 else ""
-        raise UserError(f"{refused[0]}{more}; the other {len(entries) - len(refused)} are removed")
+        raise UserError(
+            f"{refused[0]}{more}; the other {len(entries) - len(refused)} are removed", code="trash_not_emptied"
+        )
     return waiting
 
 
@@ -85,7 +87,9 @@ def _begun(text: str, entries: Sequence[Trashed]) -> list[Trashed]:
     of_run = [(entry, run_id) for entry in entries if text and (run_id := _run_id(entry) or "").startswith(text)]
     ids = sorted({run_id for _, run_id in of_run})
     if len(ids) > 1:
-        raise UserError(f"{text} is not one run in the trash but {len(ids)}: {', '.join(ids)}")
+        raise UserError(
+            f"{text} is not one run in the trash but {len(ids)}: {', '.join(ids)}", code="ambiguous_trashed_run"
+        )
     return [entry for entry, _ in of_run]
 
 

@@ -38,7 +38,10 @@ def tag(target: Target, add: Sequence[str] = (), remove: Sequence[str] = ()) -> 
     """Add and remove tags, of a sweep also those of its cells. Raises UserError for what is no tag."""
     for each in (*add, *remove):
         if not _TAG.fullmatch(each) or printable(each) != each:
-            raise UserError(f"{each!r} is no tag: it has 1 to 64 characters, no spaces and commas, and no - at first")
+            raise UserError(
+                f"{each!r} is no tag: it has 1 to 64 characters, no spaces and commas, and no - at first",
+                code="malformed_tag",
+            )
     for folder in _with_cells(target):
         known = set(read_labels(folder).tags)
         new = tuple(each for each in dict.fromkeys(add) if each not in known)
@@ -57,9 +60,11 @@ def note(target: Target, text: str) -> Labels:
     or too long.
     """
     if printable(text) != text:
-        raise UserError("a note has no control characters")
+        raise UserError("a note has no control characters", code="control_character")
     if len(text) > MOST_CHARACTERS:
-        raise UserError(f"a note has at most {MOST_CHARACTERS:,} characters, and this one {len(text):,}")
+        raise UserError(
+            f"a note has at most {MOST_CHARACTERS:,} characters, and this one {len(text):,}", code="note_too_long"
+        )
     if read_labels(target.path).note != text.strip():
         _write(target.path, Noted(note=text.strip()))
     return _followed(target)
@@ -79,7 +84,8 @@ def rename(run: RunDir, name: str) -> Labels:
     """
     if re.fullmatch(NAME_PATTERN, name) is None:
         raise UserError(
-            f"{name!r} is no name: letters, digits, `.`, `_` and `-`, at most 80, the first a letter or digit"
+            f"{name!r} is no name: letters, digits, `.`, `_` and `-`, at most 80, the first a letter or digit",
+            code="malformed_name",
         )
     former = shown_name(run)
     if name != former:
@@ -94,13 +100,18 @@ def _check_free(name: str, run: RunDir, runs_dir: Path) -> None:
         return
     for other in run_folders(runs_dir):
         if name == other.name:
-            raise UserError(f"{name} is the name of a job that has runs here: choose another")
+            raise UserError(f"{name} is the name of a job that has runs here: choose another", code="name_taken")
         if other.run_id.startswith(name):
-            raise UserError(f"{name} is how the id of run {other.name}/{other.run_id} begins: choose another name")
+            raise UserError(
+                f"{name} is how the id of run {other.name}/{other.run_id} begins: choose another name",
+                code="name_taken",
+            )
         if other.path != run.path and read_labels(other.path).name == name:
-            raise UserError(f"{name} is what run {other.name}/{other.run_id} is called: choose another name")
+            raise UserError(
+                f"{name} is what run {other.name}/{other.run_id} is called: choose another name", code="name_taken"
+            )
     if any(name == sweep.name for sweep in all_sweeps(runs_dir)):
-        raise UserError(f"{name} is the name of a sweep: choose another")
+        raise UserError(f"{name} is the name of a sweep: choose another", code="name_taken")
 
 
 def _with_cells(target: Target) -> list[Path]:

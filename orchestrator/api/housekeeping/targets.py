@@ -48,7 +48,9 @@ def find_target(text: str, runs_dir: Path) -> Target:
     if cell_of(run) is not None:
         return sweep
     words = named_in_command(f"{FOLDER}/{sweep.name}", runs_dir)
-    raise UserError(f"{text} is a run and a sweep: name the run {run.run_id}, or the sweep {words}")
+    raise UserError(
+        f"{text} is a run and a sweep: name the run {run.run_id}, or the sweep {words}", code="ambiguous_target"
+    )
 
 
 def the_only_run(text: str, run: RunDir, runs_dir: Path) -> RunDir:
@@ -58,7 +60,7 @@ def the_only_run(text: str, run: RunDir, runs_dir: Path) -> RunDir:
     several = runs_named(text, runs_dir) if text == run.name else []
     if len(several) > 1:
         listed = "\n".join(f"      {each.name}/{each.run_id}" for each in several)
-        raise UserError(f"{text} has {len(several)} runs; name those that are meant:\n{listed}")
+        raise UserError(f"{text} has {len(several)} runs; name those that are meant:\n{listed}", code="ambiguous_run")
     return run
 
 
@@ -70,7 +72,7 @@ def told_of(what: str) -> Iterator[None]:
     except OSError as error:
         if (refusal := write_refusal(error, elsewhere=False)) is None:
             raise
-        raise UserError(f"{what}: {refusal}") from error
+        raise UserError(f"{what}: {refusal}", code="housekeeping_not_possible") from error
 
 
 def folder_of_runs(target: Target) -> Path:

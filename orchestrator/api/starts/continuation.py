@@ -55,7 +55,10 @@ def run_continued(loaded: LoadedJob, folder: Path, options: StartOptions, report
     spec.
     """
     if options.new and options.allow_changes:
-        raise UserError("--new starts another run, and --allow-changes continues the existing one: choose one")
+        raise UserError(
+            "--new starts another run, and --allow-changes continues the existing one: choose one",
+            code="conflicting_options",
+        )
     if options.new:
         return None
     job, text = loaded.job, loaded.text

@@ -31,7 +31,7 @@ def check_data(plan: Plan) -> None:
 def refuse(troubles: list[str]) -> None:
     """Raises UserError when there are any."""
     if troubles:
-        raise UserError("\n       ".join(troubles))
+        raise UserError("\n       ".join(troubles), code="data_cannot_be_prepared")
 
 
 class Preparation(NamedTuple):
@@ -73,5 +73,6 @@ def refuse_killed(code: int, command: str) -> None:
         why = ", which is often a lack of memory" if -code == signal.SIGKILL else ""
         raise JobError(
             f"{command} was ended by {name}{why}. Finished shards are kept: run the same command again to continue, "
-            "with fewer --workers if memory ran out"
+            "with fewer --workers if memory ran out",
+            code="data_preparation_killed",
         )

@@ -114,7 +114,7 @@ def train_quietly(run: RunDir, job: JobSpec, reporter: Reporter, *, from_scratch
     iteration = end.iteration if end.iteration is not None else status.iteration
     said = ending(run, total, end, iteration, status)
     if end.code != 0:
-        raise JobError(said.removeprefix("error: "))
+        raise JobError(said.removeprefix("error: "), code="run_failed")
     reporter.say(said)
 
 
@@ -140,8 +140,8 @@ def _told_by_a_program(said: str) -> OrchestratorError:
         kind = getattr(errors, str(record["error"]), UserError)
         message = str(record["message"])
     except (KeyError, TypeError, ValueError):
-        return JobError(f"data prepare failed: {said.strip() or 'it said nothing'}")
-    error: OrchestratorError = UserError(message) if kind is errors.SpecError else kind(message)
+        return JobError(f"data prepare failed: {said.strip() or 'it said nothing'}", code="data_preparation_failed")
+    error: OrchestratorError = (UserError if kind is errors.SpecError else kind)(message, code=record.get("code"))
     return error
 
 

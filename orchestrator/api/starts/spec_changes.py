@@ -49,13 +49,15 @@ def refuse(changes: list[Change], allow_changes: bool, another: Callable[[], str
         raise UserError(
             "this run cannot be continued with that spec:\n      "
             + "\n      ".join(forbidden)
-            + f"\n      To train it as another run, from the start: {another()}"
+            + f"\n      To train it as another run, from the start: {another()}",
+            code="spec_change_forbidden",
         )
     altering = [change.path for change in changes if change.kind == "trajectory"]
     if altering and not allow_changes:
         raise UserError(
             f"nothing was started: {', '.join(altering)} would change the course of the training.\n"
-            "      If that is what you want, add --allow-changes."
+            "      If that is what you want, add --allow-changes.",
+            code="spec_change_unconfirmed",
         )
 
 
@@ -78,7 +80,8 @@ def check_length(run: RunDir, job: JobSpec, reporter: Reporter) -> None:
         raise UserError(
             f"nothing was started: {whole}, and {so_far}.\n"
             f"      To continue from there, write a longer schedule.{length_key(job)}; each 100 additional steps are "
-            f"{100 * step:,} {unit}."
+            f"{100 * step:,} {unit}.",
+            code="run_completed",
         )
     if schedule.train_iters != by_itself.train_iters:
         reporter.say(f"it ends at iteration {schedule.train_iters}: {whole}, and {so_far}")

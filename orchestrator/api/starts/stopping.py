@@ -76,7 +76,8 @@ def _end_without_the_launcher(run: RunDir, status: RunStatus, by: str) -> None:
         where = f" on {status.holder.process.host}" if status.holder else ""
         raise JobError(
             f"run {label(run)} did not end, and its processes are not on this machine: "
-            f"end the ones with ORCHESTRATOR_LAUNCH_ID={status.launch_id}{where}"
+            f"end the ones with ORCHESTRATOR_LAUNCH_ID={status.launch_id}{where}",
+            code="run_did_not_end",
         )
     last = run.events().last_launch
     if last is not None and last.exited is None:

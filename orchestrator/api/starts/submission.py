@@ -126,10 +126,13 @@ def only_cluster() -> str:
     if len(known) == 1:
         return known[0]
     if known:
-        raise UserError(f"which cluster? Name it with --cluster or launch.cluster: {', '.join(known)}")
+        raise UserError(
+            f"which cluster? Name it with --cluster or launch.cluster: {', '.join(known)}", code="cluster_not_named"
+        )
     raise UserError(
         "there is no cluster profile yet: create one on a login node with `orchestrator cluster init`, "
-        "or train on this machine with `orchestrator run`"
+        "or train on this machine with `orchestrator run`",
+        code="no_cluster_profile",
     )
 
 
@@ -146,7 +149,8 @@ def jobs_before(names: Sequence[str], runs_dir: Path) -> tuple[str, ...]:
         if status.job is None or not status.is_active:
             raise UserError(
                 f"--after {name}: run {label(status.run)} is not a cluster job that will complete "
-                f"({status.describe()}): submit or resume it first"
+                f"({status.describe()}): submit or resume it first",
+                code="run_will_not_complete",
             )
         ids.append(status.job.job_id)
     return tuple(ids)

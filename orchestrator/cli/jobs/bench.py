@@ -121,7 +121,10 @@ def _failure(report: Report) -> OrchestratorError | None:
     measured = report.measured
     if measured.failure is None:
         return None
-    return JobError(f"{missing(report)} was not measured: {measured.failure}\n      its run: {measured.run.path}")
+    return JobError(
+        f"{missing(report)} was not measured: {measured.failure}\n      its run: {measured.run.path}",
+        code="measurement_failed",
+    )
 
 
 def _show(report: Report, job: JobSpec) -> None:
@@ -144,9 +147,9 @@ def _check_writable(path: Path | None) -> None:
     if path is None:
         return
     if path.is_dir():
-        raise UserError(f"{path} is a folder; name the file to write")
+        raise UserError(f"{path} is a folder; name the file to write", code="output_is_folder")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"{path} cannot be written: there is no folder {path.parent}")
+        raise UserError(f"{path} cannot be written: there is no folder {path.parent}", code="missing_output_folder")
 
 
 def _write_all(

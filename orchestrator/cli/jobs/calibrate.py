@@ -79,17 +79,27 @@ def command(
       orchestrator calibrate --gpu-name h200-cluster-a -o gpus/h200-cluster-a.yaml
     """
     if output is not None and output.suffix != ".yaml":
-        raise UserError(f"{output}: the name of a profile file ends in .yaml; -o gpus/{output.name}.yaml would do")
+        raise UserError(
+            f"{output}: the name of a profile file ends in .yaml; -o gpus/{output.name}.yaml would do",
+            code="profile_not_yaml",
+        )
     if output is not None:
         gpu_name = gpu_name or output.stem
         if gpu_name != output.stem:
             raise UserError(
-                f"a profile has the name of its file: {gpu_name} would have to be {output.with_stem(gpu_name)}"
+                f"a profile has the name of its file: {gpu_name} would have to be {output.with_stem(gpu_name)}",
+                code="profile_name_differs",
             )
     if gpu_name is not None and GPU_NAME.fullmatch(gpu_name) is None:
-        raise UserError(f"{gpu_name!r} is not a valid profile name: letters, digits, '.', '_' and '-', at most 80")
+        raise UserError(
+            f"{gpu_name!r} is not a valid profile name: letters, digits, '.', '_' and '-', at most 80",
+            code="malformed_profile_name",
+        )
     if from_runs and cpu:
-        raise UserError("--cpu selects what to measure, but --from measures nothing: leave out one of them")
+        raise UserError(
+            "--cpu selects what to measure, but --from measures nothing: leave out one of them",
+            code="conflicting_options",
+        )
     if from_runs:
         folder = runs_dir or default_runs_dir()
         _from_runs([measured_run(find_run(name, folder)) for name in from_runs], gpu_name, base, output, as_json)
@@ -122,7 +132,7 @@ def _from_measurements(
     failure = found.get("links_failure")
     error: OrchestratorError | None = None
     if failure is not None:
-        error = JobError(f"the links between the devices were not measured: {failure}")
+        error = JobError(f"the links between the devices were not measured: {failure}", code="links_not_measured")
     written, refusal = _write(path, profile)
     error = error or refusal
     rows = table_of(found, sheet)
@@ -142,7 +152,10 @@ def _from_runs(
 ) -> None:
     devices = sorted({run.device for run in runs})
     if len(devices) > 1:
-        raise UserError(f"the runs are of different GPUs, {' and '.join(devices)}: calibrate each by its own runs")
+        raise UserError(
+            f"the runs are of different GPUs, {' and '.join(devices)}: calibrate each by its own runs",
+            code="several_gpu_models",
+        )
     sheet = _datasheet(devices[0], base)
     name = _name(gpu_name, sheet)
     path = output or _in_force(name)
@@ -186,7 +199,8 @@ def _name(gpu_name: str | None, sheet: Device) -> str:
     if taken is not None and taken.name != sheet.name and taken.name.lower() == gpu_name.lower():
         raise UserError(
             f"--gpu-name {gpu_name}: this is of {sheet.name}, and every job planned for {taken.name} would use it: "
-            f"choose another name, or add --base {taken.name} if it is one"
+            f"choose another name, or add --base {taken.name} if it is one",
+            code="gpu_name_taken",
         )
     return gpu_name
 
@@ -201,12 +215,21 @@ def _datasheet(device: str, base: str | None) -> Device:
     sheet = shipped(base or device)
     if sheet is None:
         known = ", ".join(shipped_names())
-        raise UserError(f"no datasheet of {base or device} is known: name the closest GPU with --base (known: {known})")
+        raise UserError(
+            f"no datasheet of {base or device} is known: name the closest GPU with --base (known: {known})",
+            code="unknown_datasheet",
+        )
     on_cpu = device.casefold() == CPU
     if on_cpu and not sheet.is_cpu:
-        raise UserError(f"the CPU is measured, but --base {sheet.name} is a GPU: leave out --base")
+        raise UserError(
+            f"the CPU is measured, but --base {sheet.name} is a GPU: leave out --base",
+            code="datasheet_of_another_device",
+        )
     if sheet.is_cpu and not on_cpu:
-        raise UserError(f"what is measured is {device}, but --base is the CPU: name the closest GPU, or leave it out")
+        raise UserError(
+            f"what is measured is {device}, but --base is the CPU: name the closest GPU, or leave it out",
+            code="datasheet_of_another_device",
+        )
     return sheet
 
 
@@ -216,7 +239,10 @@ def _earlier(path: Path, base: str) -> GpuProfile:
         return GpuProfile(base=base)
     profile = read_gpu(path)
     if profile.base != base:
-        raise UserError(f"{path} is the profile of another GPU, {profile.base}: choose another name with --gpu-name")
+        raise UserError(
+            f"{path} is the profile of another GPU, {profile.base}: choose another name with --gpu-name",
+            code="profile_of_another_gpu",
+        )
     return profile
 
 
@@ -228,7 +254,8 @@ def _efficiency(values: Mapping[str, float], sheet: Device) -> MeasuredEfficienc
         name = str(error.errors()[0]["loc"][0])
         raise UserError(
             f"the measurements do not fit {sheet.name}: its efficiency.{name} would be {values[name]:.3g}; "
-            "name the closest GPU with --base"
+            "name the closest GPU with --base",
+            code="efficiency_out_of_range",
         ) from error
 
 
@@ -266,7 +293,7 @@ def _write(path: Path, profile: GpuProfile) -> tuple[str | None, UserError | Non
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, profile_text(profile))
     except OSError as error:
-        return None, UserError(f"{path} cannot be written: {error.strerror}")
+        return None, UserError(f"{path} cannot be written: {error.strerror}", code="unwritable_file")
     return str(path), None
 
 

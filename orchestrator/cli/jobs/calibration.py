@@ -62,10 +62,13 @@ def measure_machine(seconds: float, *, cpu: bool) -> dict[str, Any]:
                 timeout=_TIMEOUT,
             )
         except subprocess.TimeoutExpired as error:
-            raise JobError(f"the measurements did not end within {_TIMEOUT} s") from error
+            raise JobError(f"the measurements did not end within {_TIMEOUT} s", code="measurement_timed_out") from error
         if finished.returncode or not output.exists():
             lines = [line for line in finished.stderr.splitlines() if line.strip()]
-            raise JobError(f"the measurements failed: {lines[-1].strip() if lines else 'they said nothing'}")
+            raise JobError(
+                f"the measurements failed: {lines[-1].strip() if lines else 'they said nothing'}",
+                code="measurement_failed",
+            )
         found: dict[str, Any] = json.loads(output.read_text())
     return found
 
@@ -78,18 +81,20 @@ def measured_run(run: RunDir) -> MeasuredRun:
     if job.precision.fp8 is not None:
         raise UserError(
             f"run {label(run)} computed its products in FP8, but efficiencies are for bf16: calibrate with a run "
-            "without precision.fp8; plans of FP8 jobs use the corrected profile too"
+            "without precision.fp8; plans of FP8 jobs use the corrected profile too",
+            code="measured_in_fp8",
         )
     told = ("time", "iteration", "layers", "device")
     starts = [each for each in run.events().all(Started) if None not in (getattr(each, name) for name in told)]
     if not starts:
-        raise UserError(f"run {label(run)} was never started: it has no step times")
+        raise UserError(f"run {label(run)} was never started: it has no step times", code="run_not_started")
     starts = _alike(starts)
     seconds = dict(_at_full_size(run, job, starts))
     if not seconds:
         raise UserError(
             f"run {label(run)} has no step time at its full batch size after its first {_WARM_UP} steps: "
-            "let it run longer, with a small tracking.log_interval"
+            "let it run longer, with a small tracking.log_interval",
+            code="no_step_times",
         )
     job = as_started(job, starts[-1].choices)
     kernels = kernels_of(job, "torch" if starts[-1].layers == "torch" else "transformer_engine")

@@ -80,7 +80,9 @@ def init(
     _check_request(name, output, force, login)
     ask = not yes and partition is None
     if ask and not sys.stdin.isatty():
-        raise UserError("there is no terminal for questions: add --yes to take the defaults, or --partition")
+        raise UserError(
+            "there is no terminal for questions: add --yes to take the defaults, or --partition", code="no_terminal"
+        )
     if login is None:
         found = discover()
     else:
@@ -166,14 +168,16 @@ def _refuse_what_is_not_there(path: Path, profile: ClusterSpec) -> None:
     if profile.template is not None and not Path(profile.template).is_file():
         wrong.append(f"template: {profile.template} does not exist; leave it out to use the shipped one")
     if wrong:
-        raise UserError("\n       ".join(f"{path}: {each}" for each in wrong))
+        raise UserError("\n       ".join(f"{path}: {each}" for each in wrong), code="wrong_profile")
 
 
 def _run_at(login: str, command: Sequence[str]) -> Answer:
     """Run one of SLURM's commands on a login node."""
     done = run_at(login, command)
     if done.returncode == _NOT_FOUND:
-        raise UserError(f"SLURM's commands are not on {login} (no {command[0]} in the PATH of a login shell)")
+        raise UserError(
+            f"SLURM's commands are not on {login} (no {command[0]} in the PATH of a login shell)", code="missing_slurm"
+        )
     return Answer(command[0], done.returncode, done.stdout, done.stderr)
 
 
@@ -183,14 +187,21 @@ def _check_request(name: str | None, output: Path | None, force: bool, login: st
         try:
             check_login(login)
         except ValueError as error:
-            raise UserError(f"--login {login}: {error}") from None
+            raise UserError(f"--login {login}: {error}", code="malformed_host") from None
     if name is not None and PROFILE_NAME.fullmatch(name) is None:
-        raise UserError(f"{name!r} is not a valid profile name: letters, digits, '.', '_' and '-', at most 80")
+        raise UserError(
+            f"{name!r} is not a valid profile name: letters, digits, '.', '_' and '-', at most 80",
+            code="malformed_profile_name",
+        )
     if output is not None and output.suffix != ".yaml":
-        raise UserError(f"{output}: the name of a profile file ends in .yaml; -o clusters/{output.name}.yaml would do")
+        raise UserError(
+            f"{output}: the name of a profile file ends in .yaml; -o clusters/{output.name}.yaml would do",
+            code="profile_not_yaml",
+        )
     if output is not None and name != output.stem:
         raise UserError(
-            f"a profile has the name of its file: {name} would have to be {output.with_name(f'{name}.yaml')}"
+            f"a profile has the name of its file: {name} would have to be {output.with_name(f'{name}.yaml')}",
+            code="profile_name_differs",
         )
     if output is not None or name is not None:
         _refuse_overwriting(output or user_folder() / f"{name}.yaml", force)
@@ -198,7 +209,9 @@ def _check_request(name: str | None, output: Path | None, force: bool, login: st
 
 def _refuse_overwriting(path: Path, force: bool) -> None:
     if path.exists() and not force:
-        raise UserError(f"{path} already exists: choose another name, or overwrite it with --force")
+        raise UserError(
+            f"{path} already exists: choose another name, or overwrite it with --force", code="output_exists"
+        )
 
 
 def _as_name(text: str) -> str:
@@ -220,7 +233,9 @@ def _partition(found: DiscoveredCluster, asked: str | None, ask: bool) -> Partit
     if asked not in by_name:
         near = closest(asked, by_name)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UserError(f"{found.name} has no partition {asked}: {hint}(there are: {', '.join(by_name)})")
+        raise UserError(
+            f"{found.name} has no partition {asked}: {hint}(there are: {', '.join(by_name)})", code="unknown_partition"
+        )
     return by_name[asked]
 
 

@@ -57,11 +57,13 @@ def command(
             raise UserError(
                 "there is no terminal for questions: add --yes to take the defaults, or --preset NAME"
                 if not overrides
-                else "--set goes with --yes or --preset, which ask nothing"
+                else "--set goes with --yes or --preset, which ask nothing",
+                code="no_terminal",
             )
         if output == PRINTED:
             raise UserError(
-                "questions would be mixed with the output of -o - : add --yes or --preset NAME, or name a file"
+                "questions would be mixed with the output of -o - : add --yes or --preset NAME, or name a file",
+                code="output_is_standard_output",
             )
         typer.echo("Press Enter to accept the answer in brackets. Nothing is written before the last question.\n")
         values = spec_values(ask(_read, _tell, given))
@@ -87,9 +89,13 @@ def _refuse_overwriting(output: Path, force: bool) -> None:
     if output == PRINTED:
         return
     if output.is_dir():
-        raise UserError(f"{output} is a folder; -o needs the file to write, such as {output / 'job.yaml'}")
+        raise UserError(
+            f"{output} is a folder; -o needs the file to write, such as {output / 'job.yaml'}", code="output_is_folder"
+        )
     if output.exists() and not force:
-        raise UserError(f"{output} already exists: choose another file with -o, or overwrite it with --force")
+        raise UserError(
+            f"{output} already exists: choose another file with -o, or overwrite it with --force", code="output_exists"
+        )
 
 
 def _overridden(values: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

@@ -108,13 +108,17 @@ def _check_output(output: Path, sources: list[str], force: bool) -> None:
     if output == PRINTED:
         return
     if output.is_dir():
-        raise UserError(f"{output} is a folder; -o needs the file to write, such as {output / 'job.yaml'}")
+        raise UserError(
+            f"{output} is a folder; -o needs the file to write, such as {output / 'job.yaml'}", code="output_is_folder"
+        )
     if not output.exists():
         return
     if not is_training(sources) and output.samefile(sources[0]):
-        raise UserError(f"{output} is the file to migrate: choose another output file with -o")
+        raise UserError(f"{output} is the file to migrate: choose another output file with -o", code="output_is_input")
     if not force:
-        raise UserError(f"{output} already exists: choose another file with -o, or overwrite it with --force")
+        raise UserError(
+            f"{output} already exists: choose another file with -o, or overwrite it with --force", code="output_exists"
+        )
 
 
 def _migrate(
@@ -123,27 +127,32 @@ def _migrate(
     for_scripts = "--set-var and --command need a script: nothing else has variables" if given or which else None
     if is_training(sources):
         if for_scripts:
-            raise UserError(for_scripts)
+            raise UserError(for_scripts, code="option_not_for_file")
         return migrate_words(sources, _THE_LINE, without=without)
     first, *arguments = sources
     if Path(first).is_dir():
-        raise UserError(f"{first} is a folder; name the file in it that starts the training")
+        raise UserError(f"{first} is a folder; name the file in it that starts the training", code="script_is_folder")
     text = read_text(Path(first), "script")
     if isinstance(text, Problem):
-        raise UserError(f"{first}: {text.message}")
+        raise UserError(f"{first}: {text.message}", code="unreadable_file")
     if not (first.endswith((".yaml", ".yml")) or is_accelerate(text)):
         if preset is not None:
-            raise UserError("--preset is for a file without a model, but a script has one: use --set model.preset=NAME")
+            raise UserError(
+                "--preset is for a file without a model, but a script has one: use --set model.preset=NAME",
+                code="option_not_for_file",
+            )
         read_file = partial(_sourced, Path(first).parent)
         return migrate_script(
             text, first, arguments=arguments, given=given, which=which, without=without, read_file=read_file
         )
     if without:
-        raise UserError("--without is for flags, and this file has none")
+        raise UserError("--without is for flags, and this file has none", code="option_not_for_file")
     if for_scripts or arguments:
-        raise UserError(for_scripts or f"{first} takes no arguments, and {arguments[0]!r} is one")
+        raise UserError(
+            for_scripts or f"{first} takes no arguments, and {arguments[0]!r} is one", code="unexpected_arguments"
+        )
     if preset is not None and preset not in preset_names():
-        raise UserError(f"there is no preset {preset!r}; presets: {', '.join(preset_names())}")
+        raise UserError(f"there is no preset {preset!r}; presets: {', '.join(preset_names())}", code="unknown_preset")
     return migrate_accelerate(text, first, preset)
 
 
@@ -161,7 +170,10 @@ def _pairs(words: Iterable[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not (name.isidentifier() or name.isdigit()):
-            raise UserError(f"--set-var {word} is not NAME=VALUE: write --set-var TP=4, or --set-var 1=/checkpoints")
+            raise UserError(
+                f"--set-var {word} is not NAME=VALUE: write --set-var TP=4, or --set-var 1=/checkpoints",
+                code="malformed_assignment",
+            )
         pairs[name] = value
     return pairs
 

@@ -99,7 +99,8 @@ def command(
         return
     if unused := [name for name, value in given.items() if value]:
         raise UserError(
-            f"{' and '.join(unused)} would have no effect without --as kubernetes: add it, or leave the option out"
+            f"{' and '.join(unused)} would have no effect without --as kubernetes: add it, or leave the option out",
+            code="option_without_effect",
         )
     if form is OutputFormat.MEGATRON_LM:
         _print_megatron(job, as_json)

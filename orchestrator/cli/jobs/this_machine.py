@@ -25,12 +25,15 @@ def check_gpus(job: JobSpec, choice: DeviceChoice, what: str, fewer: str, withou
     here = gpus_counted()
     if job.launch.nodes > 1:
         ways = [fewer.format("N"), without]
-        raise UserError(f"{what} runs only on this machine, but the job has {job.launch.nodes}: {_either(ways)}")
+        raise UserError(
+            f"{what} runs only on this machine, but the job has {job.launch.nodes}: {_either(ways)}",
+            code="several_machines",
+        )
     if choice.device.is_cpu or here is None or here >= job.world_size:
         return
     ways = [fewer.format(here)] if here else [without, "add --set runtime.device=cpu if a CPU can train it"]
     gpus = "a GPU" if job.world_size == 1 else f"{job.world_size} GPUs"
-    raise UserError(f"{what} needs {gpus}, and this machine has {here or 'none'}: {_either(ways)}")
+    raise UserError(f"{what} needs {gpus}, and this machine has {here or 'none'}: {_either(ways)}", code="too_few_gpus")
 
 
 def _either(ways: Sequence[str]) -> str:
@@ -51,7 +54,8 @@ def check_alone(choice: DeviceChoice, runs_dir: Path, what: str) -> None:
         if holder is not None and holder.live and holder.process.host == socket.gethostname():
             raise UserError(
                 f"{what} would disturb run {run.run_id}, which trains on this machine ({holder.describe()}): "
-                f"wait for its end, or stop it with `orchestrator cancel {in_command(run)}`"
+                f"wait for its end, or stop it with `orchestrator cancel {in_command(run)}`",
+                code="machine_in_use",
             )
     if unread:
         run, trouble = next(iter(unread.items()))

@@ -147,7 +147,7 @@ def _report(
     if error is not None and not any(each.is_measured for each in report.ranking):
         raise error
     if not report.ranking or (measured.trials and not stopped and not report.best.is_measured):
-        raise JobError(f"none of the tried layouts could run:\n{report.tried()}")
+        raise JobError(f"none of the tried layouts could run:\n{report.tried()}", code="no_layout_ran")
     return report
 
 
@@ -162,11 +162,15 @@ def _overlay_path(jobs: Sequence[Path], output: Path | None) -> Path:
     if path == PRINTED:
         return path
     if path.is_dir():
-        raise UserError(f"{path} is a folder; -o needs the file to write, such as {path / 'tuned.yaml'}")
+        raise UserError(
+            f"{path} is a folder; -o needs the file to write, such as {path / 'tuned.yaml'}", code="output_is_folder"
+        )
     if not path.parent.is_dir():
-        raise UserError(f"{path} cannot be written: there is no folder {path.parent}")
+        raise UserError(f"{path} cannot be written: there is no folder {path.parent}", code="missing_output_folder")
     if path.exists() and not path.read_text(errors="replace").startswith(MARK):
-        raise UserError(f"{path} exists and is not an overlay of the tuner: choose another file with -o")
+        raise UserError(
+            f"{path} exists and is not an overlay of the tuner: choose another file with -o", code="output_exists"
+        )
     return path
 
 

@@ -112,7 +112,10 @@ def _folders(which: str, runs_dir: Path) -> list[Path]:
         run = find_run(which, runs_dir)
     except RunNotFound:
         if (path / "config.json").is_file() and read_commit(path) is None:
-            raise UserError(f"{which} is a Hugging Face model: nothing says what its bytes should be") from None
+            raise UserError(
+                f"{which} is a Hugging Face model: nothing says what its bytes should be",
+                code="checkpoint_without_checksums",
+            ) from None
         if path.is_dir():
             return [path]
         raise

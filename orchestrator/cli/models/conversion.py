@@ -69,7 +69,7 @@ def alone(folder: Path, otherwise: str) -> Iterator[None]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
     except DataIsHeld as error:
-        raise UserError(otherwise) from error
+        raise UserError(otherwise, code="output_is_held") from error
 
 
 def size_of(done: Mapping[str, Any]) -> str:

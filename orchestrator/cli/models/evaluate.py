@@ -168,7 +168,7 @@ def _evaluate(
     run = weights.run or run_of(weights.path)
     folder = (output or (run.evaluations if run is not None else Path("evaluations"))).absolute()
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"--output {folder} is not a folder")
+        raise UserError(f"--output {folder} is not a folder", code="not_a_folder")
     commit = _commit(weights, iteration)
     known = [] if again else _known(asked, commit, weights.job, folder)
     if known and not as_json:
@@ -202,7 +202,10 @@ def _check_writable(folder: Path) -> None:
     """Raises UserError where the results could not be kept: before minutes go into them."""
     nearest = nearest_folder(folder)
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise UserError(f"nothing can be written in {nearest}, where the results go: name another folder with --output")
+        raise UserError(
+            f"nothing can be written in {nearest}, where the results go: name another folder with --output",
+            code="unwritable_folder",
+        )
 
 
 def _commit(weights: Weights, iteration: int | None) -> Commit:
@@ -244,7 +247,7 @@ def _measured(
     found = [(path, read_result(path)) for path in paths]
     for path, result in found:
         if result is None:
-            error = error or JobError(f"{path} cannot be read any more")
+            error = error or JobError(f"{path} cannot be read any more", code="unreadable_file")
     return [result for _, result in found if result is not None], error
 
 

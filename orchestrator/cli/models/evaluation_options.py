@@ -52,7 +52,8 @@ def asked_of(options: Options, job: JobSpec, label: str) -> list[EvaluationReque
         if not job.has_task or not job.labelled_task.validation:
             raise UserError(
                 "name what to measure: --wikitext, --text, --lambada, --mnli or --race with a file, "
-                "or --lm-eval with a task"
+                "or --lm-eval with a task",
+                code="nothing_to_measure",
             )
         files = {job.labelled_task.name: [Path(path) for path in job.labelled_task.validation]}
     for kind in (kind for kind, paths in files.items() if paths):
@@ -69,17 +70,19 @@ def asked_of(options: Options, job: JobSpec, label: str) -> list[EvaluationReque
 def _check_family(kind: Kind, job: JobSpec, label: str) -> None:
     if kind not in _TASKS:
         if (reason := _WHY_NOT.of(job.model.family)) is not None:
-            raise UserError(f"{label} cannot be measured by --{kind}: {reason}")
+            raise UserError(f"{label} cannot be measured by --{kind}: {reason}", code="measure_not_for_model")
     elif not job.has_task:
         raise UserError(
             f"{label} cannot be measured by --{kind}: it has no head for {kind.upper()}; fine-tune a BERT on it first "
-            f"(`task: {{name: {kind}, …}}` in its job)"
+            f"(`task: {{name: {kind}, …}}` in its job)",
+            code="not_fine_tuned_on_task",
         )
     elif job.labelled_task.name != kind:
         raise UserError(
             f"{label} was fine-tuned on {job.labelled_task.name.upper()}, but --{kind} needs one that was fine-tuned "
             f"on "
-            f"{kind.upper()}"
+            f"{kind.upper()}",
+            code="not_fine_tuned_on_task",
         )
 
 
@@ -112,7 +115,8 @@ def _check_name(name: str) -> None:
     meant = f" (did you mean {near}?)" if near else ""
     raise UserError(
         f"--lm-eval {name}: there is no such task{meant}, and no such YAML file; your own tasks are looked up in "
-        "--include-path DIR"
+        "--include-path DIR",
+        code="missing_harness_task",
     )
 
 
@@ -127,15 +131,17 @@ def _settings(kind: Kind, options: Options, job: JobSpec) -> dict[str, Any]:
     length = options.seq_length or model.seq_length
     if model.position_embedding_type == "learned_absolute" and length > model.positions:
         raise UserError(
-            f"--seq-length {length} is more than the {model.positions} positions that the model has learned"
+            f"--seq-length {length} is more than the {model.positions} positions that the model has learned",
+            code="sequence_too_long",
         )
     least = 2 if options.add_bos else 1
     if length < least:
-        raise UserError(f"--seq-length {length} is too short: {least} at least")
+        raise UserError(f"--seq-length {length} is too short: {least} at least", code="sequence_too_short")
     if options.overlapping_eval is not None and options.overlapping_eval > length - least + 1:
         raise UserError(
             f"--overlapping-eval {options.overlapping_eval} is more than the {length - least + 1} tokens that a window "
-            "scores: it is the number of tokens from one window to the next, and the others are context"
+            "scores: it is the number of tokens from one window to the next, and the others are context",
+            code="window_too_long",
         )
     return settings | {"seq_length": length, "overlapping_eval": options.overlapping_eval}
 
@@ -145,9 +151,9 @@ def _of_files(kind: Kind, paths: Sequence[Path], settings: dict[str, Any]) -> li
     absolute = [path.expanduser().absolute() for path in paths]
     for path in absolute:
         if not path.exists():
-            raise UserError(f"--{kind} {path} is not there")
+            raise UserError(f"--{kind} {path} is not there", code="file_not_found")
         if path.is_dir() and kind != "race":
-            raise UserError(f"--{kind} {path} is a folder, but a file is needed")
+            raise UserError(f"--{kind} {path} is a folder, but a file is needed", code="file_is_folder")
         if kind in _TEXTS:
             read_text(path)  # what is wrong with it is said before anything is started
     for path, name in zip(absolute, path_names([str(path) for path in absolute]) if absolute else [], strict=True):
@@ -159,10 +165,10 @@ def _of_harness(name: str, options: Options, job: JobSpec) -> EvaluationRequest:
     path = Path(name).expanduser()
     is_file = path.suffix in (".yaml", ".yml")
     if is_file and not path.is_file():
-        raise UserError(f"--lm-eval {name} is not there")
+        raise UserError(f"--lm-eval {name} is not there", code="file_not_found")
     for folder in options.include_path:
         if not folder.is_dir():
-            raise UserError(f"--include-path {folder} is not a folder")
+            raise UserError(f"--include-path {folder} is not a folder", code="not_a_folder")
     if not path.is_file() and not options.include_path and job.launch.python is None:
         _check_name(name)
     settings = {

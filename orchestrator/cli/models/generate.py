@@ -165,12 +165,19 @@ class _Prompts:
     def check_named(self, *, tells_probabilities: bool, as_json: bool) -> None:
         """Raises UserError where they are not one of the three, or something goes with another of them."""
         if sum((self.text is not None, self.file is not None, self.interactive)) != 1:
-            raise UserError("name what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them")
+            raise UserError(
+                "name what to continue: --prompt TEXT, --file PROMPTS.jsonl or --interactive, one of them",
+                code="no_prompt",
+            )
         if tells_probabilities and self.file is None and not (as_json and self.text is not None):
-            raise UserError("--log-probabilities needs --json or --file: plain text does not have them")
+            raise UserError(
+                "--log-probabilities needs --json or --file: plain text does not have them",
+                code="option_without_effect",
+            )
         if self.file is not None and self.images:
             raise UserError(
-                '--image is for --prompt and --interactive; in a file each line has its own: "images": ["cat.jpg"]'
+                '--image is for --prompt and --interactive; in a file each line has its own: "images": ["cat.jpg"]',
+                code="option_without_effect",
             )
 
     def check(self, options: Mapping[str, Any], *, sees: bool) -> None:
@@ -180,7 +187,7 @@ class _Prompts:
         check_files(self.images)
         marks = self.text.count(MARK) if self.text is not None else len(self.images)
         if problem := marks_problem(marks, len(self.images), sees=sees, given_by="--image FILE"):
-            raise UserError(f"the prompt {problem}")
+            raise UserError(f"the prompt {problem}", code="malformed_prompt")
 
     def arguments(self) -> list[str]:
         """For the program: `--name=value`, so that a prompt that starts with a dash stays a prompt."""
@@ -207,7 +214,7 @@ def at_degrees(job: JobSpec, tp: int | None, pp: int | None) -> JobSpec:
 def check_family(weights: Weights) -> None:
     """Raises UserError when the model does not continue texts."""
     if (reason := weights.job.model.family.no_generation) is not None:
-        raise UserError(f"{weights.label} holds {reason}")
+        raise UserError(f"{weights.label} holds {reason}", code="model_cannot_generate")
 
 
 def run_inference(
@@ -297,7 +304,9 @@ def failure(errors: str, what: str, code: int) -> OrchestratorError:
     said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), None)
     if said is not None:
         is_ours = UserError.exit_code in (code, *(end.code for end in failed_ranks(errors).values()))
-        return UserError(said) if is_ours else JobError(said)
+        return UserError(said, code="program_refused") if is_ours else JobError(said, code="program_failed")
     if code < 0:
-        return JobError(f"{what} failed: its process was ended by {ended_by(-code)}")
-    return JobError(f"{what} failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}")
+        return JobError(f"{what} failed: its process was ended by {ended_by(-code)}", code="program_killed")
+    return JobError(
+        f"{what} failed: {last_exception(own) or (lines[-1] if lines else 'it said nothing')}", code="program_failed"
+    )

@@ -92,17 +92,22 @@ def export(
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())
     if to == "megatron-lm":
         if max_shard_size or dtype or no_tokenizer or adapter is not None:
-            raise UserError("--max-shard-size, --dtype, --no-tokenizer and --adapter go with --to hf")
+            raise UserError(
+                "--max-shard-size, --dtype, --no-tokenizer and --adapter go with --to hf", code="option_without_effect"
+            )
         check_exported(weights)
         export_megatron(weights, whole_checkpoint(weights, iteration), target, as_json=as_json)
         return
     job = weights.job
     if adapter is not None and (max_shard_size or no_tokenizer):
-        raise UserError("--max-shard-size and --no-tokenizer go with a whole model, not with --adapter")
+        raise UserError(
+            "--max-shard-size and --no-tokenizer go with a whole model, not with --adapter",
+            code="option_without_effect",
+        )
     try:
         family_of_job(job)
     except UserError as error:
-        raise UserError(f"{error}{_other_layout(weights)}") from error
+        raise UserError(f"{error}{_other_layout(weights)}", code=error.code) from error
     checkpoint = whole_checkpoint(weights, iteration, contents=False)
     check_installed(job)
     options = [f"--most-bytes={most_bytes}", *([f"--dtype={dtype}"] if dtype else [])]
@@ -122,10 +127,12 @@ def export(
 def _target(folder: Path | None, output: Path | None) -> Path:
     """The folder to write, which is named in one of two ways. Raises UserError."""
     if folder is not None and output is not None:
-        raise UserError(f"{folder} and --output {output}: name the folder to write once, with -o DIR")
+        raise UserError(
+            f"{folder} and --output {output}: name the folder to write once, with -o DIR", code="conflicting_outputs"
+        )
     named = output or folder
     if named is None:
-        raise UserError("no folder to write is named: add -o DIR")
+        raise UserError("no folder to write is named: add -o DIR", code="no_output")
     return named.absolute()
 
 
@@ -185,15 +192,18 @@ def import_(
     """
     source = folder.absolute()
     if not source.exists():
-        raise UserError(f"{source} does not exist")
+        raise UserError(f"{source} does not exist", code="file_not_found")
     if from_ == "megatron-lm" or (from_ is None and is_megatron(source)):
         if output is not None:
-            raise UserError("--output goes with --from hf: of Megatron-LM's checkpoints, --job names the job")
+            raise UserError(
+                "--output goes with --from hf: of Megatron-LM's checkpoints, --job names the job",
+                code="option_without_effect",
+            )
         runs = (runs_dir or default_runs_dir()).absolute()
         import_megatron(source, name=name, job_file=job_file, iteration=iteration, runs=runs, as_json=as_json)
         return
     if job_file is not None or iteration is not None:
-        raise UserError("--job and --iteration go with --from megatron-lm")
+        raise UserError("--job and --iteration go with --from megatron-lm", code="option_without_effect")
     config = read_config(source)
     family = family_of_folder(source)
     if output is not None:
@@ -240,9 +250,9 @@ def _note(job: JobSpec) -> str:
 def _require_free(output: Path) -> None:
     """Before the work and not after it. Raises UserError."""
     if output.exists():
-        raise UserError(f"{output} exists already")
+        raise UserError(f"{output} exists already", code="output_exists")
     if not output.absolute().parent.is_dir():
-        raise UserError(f"{output}: there is no folder {output.absolute().parent}")
+        raise UserError(f"{output}: there is no folder {output.absolute().parent}", code="missing_output_folder")
 
 
 def _document(name: str, config: dict[str, Any], family: Family, source: Path) -> dict[str, Any]:
@@ -285,5 +295,7 @@ def _size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", text.strip(), re.IGNORECASE)
     size = int(float(match[1]) * _UNITS[(match[2] or "").upper()]) if match else 0
     if size < 1:
-        raise UserError(f"--max-shard-size {text} is not a size: write it like 200MB, 5GB or 1GiB")
+        raise UserError(
+            f"--max-shard-size {text} is not a size: write it like 200MB, 5GB or 1GiB", code="malformed_size"
+        )
     return size

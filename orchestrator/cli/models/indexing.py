@@ -43,7 +43,7 @@ def command(jobs: JobFiles, overrides: Overrides = None, runs_dir: RunsDir = Non
     batch = BatchSchedule.of(job)
     report = blend_report(job, batch)
     if report.stops:
-        raise UserError("\n       ".join(report.stops))
+        raise UserError("\n       ".join(report.stops), code="index_cannot_be_built")
     needed = samples_needed(job, batch)
     request = IndexRequest(
         data=job.data,
@@ -69,14 +69,17 @@ def _check_data(loaded: LoadedJob) -> None:
     """Raises UserError or SpecError when the data of a job cannot be indexed now."""
     data = loaded.job.data
     if data.random_tokens:
-        raise UserError("data.random_tokens: random tokens have no index")
+        raise UserError("data.random_tokens: random tokens have no index", code="random_tokens_without_index")
     if loaded.job.has_task:
-        raise UserError("task: its examples have no index")
+        raise UserError("task: its examples have no index", code="task_without_index")
     found = survey_job(loaded.job)
     if problems := data_problems(data, found, needed=True):
         raise SpecError(problems=loaded.places.ordered([loaded.places.placed(problem) for problem in problems]))
     if absent := [source.entry.path for source in found if source.is_to_be_made]:
-        raise UserError(f"not there yet: {', '.join(absent)}; `orchestrator data prepare` makes what a job lacks")
+        raise UserError(
+            f"not there yet: {', '.join(absent)}; `orchestrator data prepare` makes what a job lacks",
+            code="missing_data_set",
+        )
 
 
 def _build(request: IndexRequest) -> IndexAnswer:
@@ -95,9 +98,12 @@ def _build(request: IndexRequest) -> IndexAnswer:
         return IndexAnswer.from_dict(json.loads(done.stdout.splitlines()[-1]))
     _, found, said = done.stderr.rpartition("error: ")
     if found and done.returncode == UserError.exit_code:
-        raise UserError(said.strip())
+        raise UserError(said.strip(), code="index_not_built")
     lines = done.stderr.strip().splitlines()
-    raise JobError(f"the index was not built: {said.strip() if found else lines[-1] if lines else 'killed'}")
+    raise JobError(
+        f"the index was not built: {said.strip() if found else lines[-1] if lines else 'killed'}",
+        code="index_not_built",
+    )
 
 
 def _table(made: IndexedSet, planned: PartPlan, batch: BatchSchedule, seq_length: int) -> Table:

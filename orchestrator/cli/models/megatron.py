@@ -69,11 +69,17 @@ def import_megatron(
     source = checkpoint_in(folder, iteration)
     found = convert("describe-megatron", str(source))
     if family_of(found["kinds"]) is None:
-        raise UserError(f"{source} is no GPT, BERT or T5: it has {', '.join(found['kinds'])}; only these are imported")
+        raise UserError(
+            f"{source} is no GPT, BERT or T5: it has {', '.join(found['kinds'])}; only these are imported",
+            code="unsupported_model_type",
+        )
     loaded = job_of(source, found, name, job_file)
     job = loaded.job
     if job.model.has_vision:
-        raise UserError(f"{source} is a decoder, and {job.name} has images (model.vision): import it without --job")
+        raise UserError(
+            f"{source} is a decoder, and {job.name} has images (model.vision): import it without --job",
+            code="images_not_in_checkpoint",
+        )
     check_weights(source, found, job)
     with_optimizer = job_file is not None and takes_optimizer(source, found, job)
     check_installed(job)
@@ -104,16 +110,22 @@ def checkpoint_in(folder: Path, iteration: int | None) -> Path:
     if (folder / MEGATRON_TRACKER).is_file():
         said = (folder / MEGATRON_TRACKER).read_text(errors="replace").strip() if iteration is None else str(iteration)
         if not said.isdecimal() and said != "release":
-            raise UserError(f"{folder / MEGATRON_TRACKER} does not name an iteration: {said[:40]!r}")
+            raise UserError(
+                f"{folder / MEGATRON_TRACKER} does not name an iteration: {said[:40]!r}", code="damaged_tracker"
+            )
         source = folder / (said if said == "release" else f"iter_{int(said):07d}")
     elif iteration is not None:
         raise UserError(
-            f"{folder} is one checkpoint: --iteration goes with a folder of several, with a {MEGATRON_TRACKER}"
+            f"{folder} is one checkpoint: --iteration goes with a folder of several, with a {MEGATRON_TRACKER}",
+            code="iteration_without_effect",
         )
     if not source.is_dir():
-        raise UserError(f"{source} does not exist")
+        raise UserError(f"{source} does not exist", code="file_not_found")
     if not is_of_ranks(source) and not (source / ".metadata").is_file():
-        raise UserError(f"{source} is no checkpoint of Megatron-LM: it has neither .metadata nor {RANK_FOLDERS}")
+        raise UserError(
+            f"{source} is no checkpoint of Megatron-LM: it has neither .metadata nor {RANK_FOLDERS}",
+            code="not_a_megatron_checkpoint",
+        )
     return source
 
 
@@ -124,11 +136,13 @@ def job_of(source: Path, found: Mapping[str, Any], name: str | None, job_file: P
         loaded = load_job([job_file], [f"name={name}"] if name else [])
         other = differences(loaded.job, arguments, family) if arguments is not None else []
         if other:
-            raise UserError(f"{source} is not the network of {job_file}: {'; '.join(other)}")
+            raise UserError(f"{source} is not the network of {job_file}: {'; '.join(other)}", code="network_differs")
         return loaded
     if arguments is None:
         why = found["unread"] or f"{source} has no arguments that describe its network"
-        raise UserError(f"{why}; give the job with --job JOB.yaml to take only the weights")
+        raise UserError(
+            f"{why}; give the job with --job JOB.yaml to take only the weights", code="checkpoint_not_imported"
+        )
     tokenizer = _tokenizer(arguments)
     if tokenizer is None:
         warn(f"the tokenizer of {source} is not on this machine, or of an unsupported kind: name one yourself")
@@ -173,7 +187,7 @@ def check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None:
     another kind, shows in the weights.
     """
     if found["rows"] is None:
-        raise UserError(f"{source} has no embedding.word_embeddings.weight")
+        raise UserError(f"{source} has no embedding.word_embeddings.weight", code="missing_embedding")
     _check_vocabulary(source, found["rows"], job)
     stored = {key: tuple(shape) for key, shape in found["tensors"].items()}
     weights = {key: shape for key, shape in stored.items() if not key.startswith(_OPTIMIZER)}
@@ -185,7 +199,8 @@ def check_weights(source: Path, found: Mapping[str, Any], job: JobSpec) -> None:
         raise UserError(
             f"{source} is another network than its arguments or the job describe: {'; '.join(parts)}. Give the job "
             f"that it "
-            "belongs to; parts that no job describes are not imported"
+            "belongs to; parts that no job describes are not imported",
+            code="network_differs",
         )
 
 
@@ -201,7 +216,8 @@ def _check_vocabulary(source: Path, rows: int, job: JobSpec) -> None:
     if size > rows:
         raise UserError(
             f"{source} has {rows} rows of tokens, and {job.name} has {size} tokens: those after the last row would "
-            "have no weights. Use the tokenizer that it was trained with, or set model.vocab_size to its size"
+            "have no weights. Use the tokenizer that it was trained with, or set model.vocab_size to its size",
+            code="vocabulary_differs",
         )
 
 

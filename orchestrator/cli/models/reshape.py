@@ -92,7 +92,7 @@ def reshape(
     new = job_at(old, to, [*_asked(degrees, to), *(overrides or [])], weights)
     check_installed(new.job)
     if output is not None and output.exists():
-        raise UserError(f"{output} already exists: name another folder")
+        raise UserError(f"{output} already exists: name another folder", code="output_exists")
     checkpoint = _newest(weights, iteration) if dry_run else whole_checkpoint(weights, iteration)
     inspected = convert("inspect", str(checkpoint))
     same = _same_tokenizer(weights.job, new.job)
@@ -190,12 +190,16 @@ def _refuse(findings: list[Finding], allow_changes: bool) -> None:
     """Raises UserError when something is impossible, or alters the course and was not allowed."""
     impossible = [f"{finding.what}: {finding.reason}" for finding in findings if finding.verdict == "impossible"]
     if impossible:
-        raise UserError("this checkpoint cannot continue like this:\n      " + "\n      ".join(impossible))
+        raise UserError(
+            "this checkpoint cannot continue like this:\n      " + "\n      ".join(impossible),
+            code="continuation_not_possible",
+        )
     changing = [finding.what for finding in findings if finding.verdict == "changes"]
     if changing and not allow_changes:
         raise UserError(
             f"nothing was written: {', '.join(changing)} would change the course of the training.\n"
-            "      If that is what you want, add --allow-changes."
+            "      If that is what you want, add --allow-changes.",
+            code="spec_change_unconfirmed",
         )
 
 
@@ -204,7 +208,7 @@ def write_checkpoint(checkpoint: Path, job: JobSpec, target: Path) -> dict[str, 
     draft = target.with_name(f".{target.name}.reshape")
     with alone(draft, f"another process is writing {target} now; wait for it, or name another folder"):
         if target.exists():  # since it was looked for
-            raise UserError(f"{target} already exists: name another folder")
+            raise UserError(f"{target} already exists: name another folder", code="output_exists")
         done = _convert(checkpoint, job, draft)
         (draft / "checkpoint").rename(target)
         sync_folder(target.parent)

@@ -79,7 +79,8 @@ def command(
     if token is None and not loopback:
         raise UserError(
             f"--host {host} can be reached from other machines: give a token for clients, with --token or "
-            f"{TOKEN_VARIABLE}"
+            f"{TOKEN_VARIABLE}",
+            code="http_token_needed",
         )
     check_token(token)
     weights = weights_named(which, iteration, runs_dir or default_runs_dir())

@@ -36,22 +36,28 @@ def weights_named(which: str, iteration: int | None, runs_dir: Path) -> Weights:
     path = Path(which).absolute()
     if is_checkpoint(path):
         if iteration is not None:
-            raise UserError(f"{which} is one checkpoint: --iteration selects a checkpoint of a run")
+            raise UserError(
+                f"{which} is one checkpoint: --iteration selects a checkpoint of a run", code="iteration_without_effect"
+            )
         return open_weights(path)
     try:
         run = find_run(which, runs_dir)
     except RunNotFound as error:
         if path.is_dir():
-            raise UserError(f"{which} is neither a run nor a checkpoint: {_what_else(path)}") from error
+            raise UserError(
+                f"{which} is neither a run nor a checkpoint: {_what_else(path)}", code="neither_run_nor_checkpoint"
+            ) from error
         raise
     weights = open_weights(run.path)
     assert weights.run is not None
     iterations = [commit.iteration for commit in committed(weights.run)]
     if not iterations:
-        raise UserError(f"{weights.label} has no checkpoint yet")
+        raise UserError(f"{weights.label} has no checkpoint yet", code="no_checkpoint")
     if iteration is not None and iteration not in iterations:
         known = ", ".join(str(number) for number in iterations)
-        raise UserError(f"{weights.label} has no checkpoint of iteration {iteration}; it has {known}")
+        raise UserError(
+            f"{weights.label} has no checkpoint of iteration {iteration}; it has {known}", code="no_checkpoint"
+        )
     return weights
 
 
@@ -87,9 +93,9 @@ def whole_checkpoint(weights: Weights, iteration: int | None, *, contents: bool 
             lambda path: verify(path, contents=contents),
         )
         if newest is None:
-            raise UserError(f"{weights.label} has no complete checkpoint")
+            raise UserError(f"{weights.label} has no complete checkpoint", code="no_checkpoint")
         return newest.path
     chosen = weights.path if weights.run is None or iteration is None else weights.run.checkpoint(iteration)
     if findings := verify(chosen, contents=contents):
-        raise CheckpointError("; ".join(findings))
+        raise CheckpointError("; ".join(findings), code="damaged_checkpoint")
     return chosen

@@ -60,9 +60,9 @@ def command(
     folder = runs_dir or default_runs_dir()
     runs = list({run.path: run for run in (find_run(name, folder) for name in names)}.values())
     if len(runs) < 2:
-        raise UserError("one run cannot be compared: name two or more")
+        raise UserError("one run cannot be compared: name two or more", code="too_few_runs")
     if len(runs) > len(_LETTERS):
-        raise UserError(f"at most {len(_LETTERS)} runs can be compared, not {len(runs)}")
+        raise UserError(f"at most {len(_LETTERS)} runs can be compared, not {len(runs)}", code="too_many_runs")
     summaries = [with_goodput(summary, time.time()) for summary in summarize_each(runs)]
     series = [_series(run) for run in runs]
     _check_metric(metric, series)
@@ -139,7 +139,8 @@ def _check_metric(metric: str, series: Sequence[Series]) -> None:
         near = closest(metric, known)
         raise UserError(
             f"no run has measured {metric}: "
-            + (f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}")
+            + (f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"),
+            code="unknown_metric",
         )
 
 

@@ -72,7 +72,7 @@ def command(
     """
     folder = (runs_dir or default_runs_dir()).absolute()
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder of runs: name it with --runs-dir")
+        raise UserError(f"{folder} is not a folder of runs: name it with --runs-dir", code="not_a_folder")
     missing = [package for module, package in _NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise MissingDependency(

@@ -37,7 +37,9 @@ def command(
       orchestrator drill job.yaml --iters 20 --kill-at 12
     """
     if kill_at >= iterations:
-        raise UserError(f"--kill-at {kill_at} must be before the end, --iters {iterations}")
+        raise UserError(
+            f"--kill-at {kill_at} must be before the end, --iters {iterations}", code="job_too_short_to_kill"
+        )
     loaded = load_job(jobs, overrides or [])
     check_installed(loaded.job)
     check_sources(plan_loaded(loaded))
@@ -45,7 +47,9 @@ def command(
     job = shortened(loaded.job, iterations, kill_at, folder)
     length = BatchSchedule.of(job).train_iters
     if kill_at >= length:
-        raise UserError(f"--kill-at {kill_at} must be before the end: the job has only {length} steps")
+        raise UserError(
+            f"--kill-at {kill_at} must be before the end: the job has only {length} steps", code="job_too_short_to_kill"
+        )
     twice = [(job, ())] * 2  # both trainings are there until their losses are compared
     check_start(verdict_on_all(twice, None, folder), HERE, allowed=allow_warnings, warn=warn)
     prepare_first(jobs, overrides or [], loaded.job, as_json)

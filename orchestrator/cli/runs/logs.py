@@ -45,7 +45,7 @@ def command(
     """
     run = find_run(run_name, runs_dir or default_runs_dir())
     if rank is not None and not run.rank_log(rank).exists() and not follow:
-        raise UserError(f"run {label(run)} has no log of rank {rank}")
+        raise UserError(f"run {label(run)} has no log of rank {rank}", code="missing_log")
     follower = LogFollower(run, rank, lines)
     form = _as_object if as_json else _plain if rank is not None else _labelled
     if follow:

@@ -29,7 +29,8 @@ def command(run_name: RunName, runs_dir: RunsDir = None, as_json: AsJson = False
     job = load_resolved(run.resolved())
     if not job.notifications.ways:
         raise UserError(
-            f"run {label(run)} has no notifications: its spec has neither notifications.command nor .webhook"
+            f"run {label(run)} has no notifications: its spec has neither notifications.command nor .webhook",
+            code="no_notifications",
         )
     events = run.events()
     launch_id = last.launch_id if (last := events.last_launch) else ""

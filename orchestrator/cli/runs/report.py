@@ -65,7 +65,7 @@ def command(
     runs = list({run.path: run for name in names for run in _meant(name, folder)}.values())
     place = _place(output, runs, names, force=force)
     if light and not place.endswith(_HTML):
-        raise UserError("--light is for HTML: in Markdown curves are text")
+        raise UserError("--light is for HTML: in Markdown curves are text", code="option_without_effect")
     if place.endswith(_HTML) and not light and importlib.util.find_spec("plotly") is None:
         raise MissingDependency(
             "interactive curves need plotly, which this Python lacks: "
@@ -98,7 +98,7 @@ def _meant(name: str, folder: Path) -> list[RunDir]:
     sweep = find_sweep(name, folder)
     runs = [run for entry in sweep.planned().cells if (run := sweep.run(entry)).resolved_generations()]
     if not runs:
-        raise UserError(f"no cell of the sweep {name} has a run yet")
+        raise UserError(f"no cell of the sweep {name} has a run yet", code="no_runs")
     return runs
 
 
@@ -111,22 +111,27 @@ def _place(output: str | None, runs: Sequence[RunDir], names: Sequence[str], *, 
         output = f"report-{_UNSAFE.sub('-', name)[:80]}.html"
     path = Path(output)
     if not path.name.endswith((*_HTML, *_MARKDOWN)):
-        raise UserError(f"{output}: a report is .html or .md; name one with such an ending")
+        raise UserError(f"{output}: a report is .html or .md; name one with such an ending", code="output_not_a_report")
     if not path.parent.is_dir():
-        raise UserError(f"the folder {path.parent} for {path.name} does not exist")
+        raise UserError(f"the folder {path.parent} for {path.name} does not exist", code="missing_output_folder")
     if path.is_dir() or (path.exists() and not force):
-        raise UserError(f"{output} already exists: choose another name" + ("" if force else ", or add --force"))
+        raise UserError(
+            f"{output} already exists: choose another name" + ("" if force else ", or add --force"),
+            code="output_exists",
+        )
     return output
 
 
 def _words(note: str | None, file: Path | None) -> str:
     """The person's own words. Raises UserError where they cannot be read."""
     if note is not None and file is not None:
-        raise UserError("--note and --note-file have the same purpose: use one of them")
+        raise UserError("--note and --note-file have the same purpose: use one of them", code="conflicting_options")
     if file is None:
         return note or ""
     with file_refusal(file):
         content = file.read_bytes()
     if len(content) > _MOST_NOTE_BYTES:
-        raise UserError(f"{file} has {len(content):,} bytes: a note has at most {_MOST_NOTE_BYTES:,}")
+        raise UserError(
+            f"{file} has {len(content):,} bytes: a note has at most {_MOST_NOTE_BYTES:,}", code="note_too_long"
+        )
     return content.decode("utf-8", "replace").replace("\0", "")

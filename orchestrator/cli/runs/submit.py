@@ -87,7 +87,10 @@ def command(
     """
     if array:
         if from_scratch or after or strict:
-            raise UserError("--array starts a sweep, which does not support --from-scratch, --after or --strict")
+            raise UserError(
+                "--array starts a sweep, which does not support --from-scratch, --after or --strict",
+                code="option_not_for_sweep",
+            )
         sweep = SweepOptions(dry_run=dry_run, cluster=cluster, detach=True, new=new, allow_changes=allow_changes)
         start_sweep(jobs, overrides, array, replace(sweep, allow_warnings=allow_warnings), runs_dir, as_json)
         return
@@ -97,7 +100,10 @@ def command(
     folder = runs_dir_of(loaded.job, runs_dir)
     if is_started_here(loaded.job):
         if cluster or after or strict:
-            raise UserError(f"launch.executor: {loaded.job.launch.executor} has no --cluster, --after or --strict")
+            raise UserError(
+                f"launch.executor: {loaded.job.launch.executor} has no --cluster, --after or --strict",
+                code="executor_without_scheduler",
+            )
         if dry_run:
             _show_script(loaded.job, next_run_dir(loaded.job, folder), as_json=as_json)
             return

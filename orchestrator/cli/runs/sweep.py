@@ -165,7 +165,7 @@ def start_sweep(
         loaded = load_sweep(files, words, check, arrays, also)
     cells = loaded.cells.cells
     if not cells:
-        raise UserError(why_no_cell(loaded.cells))
+        raise UserError(why_no_cell(loaded.cells), code="no_cells")
     local = asked.local or is_started_here(cells[0].job)
     profile = None if local else cluster_of(cells[0].job, dry_run=asked.dry_run)
     folder = runs_dir_of(cells[0].job, runs_dir).absolute()

@@ -36,7 +36,7 @@ def command(
       orchestrator sync --all
     """
     if bool(run_names) == every:
-        raise UserError("name runs, or add --all for every run of the runs folder")
+        raise UserError("name runs, or add --all for every run of the runs folder", code="no_runs")
     folder = folder_to_read(runs_dir)
     runs = all_runs(folder) if every else [find_run(name, folder) for name in run_names or []]
     runs += [RunDir(entry.path) for entry in trashed(folder) if entry.mlflow] if every else []
@@ -66,7 +66,8 @@ def send(runs: list[RunDir]) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
     if count < len(runs):
         raise JobError(
-            f"sending ended early, with exit code {program.returncode}: {count} of {len(runs)} runs were done"
+            f"sending ended early, with exit code {program.returncode}: {count} of {len(runs)} runs were done",
+            code="sending_failed",
         )
 
 

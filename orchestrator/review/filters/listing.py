@@ -64,7 +64,7 @@ def named_field(name: str, runs: Iterable[RunSummary]) -> Field:
     try:
         return field_of(name, runs, otherwise=f"there are {', '.join(FIELDS)}, metrics, and fields of the spec")
     except QueryError as error:
-        raise UserError(str(error)) from error
+        raise UserError(str(error), code="malformed_filter") from error
 
 
 def _read(paths: Sequence[str]) -> list[RunSummary]:
@@ -80,7 +80,7 @@ def _parsed(name: str, query: str, runs: Sequence[RunSummary]) -> Query:
         return read_query(query, runs)
     except QueryError as error:
         place = "" if error.place is None else f"\n{_marked(query, error.place)}"
-        raise UserError(f"{name}: {error}{place}") from error
+        raise UserError(f"{name}: {error}{place}", code="malformed_filter") from error
 
 
 def _marked(query: str, place: int) -> str:

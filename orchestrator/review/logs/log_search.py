@@ -53,7 +53,7 @@ class SearchPattern:
         try:
             return re.compile(self.text, re.IGNORECASE).search
         except (re.error, OverflowError, RecursionError) as error:
-            raise UserError(f"{self.text} is not a regular expression: {error}") from error
+            raise UserError(f"{self.text} is not a regular expression: {error}", code="malformed_pattern") from error
 
 
 @dataclass(frozen=True)

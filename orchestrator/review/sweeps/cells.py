@@ -126,7 +126,9 @@ def view_of(sweep: SweepDir, runs: Mapping[str, RunSummary], metric: str | None 
         search = sweep.search()
         pruned, deleted = _reasons(planned), sweep.deleted(planned.cells, runs)
     except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{sweep.ledger} cannot be read: {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"{sweep.ledger} cannot be read: {type(error).__name__}: {error}", code="unreadable_ledger"
+        ) from error
     gone = [entry for entry in left if entry.run in runs]
     known = [run for entry in (*planned.cells, *gone) if (run := runs.get(entry.run)) is not None]
     metrics = tuple(sorted({key for run in known for key in run.values}))

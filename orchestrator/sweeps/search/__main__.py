@@ -42,7 +42,7 @@ def _search(sweep: SweepDir, module: str) -> None:
     """Search as the newest plan of a sweep says, in the folder of the command that planned it."""
     history = sweep.search()
     if history is None:
-        raise UserError(f"{sweep.path} has no search")
+        raise UserError(f"{sweep.path} has no search", code="no_search")
     planned = history.planned
     os.chdir(planned.folder or ".")
     cluster = load_profile(planned.cluster) if planned.cluster is not None else None

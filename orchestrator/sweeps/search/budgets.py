@@ -32,12 +32,14 @@ def shares_of(search: SearchSpec, jobs: Sequence[JobSpec]) -> list[float]:
         if len(lengths) > 1:
             raise UserError(
                 f"sweep.search.first_rung: {first:g} steps are not the same share of every cell: they have "
-                f"{lengths[0]:,} to {lengths[-1]:,} steps; write a share of the training, such as 10%"
+                f"{lengths[0]:,} to {lengths[-1]:,} steps; write a share of the training, such as 10%",
+                code="unequal_first_rungs",
             )
         if 2 * first > lengths[0]:
             raise UserError(
                 f"sweep.search.first_rung: {first:g} steps are more than half of the training's {lengths[0]:,}: write "
-                f"at most {lengths[0] // 2:,}"
+                f"at most {lengths[0] // 2:,}",
+                code="first_rung_too_long",
             )
         first /= lengths[0]
     shares = []
@@ -58,7 +60,8 @@ def metric_of_search(spec: SweepSpec, job: JobSpec) -> str:
     if metric.startswith(_OF_EVALUATIONS) and not evaluates:
         raise UserError(
             f"the search compares cells by {metric}, which this job never measures: set evaluation.eval_interval, or "
-            "sweep.metric: train/loss"
+            "sweep.metric: train/loss",
+            code="metric_never_measured",
         )
     return metric
 

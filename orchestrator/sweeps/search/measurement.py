@@ -38,6 +38,7 @@ def value_at(run: RunDir, metric: str, iteration: int) -> float:
         known = sorted({key for record in records for key in record.values})
         raise UserError(
             f"{metric}, by which the search compares cells, was not measured by run {run.run_id} up to step "
-            f"{iteration:,}: set sweep.metric to one of {', '.join(known) or 'nothing'}"
+            f"{iteration:,}: set sweep.metric to one of {', '.join(known) or 'nothing'}",
+            code="metric_not_measured",
         )
     return found[-1]

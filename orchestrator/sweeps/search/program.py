@@ -57,7 +57,7 @@ def search(sweep: SweepDir, trainer: Trainer, drawing: Drawing | None = None) ->
 def _history(sweep: SweepDir) -> History:
     history = sweep.search()
     if history is None:
-        raise UserError(f"{sweep.path} has no search")
+        raise UserError(f"{sweep.path} has no search", code="no_search")
     return history
 
 

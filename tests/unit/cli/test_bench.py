@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.faults import QUICK_TORCHRUN, Ranks
 from support.programs import run_instead
+from support.refused import refused
 from support.shipped import SHIPPED
 from support.stopping import stopped_once_launched
 from support.this_machine import Gpus
@@ -21,7 +22,6 @@ from orchestrator.bench.measurement import Measurement, MeasurementRequest, benc
 from orchestrator.bench.report import report_of
 from orchestrator.cli.jobs import this_machine
 from orchestrator.cli.main import main
-from orchestrator.errors import UserError
 from orchestrator.launch.runs import create_run
 from orchestrator.planning.hardware import device_named, device_of
 from orchestrator.planning.time import estimate_time
@@ -335,7 +335,7 @@ def test_a_run_whose_lease_cannot_be_read_is_told_of(tmp_path: Path, capsys: pyt
     assert said in capsys.readouterr().err
     (runs[1].lease / "000001.json").mkdir(parents=True)
     held = Lease.acquire(runs[2], launch_id="one")
-    with pytest.raises(UserError, match=f"bench would disturb run {runs[2].run_id}"):
+    with refused("machine_in_use", runs[2].run_id):
         this_machine.check_alone(choice, tmp_path, "bench")
     held.release()
     this_machine.check_alone(choice, tmp_path, "bench")

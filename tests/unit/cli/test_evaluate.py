@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.refusals import before, fail_at, let_nothing_be_written
+from support.refused import refused
 from support.this_machine import Libraries
 from support.training import four_layer_job, make_run
 
@@ -114,7 +115,7 @@ def test_what_cannot_be_measured_is_said_at_once(
 
 def test_the_harness_is_an_extra(libraries: Libraries) -> None:
     libraries.missing("lm_eval")
-    with pytest.raises(MissingDependency, match=r"pip install 'megatron-orchestrator\[lm-eval\]'"):
+    with refused("missing_dependency", "megatron-orchestrator[lm-eval]", kind=MissingDependency):
         asked_of(Options(harness=["task"]), job(), "run a/b")
 
 

@@ -190,5 +190,5 @@ def test_a_command_whose_program_was_killed_says_so(tmp_path: Path) -> None:
 def test_exit_codes_of_programs_that_end_themselves_are_theirs() -> None:
     for code in (0, 1, 2, 130):
         refuse_killed(code, "data prepare")
-    with pytest.raises(JobError, match=r"data prepare was ended by SIGSEGV\. Finished shards are kept"):
+    with refused("data_preparation_killed", "SIGSEGV", kind=JobError):
         refuse_killed(-signal.SIGSEGV, "data prepare")

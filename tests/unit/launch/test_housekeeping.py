@@ -16,7 +16,7 @@ from support.refusals import refuse
 from support.refused import refused
 
 import orchestrator as interface
-from orchestrator.errors import RunNotFound, UserError
+from orchestrator.errors import RunNotFound
 from orchestrator.launch.runs import all_runs, create_run, find_run, next_run_dir
 from orchestrator.run_directory.checkpoints.commit_markers import committed, write_commit
 from orchestrator.run_directory.events.labels import Labels
@@ -423,11 +423,11 @@ def test_the_public_interface_does_the_same(create: CreateRun, runs_dir: Path) -
         interface.find_run("champion", runs_dir=runs_dir)
     assert interface.undelete("champion", runs_dir=runs_dir) == [folder.path]
     lease = Lease.acquire(folder, launch_id="l2")
-    with pytest.raises(UserError, match="is running"):
+    with refused("run_is_active"):
         run.delete()
     lease.release()
     interface.delete("champion", runs_dir=runs_dir)
     assert interface.prune(older_than=3600, runs_dir=runs_dir) == 0
     assert interface.prune(runs_dir=runs_dir) > 1000
-    with pytest.raises(RunNotFound, match="in the trash"):
+    with refused("run_not_found", kind=RunNotFound):
         interface.undelete("champion", runs_dir=runs_dir)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.limits import set_limits
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.review.logs import pages as reading
 from orchestrator.review.logs.log_search import SearchPattern, search
 from orchestrator.run_directory.rundir import RunDir
@@ -185,7 +185,7 @@ def test_an_expression_that_is_none_is_refused_and_one_that_never_ends_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = log_of(tmp_path / "a.log", b"a" * 60 + b"\n")
-    with pytest.raises(UserError, match="not a regular expression"):
+    with refused("malformed_pattern"):
         search([log], SearchPattern("(", is_regex=True))
     set_limits(monkeypatch, to_end_a_search=-5.0)
     found = search([log], SearchPattern("(a+)+$b", is_regex=True))

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event
 from support.refusals import before
+from support.refused import refused
 from support.training import four_layer_job
 
-from orchestrator.errors import UserError
 from orchestrator.launch.runs import add_generation, create_run
 from orchestrator.review.charts.plan_vs_actual import planned_of, references_of, rows_of, timeline_of
 from orchestrator.review.charts.series import Series
@@ -87,7 +87,7 @@ def test_what_a_resume_changed_and_what_it_means(tmp_path: Path) -> None:
     found = {each.path: each for each in differences(first.resolved, second.resolved)}
     assert (found["optimizer.lr"].new, found["optimizer.lr"].kind) == ("1", "unknown")
     second.resolved.write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    with refused("unreadable_stored_spec"):
         differences(first.resolved, second.resolved)
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.event_log import append_to_ledger
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.process import Process
 from orchestrator.review.run_summary import RunSummary
 from orchestrator.review.summary import unreadable
@@ -131,20 +131,20 @@ def test_what_waits_takes_as_long_as_what_is_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "code"),
     [
-        '{"event": "planned", "cells": [{"id": "1"}]}',
-        '{"event": "planned", "cells": 7}',
-        '{"event": "planned", "cells": [], "pruned": [1]}',
-        '{"event": "other"}',
+        ('{"event": "planned", "cells": [{"id": "1"}]}', "damaged_ledger"),
+        ('{"event": "planned", "cells": 7}', "damaged_ledger"),
+        ('{"event": "planned", "cells": [], "pruned": [1]}', "damaged_ledger"),
+        ('{"event": "other"}', "not_a_sweep"),
     ],
 )
-def test_a_damaged_ledger_is_said(tmp_path: Path, line: str) -> None:
+def test_a_damaged_ledger_is_said(tmp_path: Path, line: str, code: str) -> None:
     sweep = sweep_dir("rates", tmp_path)
     sweep.path.mkdir(parents=True)
     sweep.ledger.write_text(f"{line}\n")
     [found] = sweep_folders(tmp_path)
-    with pytest.raises(UserError, match="rates"):
+    with refused(code, "rates"):
         view_of(found, {})
 
 

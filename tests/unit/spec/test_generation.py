@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refused import refused
 
 from orchestrator.errors import UserError
 from orchestrator.spec.generation import Generation, options_of
@@ -160,7 +161,7 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
     assert "top_p: must be at most 1, not 2" in said[3]
     assert "holds half of a surrogate pair" in said[5]
     path.write_text("\n")
-    with pytest.raises(UserError, match="has no prompts"):
+    with refused("no_prompts"):
         read_prompts(path, {})
-    with pytest.raises(UserError, match="cannot be read: No such file"):
+    with refused("unreadable_file"):
         read_prompts(tmp_path / "none", {})

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from support.problems import codes, problems_of
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.spec.documents.field_names import overridden, resolve, short_names
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.loading import dump_resolved, load_job, load_resolved, load_text
@@ -243,11 +243,11 @@ def test_rules_of_today_do_not_refuse_a_stored_spec(tmp_path: Path, small: Any) 
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [("{", "is damaged: it is not JSON"), ("[]", "is damaged: it holds no spec"), ("\xff", "is damaged")],
+    "content",
+    ["{", "[]", "\xff"],
 )
-def test_a_damaged_stored_spec(tmp_path: Path, content: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_a_damaged_stored_spec(tmp_path: Path, content: str) -> None:
+    with refused("damaged_stored_spec", "resolved.json"):
         load_resolved(write(tmp_path / "resolved.json", content))
 
 
@@ -258,7 +258,7 @@ def test_a_stored_spec_with_wrong_fields(tmp_path: Path) -> None:
 
 
 def test_a_stored_spec_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"resolved\.json cannot be read: No such file"):
+    with refused("unreadable_file", "resolved.json"):
         load_resolved(tmp_path / "resolved.json")
 
 

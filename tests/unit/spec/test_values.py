@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refused import refused
 
-from orchestrator.errors import UserError
 from orchestrator.fields.values import environment_references, parse_count, parse_duration, resolve_environment
 
 
@@ -47,5 +47,5 @@ def test_references_are_resolved_where_they_are_used(monkeypatch: pytest.MonkeyP
     assert environment_references("a ${env:SECRET} and ${env:OTHER}") == ["SECRET", "OTHER"]
     assert resolve_environment("a-${env:SECRET}-b") == "a-s3cret-b"
     monkeypatch.delenv("SECRET")
-    with pytest.raises(UserError, match="SECRET is not set"):
+    with refused("variable_not_set", "SECRET"):
         resolve_environment("${env:SECRET}")

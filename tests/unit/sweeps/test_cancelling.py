@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.event_log import append_event, append_to_ledger
 from support.refusals import before
+from support.refused import refused
 
 from orchestrator.cli.runs.starts.interrupts import Interrupts
 from orchestrator.cli.runs.sweeps.start import cancel_cells
@@ -58,7 +59,7 @@ def test_a_cell_that_is_cancelled_before_it_says_that_it_was_launched_is_ended(
 
     canceller = threading.Thread(target=cancel)
     canceller.start()
-    with pytest.raises(JobError, match="exit code 143"):
+    with refused("cell_failed", 143, kind=JobError):
         task(sweep, run, "sh", "-c", f"touch {begun}; exec sleep 600")()
     canceller.join()
     assert not run.stop_file.exists()

@@ -42,5 +42,7 @@ def ask(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not can_ask():
-        raise UserError("nobody can be asked here: add --yes to do it, or --dry-run to see what it would do")
+        raise UserError(
+            "nobody can be asked here: add --yes to do it, or --dry-run to see what it would do", code="no_terminal"
+        )
     return typer.confirm(question, default=False, err=True)

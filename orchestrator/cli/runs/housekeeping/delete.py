@@ -62,7 +62,10 @@ def command(
     keeps = Keep(keep_last or 0, keep == "best") if keep_last is not None or keep is not None else None
     if is_undone:
         if keeps is not None or dry_run:
-            raise UserError("--undo puts back all that was deleted together: leave out the other options")
+            raise UserError(
+                "--undo puts back all that was deleted together: leave out the other options",
+                code="conflicting_options",
+            )
         _put_back(names, folder, as_json=as_json)
         return
     doomed = _doomed(names, folder, keeps)
@@ -98,9 +101,14 @@ def _doomed(names: Sequence[str], folder: Path, keep: Keep | None) -> list[Doome
         if isinstance(target, RunDir):
             the_only_run(name, target, folder)
         elif keep is not None:
-            raise UserError(f"{name} is a sweep; --keep and --keep-last are for checkpoints of runs")
+            raise UserError(
+                f"{name} is a sweep; --keep and --keep-last are for checkpoints of runs", code="option_without_effect"
+            )
     if single and keep is not None:
-        raise UserError(f"{single[0]} is a single checkpoint; --keep and --keep-last choose among those of a run")
+        raise UserError(
+            f"{single[0]} is a single checkpoint; --keep and --keep-last choose among those of a run",
+            code="option_without_effect",
+        )
     found = [each for path in single for each in checkpoints(RunDir(path.parent.parent), folder, path)]
     if keep is not None:
         runs = [target for target in targets if isinstance(target, RunDir)]

@@ -72,7 +72,7 @@ def _seconds(text: str | None) -> float | None:
         return None
     seconds = seconds_in(text)
     if seconds is None:
-        raise UserError(f"--older-than {shorten(text)}: expects a time {ACCEPTED_TIMES}")
+        raise UserError(f"--older-than {shorten(text)}: expects a time {ACCEPTED_TIMES}", code="malformed_duration")
     return seconds
 
 

@@ -33,7 +33,8 @@ def command(
     if isinstance(run, SweepDir):
         raise UserError(
             f"sweep {run.name} keeps its name: `sweep run` finds by it what was started, and each cell its sweep.\n"
-            f"      `orchestrator note` and `tag` say more of a sweep; another sweep.name begins another one"
+            f"      `orchestrator note` and `tag` say more of a sweep; another sweep.name begins another one",
+            code="sweep_keeps_name",
         )
     before = shown_label(run)
     labels = rename(run, name)

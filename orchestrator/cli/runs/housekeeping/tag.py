@@ -49,4 +49,6 @@ def _refuse_missing(target: Target, add: Sequence[str], remove: Sequence[str]) -
     if missing:
         near = closest(missing[0], sorted(known))
         hint = f"did you mean {' or '.join(near)}?" if near else f"its tags are {', '.join(sorted(known)) or 'none'}"
-        raise UserError(f"{described(target)} has no tag {', '.join(missing)}, and nothing was changed: {hint}")
+        raise UserError(
+            f"{described(target)} has no tag {', '.join(missing)}, and nothing was changed: {hint}", code="unknown_tag"
+        )

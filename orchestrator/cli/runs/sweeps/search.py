@@ -56,14 +56,16 @@ def search_of(
     if stops_early and not _can_stop(jobs[0], local=local):
         raise UserError(
             f"{spec.search.strategy} stops cells at rungs, which is done on SLURM, and on this machine without "
-            "launch.hosts: use --local, or leave sweep.search out"
+            "launch.hosts: use --local, or leave sweep.search out",
+            code="search_not_possible_here",
         )
     if loaded.draws_cells and importlib.util.find_spec("optuna") is None:
         raise MissingDependency("a bayesian search needs optuna: pip install 'megatron-orchestrator[search]'")
     if loaded.draws_cells and parallel is None and not local:
         raise UserError(
             "a bayesian search draws each cell from the results of those before: say how many may run at once with "
-            "--max-parallel or sweep.max_parallel, for example 4"
+            "--max-parallel or sweep.max_parallel, for example 4",
+            code="search_without_limit",
         )
     return SearchPlanned(
         strategy=spec.search.strategy,
@@ -121,7 +123,8 @@ def refuse_other_search(sweep: SweepDir, search: SearchPlanned | None) -> None:
     if differ:
         raise UserError(
             f"sweep {sweep.name} has begun a search with another {' and '.join(differ)}: give this one its own name "
-            "(sweep.name)"
+            "(sweep.name)",
+            code="search_differs",
         )
 
 
@@ -208,7 +211,9 @@ def continue_trial(sweep: SweepDir, cell: str, *, local: bool) -> None:
     if local and not history.planned.local:
         if history.is_running:
             where = history.planned.cluster or "its executor"
-            raise UserError(f"the search of sweep {sweep.name} is under way on {where}: leave out --local")
+            raise UserError(
+                f"the search of sweep {sweep.name} is under way on {where}: leave out --local", code="search_is_active"
+            )
         check_cells([load_resolved(status.status.run.resolved())], local=True)
         here = {"local": True, "cluster": None, "parallel": 1, "time": time.time()}
         sweep.append(SearchPlanned(**{**vars(history.planned), **here}))
@@ -235,17 +240,22 @@ def _stopped_trial(sweep: SweepDir, cell: str) -> tuple[CellStatus, History]:
     """A cell that its search has stopped. Raises UserError for any other."""
     history = sweep.search()
     if history is None:
-        raise UserError(f"sweep {sweep.name} has no search that stops cells: `orchestrator resume RUN` continues a run")
+        raise UserError(
+            f"sweep {sweep.name} has no search that stops cells: `orchestrator resume RUN` continues a run",
+            code="no_stopped_cells",
+        )
     statuses = cell_statuses(sweep, sweep.planned())
     found = [each for each in statuses if cell in (each.entry.name, each.entry.id, each.status.run.run_id)]
     if len(found) != 1:
         near = closest(cell, [each.entry.name for each in statuses])
         hint = f"did you mean {' or '.join(near)}?" if near else f"`sweep status {sweep.name}` lists them"
-        raise UserError(f"sweep {sweep.name} has no cell {cell}: {hint}")
+        raise UserError(f"sweep {sweep.name} has no cell {cell}: {hint}", code="no_cell")
     [status] = found
     trial = history.trials[status.entry.id]
     if status.state != "stopped" or trial.stopped is None:
-        raise UserError(f"cell {status.entry.name} was not stopped by the search: it is {status.state}")
+        raise UserError(
+            f"cell {status.entry.name} was not stopped by the search: it is {status.state}", code="cell_not_stopped"
+        )
     return status, history
 
 

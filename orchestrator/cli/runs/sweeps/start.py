@@ -119,7 +119,8 @@ def _only_cluster(*, dry_run: bool) -> str | None:
         which = f"name it with --cluster or launch.cluster: {', '.join(known)}" if known else "there is no profile yet"
         raise UserError(
             f"on which cluster? {which[0].upper()}{which[1:]}.\n"
-            "      `orchestrator cluster init` writes a profile; --local runs the cells on this machine."
+            "      `orchestrator cluster init` writes a profile; --local runs the cells on this machine.",
+            code="cluster_not_named",
         )
     return known[0] if len(known) == 1 else None
 
@@ -183,7 +184,10 @@ def cells_continued(
     SpecChanged where nobody can be asked.
     """
     if new and allow_changes:
-        raise UserError("--new starts other runs, and --allow-changes continues the existing ones: choose one")
+        raise UserError(
+            "--new starts other runs, and --allow-changes continues the existing ones: choose one",
+            code="conflicting_options",
+        )
     matched = match_cells(sweep, loaded, new=new, with_deleted=with_deleted)
     unsettled = [each.found for each in matched if each.found is not None and not each.found.is_settled]
     if unsettled and (not allow_changes or any(each.is_forbidden for each in unsettled)):

@@ -196,7 +196,7 @@ def check_metric(metric: str | None, statuses: Sequence[CellStatus]) -> None:
     if metric is not None and metric not in known:
         near = closest(metric, known)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known) or 'none yet'}"
-        raise UserError(f"no cell has measured {metric}: {hint}")
+        raise UserError(f"no cell has measured {metric}: {hint}", code="unknown_metric")
 
 
 def follow(sweep: SweepDir, *, quiet: bool = False) -> None:

@@ -154,7 +154,7 @@ def test_a_job_on_fewer_nodes_has_whole_replicas() -> None:
 
 
 def test_a_layout_that_does_not_allow_fewer_nodes() -> None:
-    with pytest.raises(UserError, match=r"launch\.min_nodes: .*on 3 of 4 nodes"):
+    with refused("min_nodes_not_possible", "3", "4"):
         node_counts(elastic_job(dp=1, tp=4))
 
 
