@@ -63,6 +63,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"normalization": "LayerNorm", "transformer_block_type": "reordered_ln", "add_bias_linear": False},
         **{"num_experts": 4, "moe_ffn_hidden_size": 64, "moe_layer_freq": 2, "moe_router_topk": 2},
     },
+    "gated": {
+        **{"normalization": "RMSNorm", "apply_layernorm_1p": True, "qk_layernorm": True, "num_query_groups": 2},
+        **{"attention_output_gate": True, "rotary_percent": 0.25},
+    },
     "multipliers": {
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "hidden_dropout": 0.0},
         **{"transformer_block_type": "sandwich_ln", "untie_embeddings_and_output_weights": True},

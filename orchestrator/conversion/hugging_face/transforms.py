@@ -36,6 +36,29 @@ def _join_qkv(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> tor
     return torch.cat(grouped, dim=1).flatten(0, 1)
 
 
+def _split_gated(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
+    """Rows group by group, [q · heads of the group, their gates, k, v], as all queries, each head's followed by its
+    gates, all keys and all values.
+    """
+    groups, width = model.query_groups, model.head_dim
+    queries = model.num_attention_heads // groups * width
+    grouped = tensor.view(groups, 2 * (queries + width), *tensor.shape[1:])
+    query, gate, key, value = torch.split(grouped, [queries, queries, width, width], dim=1)
+    return [_by_head(query, gate, model), key.flatten(0, 1), value.flatten(0, 1)]
+
+
+def _by_head(query: torch.Tensor, gate: torch.Tensor, model: ModelSpec) -> torch.Tensor:
+    heads = [part.reshape(model.num_attention_heads, model.head_dim, *part.shape[2:]) for part in (query, gate)]
+    return torch.cat(heads, dim=1).flatten(0, 1)
+
+
+def _join_gated(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    """The other way round."""
+    both, key, value = parts
+    query, gate = both.view(model.num_attention_heads, 2, model.head_dim, *both.shape[1:]).unbind(1)
+    return _join_qkv([query.flatten(0, 1), gate.flatten(0, 1), key, value], model, rows)
+
+
 def _rotated_channels(model: ModelSpec) -> int:
     return int(model.head_dim * model.rotary_percent)
 
@@ -105,6 +128,7 @@ TRANSFORMS = {
         lambda ours, model, rows: [ours[:rows]] * 2, lambda theirs, model, rows: _pad_rows(theirs[-1:], model, rows)
     ),
     "interleaved_qkv": Transform(_split_qkv, _join_qkv),
+    "gated_qkv": Transform(_split_gated, _join_gated),
     "interleaved_qkv_of_pairs": Transform(_split_pairs, _join_pairs),
     "interleaved_vision_qkv": Transform(_split_vision_qkv, _join_vision_qkv),
     "interleaved_kv": Transform(_split_kv, _join_qkv),

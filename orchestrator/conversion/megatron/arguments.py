@@ -27,6 +27,7 @@ SAME = (
     *("num_layers", "hidden_size", "num_attention_heads", "seq_length", "ffn_hidden_size", "kv_channels"),
     *("make_vocab_size_divisible_by", "rotary_percent", "rotary_base", "normalization", "norm_epsilon"),
     *("apply_layernorm_1p", "add_bias_linear", "add_qkv_bias", "qk_layernorm", "untie_embeddings_and_output_weights"),
+    "attention_output_gate",
     *("hidden_dropout", "attention_dropout", "init_method_std", "num_experts"),
 )
 """Arguments that are fields of the model section under the same name."""
@@ -63,7 +64,6 @@ _NOT_HERE = {
     "apply_query_key_layer_scaling": "scores scaled by the layer's number",
     "qk_l2_norm": "queries and keys of length 1",
     "softmax_type": "another softmax of the scores",
-    "attention_output_gate": "gated attention",
     "linear_attention_freq": "linear attention",
     "moe_apply_probs_on_input": "experts' inputs scaled by the router",
     "moe_latent_size": "latent experts",

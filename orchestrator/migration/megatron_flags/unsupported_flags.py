@@ -165,7 +165,7 @@ _OTHER_TRAINING: dict[str, str] = {
     _VARIANT: """
         apply-residual-connection-post-layernorm quick-geglu glu-linear-offset= activation-func-clamp-value=
         softmax-type= rotary-interleaved embedding-init-method-std= init-method-xavier-uniform
-        fp32-residual-connection enable-gpt-oss attention-output-gate qk-l2-norm""",
+        fp32-residual-connection enable-gpt-oss qk-l2-norm""",
     _NO_MTP: "mtp-num-layers=",
     _ATTENTION: "experimental-attention-variant= linear-attention-freq=",
     _NO_MUP: "use-mup",

@@ -53,6 +53,8 @@ CASES: list[tuple[str, str, list[str], str, str]] = [
      "parallelism.context_parallel_size", "CP seq_length"),
     ("grouped_query_attention.query_groups_by_tensor_parallel", "llama3-8b", ["TP=16", "KV=12"],
      "parallelism.tensor_model_parallel_size", "TP"),
+    ("grouped_query_attention.output_gate", "llama3-8b", ["TP=16", "model.attention_output_gate=true"],
+     "parallelism.tensor_model_parallel_size", "TP num_query_groups"),
     ("grouped_query_attention.heads_by_tensor_parallel", "gpt-345m", ["TP=3", "GPUS=null"],
      "parallelism.tensor_model_parallel_size", "TP"),
     ("mlp.ffn_by_tensor_parallel", "bert-345m", ["TP=3", "GPUS=null"],

@@ -86,6 +86,7 @@ FIXED: dict[str, Any] = {
     "add_qkv_bias": False,
     "qk_layernorm": False,
     "qk_layernorm_scope": "head",
+    "attention_output_gate": False,
     "scale_embeddings": False,
     "embedding_multiplier": 1.0,
     "residual_multiplier": 1.0,

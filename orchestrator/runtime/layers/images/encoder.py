@@ -138,6 +138,7 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "normalizes_inputs": True,
         "normalizes_outputs": False,
         "residual_multiplier": 1.0,
+        "attention_output_gate": False,
         "add_bias_linear": True,
         "add_qkv_bias": True,
         "gated_linear_unit": False,
