@@ -9,8 +9,8 @@ from orchestrator.spec.sections.runtime import Layers
 
 def rotates_projection(job: JobSpec, layers: Layers) -> bool:
     """Whether a kernel of our own rotates queries and keys on a GPU as the projection left them: those that are not
-    normalised and have no gates, of heads that are this rank's own, in all layers alike. Torch's layers have ways of their own to lay out
-    a sequence in parts, and what has capped scores.
+    normalised and have no gates, of heads that are this rank's own, in all layers alike. Torch's layers have ways of
+    their own to lay out a sequence in parts, and what has capped scores.
     """
     model, degrees = job.model, job.parallelism
     own = model.query_groups >= degrees.tensor_model_parallel_size

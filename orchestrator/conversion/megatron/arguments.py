@@ -231,6 +231,12 @@ def require_representable(job: JobSpec) -> None:
             "export it --to hf",
             code="latent_attention_not_in_megatron",
         )
+    if job.model.has_linear_attention:
+        raise UserError(
+            f"{job.name} has linear attention (model.linear_attention_freq), which checkpoints for Megatron-LM do not "
+            "support: export it --to hf",
+            code="linear_attention_not_in_megatron",
+        )
     if job.model.has_adapters:
         raise UserError(
             f"{job.name} has adapters (model.lora), which Megatron-LM's checkpoints do not support: export it --to "

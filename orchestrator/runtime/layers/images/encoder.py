@@ -144,6 +144,7 @@ def _changed(config: LayerConfig, **values: Any) -> LayerConfig:
         "gated_linear_unit": False,
         "bias_activation_fusion": False,
         "attention": GROUPED_QUERY.name,
+        "mixers": (),
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
         "alibi": False,
