@@ -34,6 +34,10 @@ def _shape(model: ModelSpec) -> str:
         counts = Counter(layer_pattern(model))
         kinds = ", ".join(f"{counts[letter]} {mixer.name}" for letter, mixer in MIXERS.items() if counts[letter])
         return f"{layers} layers ({kinds}), hidden {model.hidden_size}, sequence {length}"
+    if model.has_linear_attention:
+        linear = sum(model.linear_attention_layers)
+        layers = f"{layers} layers ({linear} linear attention, {model.num_layers - linear} attention)"
+        return f"{layers}, hidden {model.hidden_size}, sequence {length}"
     return f"{layers} layers, hidden {model.hidden_size}, sequence {length}"
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from orchestrator.conversion.weight_mapping import DECODER, VISION, layers_differ, stack_of
 from orchestrator.models.blocks.grouped_query_attention.matrices import cross_matrices
 from orchestrator.models.blocks.mlp import matrices as mlp
+from orchestrator.models.blocks.registry import TokenMixer
 from orchestrator.models.blocks.weights import linears
+from orchestrator.models.layers import mixers_of
 from orchestrator.spec.model import ModelSpec
 from orchestrator.spec.vision import VisionSpec
 
@@ -23,7 +25,8 @@ def shape_of(key: str, model: ModelSpec, rows: int) -> tuple[int, ...]:
     if name == _GATE:
         return (1, hidden)
     if name.startswith(_ATTENTION):
-        return model.attention.weights.weights(model)[name.removeprefix(_ATTENTION)]
+        of_mixers = (mixer.weights.weights(model) for mixer in dict.fromkeys(mixers_of(model)))
+        return {key: shape for shapes in of_mixers for key, shape in shapes.items()}[name.removeprefix(_ATTENTION)]
     if name.startswith(_CROSS_ATTENTION):
         return linears(cross_matrices(model))[name.removeprefix(_CROSS_ATTENTION)]
     if name.rpartition(".")[0].endswith(("_layernorm", "layer_norm")) or "layer_norm_" in name:
@@ -68,9 +71,10 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     if model.untie_embeddings_and_output_weights:
         keys.append("output_layer.weight")
     found = {key: shape_of(key, model, rows) for key in keys}
-    layers = enumerate(model.moe_layers) if layers_differ(model) else [(None, model.moe_layers[0])]
-    for number, has_experts in layers:
-        for name in _layer(model, has_experts=has_experts):
+    every = list(zip(mixers_of(model), model.moe_layers, strict=True))
+    layers = enumerate(every) if layers_differ(model) else [(None, every[0])]
+    for number, (mixer, has_experts) in layers:
+        for name in _layer(model, mixer, has_experts=has_experts):
             shape = shape_of(f"{DECODER}{name}", model, rows)
             if name.startswith("mlp.experts."):
                 shape = (model.expert_count, *shape)
@@ -81,9 +85,9 @@ def decoder_weights(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _layer(model: ModelSpec, *, has_experts: bool) -> Iterator[str]:
+def _layer(model: ModelSpec, mixer: TokenMixer, *, has_experts: bool) -> Iterator[str]:
     """The weights of a layer, without what their keys begin with."""
-    yield from (f"{_ATTENTION}{name}" for name in model.attention.weights.weights(model))
+    yield from (f"{_ATTENTION}{name}" for name in mixer.weights.weights(model))
     if model.normalizes_outputs:
         yield from _norm("post_self_attn_layernorm.", model)
         yield from _norm("post_mlp_layernorm.", model)
@@ -147,7 +151,10 @@ def weights_of(model: ModelSpec, rows: int) -> dict[str, tuple[int, ...]]:
     if family.is_encoder_decoder:
         halves["decoder"] = model.decoder_layers
     for half, layers in halves.items():
-        names = [*_layer(model, has_experts=False), *(_cross_attention(model) if half == "decoder" else ())]
+        names = [
+            *_layer(model, model.attention, has_experts=False),
+            *(_cross_attention(model) if half == "decoder" else ()),
+        ]
         found |= {f"{half}.layers.{name}": (layers, *shape_of(f"{half}.layers.{name}", model, rows)) for name in names}
     return found
 

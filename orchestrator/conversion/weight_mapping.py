@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.models.blocks.registry import GROUPED_QUERY
 from orchestrator.models.blocks.weights import Rule
+from orchestrator.models.layers import mixers_of
 from orchestrator.spec.model import ModelSpec
 
 ENCODER, DECODER, VISION = "encoder.layers.", "decoder.layers.", "vision.block.layers."
@@ -117,6 +118,8 @@ class Family:
     longer: str | None = None
     """How names of layers begin of which the encoder of images has the first ones, and the others are left out; of a
     family without one, the decoder."""
+    left_out: tuple[str, ...] = ()
+    """How names begin of what predicts further tokens, which is left out."""
     derived: tuple[Derived, ...] = ()
     """In the order in which an import reads them."""
     global_interval: int | None = None
@@ -127,15 +130,20 @@ class Family:
     def weights(self, model: ModelSpec) -> Iterator[Weight]:
         """Every weight of a model, in the order in which it is computed."""
         rules = [rule for rule in self.rules if _applies(rule, model)]
+        mixers = mixers_of(model)
         for stack, group in groupby(rules, lambda rule: stack_of(rule.ours)):
             of_stack = list(group)
             for layer in range(layers_of(stack, model)) if stack else (None,):
                 for rule in of_stack:
-                    if rule.only_in is None or model.moe_layers[layer or 0] == (rule.only_in == "routed"):
+                    if rule.only_in is not None and model.moe_layers[layer or 0] != (rule.only_in == "routed"):
+                        continue
+                    if rule.mixer in (None, mixers[layer or 0].name):
                         yield from _of_layer(rule, layer, model)
 
     def leaves_out(self, name: str, model: ModelSpec) -> bool:
         """Whether a weight there is one that nothing of a model is computed with."""
+        if name.startswith(self.left_out):
+            return True
         if self.longer is None or not name.startswith(self.longer):
             return name in self.unused
         number = name.removeprefix(self.longer).partition(".")[0]
@@ -172,8 +180,8 @@ def _of_layer(rule: Rule, layer: int | None, model: ModelSpec) -> Iterator[Weigh
 
 
 def layers_differ(model: ModelSpec) -> bool:
-    """Whether only some layers have experts: then each has keys of its own, with its number."""
-    return any(model.moe_layers) and not all(model.moe_layers)
+    """Whether only some layers have experts, or linear attention: then each has keys of its own, with its number."""
+    return model.has_linear_attention or (any(model.moe_layers) and not all(model.moe_layers))
 
 
 def stack_of(key: str) -> str:

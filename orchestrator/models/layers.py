@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from orchestrator.models.blocks.base import Matrix
-from orchestrator.models.blocks.registry import EXPERTS, MLP, STATE_SPACE, Block, attention_of
+from orchestrator.models.blocks.registry import (
+    EXPERTS,
+    GATED_DELTA_NET,
+    MLP,
+    STATE_SPACE,
+    Block,
+    TokenMixer,
+    attention_of,
+)
 
 Layer = tuple[Block, ...]
 """Its blocks, in the order in which they are computed: each a branch of the residual stream, with a norm before it."""
@@ -35,8 +43,15 @@ def layers(model: Any) -> tuple[Layer, ...]:
     if model.family.is_hybrid:  # a job that is not legal may have other letters
         return tuple((MIXERS.get(letter, MIXERS[_MLP]).block_of(model),) for letter in layer_pattern(model))
     attention = attention_of(model)
-    dense_and_routed = ((attention, MLP), (attention, EXPERTS))
-    return tuple(map(dense_and_routed.__getitem__, model.moe_layers))
+    kinds = ((attention, MLP), (attention, EXPERTS)), ((GATED_DELTA_NET, MLP), (GATED_DELTA_NET, EXPERTS))
+    both = zip(model.linear_attention_layers, model.moe_layers, strict=False)  # of a job that is legal as many
+    return tuple(kinds[is_linear][is_routed] for is_linear, is_routed in both)
+
+
+def mixers_of(model: Any) -> tuple[TokenMixer, ...]:
+    """What is in the place of self-attention in each layer of a transformer."""
+    attentions = (attention_of(model), GATED_DELTA_NET)
+    return tuple(map(attentions.__getitem__, model.linear_attention_layers))
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:

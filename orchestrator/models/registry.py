@@ -17,7 +17,9 @@ Feature = Literal[
     "flash_attention",
     "images",
     "joined_loss",
+    "linear_attention",
     "multipliers",
+    "output_gate",
     "output_norms",
     "positions_by_layer",
     "rotated_projection",
@@ -25,10 +27,10 @@ Feature = Literal[
     "tensor_overlap",
 ]
 """What a family may be combined with: low-rank adapters, sequences cut over ranks, training on conversations, layers
-with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss, factors of embeddings,
-branches and logits, norms of what attention and MLP give, layers that differ in their rotary positions, rotary
-positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism that sends while it
-multiplies."""
+with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss, linear attention in some
+layers, factors of embeddings, branches and logits, gates of what attention gives, norms of what attention and MLP give,
+layers that differ in their rotary positions, rotary positions applied by a kernel of our own, a head for labelled
+examples, and tensor parallelism that sends while it multiplies."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 
@@ -70,8 +72,8 @@ GPT: Final = ModelFamily(
     positions=_OF_DECODERS,
     supports=frozenset(
         (
-            *("adapters", "context_parallelism", "conversations", "experts", "images"),
-            *("flash_attention", "joined_loss", "multipliers", "output_norms", "positions_by_layer"),
+            *("adapters", "context_parallelism", "conversations", "experts", "images", "linear_attention"),
+            *("flash_attention", "joined_loss", "multipliers", "output_gate", "output_norms", "positions_by_layer"),
             *("rotated_projection", "tensor_overlap"),
         )
     ),

@@ -52,6 +52,8 @@ FAMILIES = {
         "glm4-no-biases": "Glm4ForCausalLM",
         "olmo2": "Olmo2ForCausalLM",
         "stablelm-no-biases": "StableLmForCausalLM",
+        "qwen3-next": "Qwen3NextForCausalLM",
+        "qwen3-next-uneven": "Qwen3NextForCausalLM",
         "deepseek-v2": "DeepseekV2ForCausalLM",
         "deepseek-v2-lite": "DeepseekV2ForCausalLM",
         "deepseek-v3": "DeepseekV3ForCausalLM",

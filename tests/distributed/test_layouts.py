@@ -63,6 +63,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **{"normalization": "LayerNorm", "transformer_block_type": "reordered_ln", "add_bias_linear": False},
         **{"num_experts": 4, "moe_ffn_hidden_size": 64, "moe_layer_freq": 2, "moe_router_topk": 2},
     },
+    "gated": {
+        **{"normalization": "RMSNorm", "apply_layernorm_1p": True, "qk_layernorm": True, "num_query_groups": 2},
+        **{"attention_output_gate": True, "rotary_percent": 0.25},
+    },
+    "delta": {
+        **{"linear_attention_freq": [1, 0], "linear_num_key_heads": 2, "linear_num_value_heads": 4},
+        **{"linear_key_head_dim": 8, "linear_value_head_dim": 12, "add_bias_linear": False, "num_query_groups": 2},
+        "transformer_block_type": "sandwich_ln",
+    },
     "multipliers": {
         **{"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "logit_scale": 0.5, "hidden_dropout": 0.0},
         **{"transformer_block_type": "sandwich_ln", "untie_embeddings_and_output_weights": True},
@@ -79,6 +88,7 @@ SPLITS: dict[str, dict[str, Any]] = {
     "alibi": layout(tp=2, context_parallel_size=2, sequence_parallel=True),
     "unrotated": layout(tp=2, pp=2, sequence_parallel=True),
     "gemma": layout(tp=2, pp=2, sequence_parallel=True),
+    "delta": layout(tp=2, dp=2),
 }
 """How a variant is spread over ranks where that matters to it: a window over chunks, layers counted over stages."""
 

@@ -32,6 +32,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"moe_ffn_hidden_size": 24, "moe_shared_expert_intermediate_size": 40, "moe_aux_loss_coeff": 0.05},
         "moe_router_pre_softmax": True,
     },
+    "delta": {
+        **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2, "qk_layernorm": True},
+        **{"apply_layernorm_1p": True, "add_bias_linear": False, "rotary_percent": 0.5, "attention_output_gate": True},
+        **{"linear_attention_freq": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4},
+        **{"linear_key_head_dim": 8, "linear_value_head_dim": 12, "num_experts": 4, "moe_ffn_hidden_size": 24},
+        **{"moe_shared_expert_intermediate_size": 40, "moe_shared_expert_gate": True, "moe_aux_loss_coeff": 0.05},
+    },
     "vision": {
         **{**_MODEL, "activation": "swiglu", "normalization": "RMSNorm", "num_query_groups": 2},
         "vision": {
@@ -104,6 +111,8 @@ REFUSED = {
     ("vision", "cp2"): "context",
     ("experts", "tp2"): "sequence_parallel",
     ("routing", "tp2"): "sequence_parallel",
+    ("delta", "tp2"): "sequence_parallel",
+    ("delta", "cp2"): "linear",
     ("bert", "ep2"): "num_experts",
     ("bert", "cp2"): "context",
     ("race", "ep2"): "num_experts",
@@ -121,6 +130,7 @@ ONLY = {
     "granite": ("tp2-sp", "pp2", "dp2", "tp2-pp2-interleaved-sp"),
     "olmo2": ("tp2", "tp2-sp", "pp2", "dp2", "cp2", "tp2-pp2-interleaved-sp"),
     "deepseek": ("ep2", "tp2-sp", "tp2-pp2-sp"),
+    "delta": ("ep2", "tp2-sp", "tp2-pp2-interleaved-sp"),
     "muon": ("plain-optimizer", "tp2-sp", "pp2", "dp2", "dp2-plain-optimizer", "cp2", "tp2-pp2-interleaved-sp"),
 }
 """Where a family differs from another in its norms, windows and positions, or in its optimizer alone, and other layouts

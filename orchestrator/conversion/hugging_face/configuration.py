@@ -140,7 +140,9 @@ def _to_text_model(config: Mapping[str, Any], family: Family, place: str) -> dic
     if family.rotary:
         fields |= _rotary(config, family) if family.local_base is None else _rotary_of_two(config, family, place)
         window = fields.get("sliding_window")
-        if family.global_interval is None:
+        if any(TYPES in each.keys for each in family.derived):
+            pass
+        elif family.global_interval is None:
             _refuse_mixed_layers(config, window is not None, place)
         else:
             fields |= windows(config, fields["num_layers"], window, family.global_interval, place)

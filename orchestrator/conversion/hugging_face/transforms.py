@@ -36,6 +36,54 @@ def _join_qkv(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> tor
     return torch.cat(grouped, dim=1).flatten(0, 1)
 
 
+def _split_gated(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
+    """Rows group by group, [q · heads of the group, their gates, k, v], as all queries, each head's followed by its
+    gates, all keys and all values.
+    """
+    groups, width = model.query_groups, model.head_dim
+    queries = model.num_attention_heads // groups * width
+    grouped = tensor.view(groups, 2 * (queries + width), *tensor.shape[1:])
+    query, gate, key, value = torch.split(grouped, [queries, queries, width, width], dim=1)
+    return [_by_head(query, gate, model), key.flatten(0, 1), value.flatten(0, 1)]
+
+
+def _by_head(query: torch.Tensor, gate: torch.Tensor, model: ModelSpec) -> torch.Tensor:
+    heads = [part.reshape(model.num_attention_heads, model.head_dim, *part.shape[2:]) for part in (query, gate)]
+    return torch.cat(heads, dim=1).flatten(0, 1)
+
+
+def _join_gated(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    """The other way round."""
+    both, key, value = parts
+    query, gate = both.view(model.num_attention_heads, 2, model.head_dim, *both.shape[1:]).unbind(1)
+    return _join_qkv([query.flatten(0, 1), gate.flatten(0, 1), key, value], model, rows)
+
+
+def _split_delta(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
+    """Rows key head by key head, [q, k, v, z, beta, alpha], as [q, k, v, z] of all and [beta, alpha] of all."""
+    grouped = tensor.view(model.linear_num_key_heads, -1, *tensor.shape[1:])
+    steps = 2 * model.linear_num_value_heads // model.linear_num_key_heads
+    return [part.flatten(0, 1) for part in torch.tensor_split(grouped, (grouped.size(1) - steps,), dim=1)]
+
+
+def _join_delta(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    grouped = [part.view(model.linear_num_key_heads, -1, *part.shape[1:]) for part in parts]
+    return torch.cat(grouped, dim=1).flatten(0, 1)
+
+
+def _split_channels(tensor: torch.Tensor, model: ModelSpec, rows: int) -> list[torch.Tensor]:
+    """Channels key head by key head, [q, k, v], as all of each part."""
+    grouped = tensor.view(model.linear_num_key_heads, -1, *tensor.shape[1:])
+    width = model.linear_key_head_dim
+    parts = torch.tensor_split(grouped, (width, 2 * width), dim=1)
+    return [torch.cat([part.flatten(0, 1) for part in parts])]
+
+
+def _join_channels(parts: Sequence[torch.Tensor], model: ModelSpec, rows: int) -> torch.Tensor:
+    keys = model.linear_num_key_heads * model.linear_key_head_dim
+    return _join_delta(torch.tensor_split(parts[0], (keys, 2 * keys)), model, rows)
+
+
 def _rotated_channels(model: ModelSpec) -> int:
     return int(model.head_dim * model.rotary_percent)
 
@@ -105,6 +153,9 @@ TRANSFORMS = {
         lambda ours, model, rows: [ours[:rows]] * 2, lambda theirs, model, rows: _pad_rows(theirs[-1:], model, rows)
     ),
     "interleaved_qkv": Transform(_split_qkv, _join_qkv),
+    "gated_qkv": Transform(_split_gated, _join_gated),
+    "delta_heads": Transform(_split_delta, _join_delta),
+    "delta_channels": Transform(_split_channels, _join_channels),
     "interleaved_qkv_of_pairs": Transform(_split_pairs, _join_pairs),
     "interleaved_vision_qkv": Transform(_split_vision_qkv, _join_vision_qkv),
     "interleaved_kv": Transform(_split_kv, _join_qkv),

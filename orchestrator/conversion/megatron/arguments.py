@@ -27,6 +27,7 @@ SAME = (
     *("num_layers", "hidden_size", "num_attention_heads", "seq_length", "ffn_hidden_size", "kv_channels"),
     *("make_vocab_size_divisible_by", "rotary_percent", "rotary_base", "normalization", "norm_epsilon"),
     *("apply_layernorm_1p", "add_bias_linear", "add_qkv_bias", "qk_layernorm", "untie_embeddings_and_output_weights"),
+    "attention_output_gate",
     *("hidden_dropout", "attention_dropout", "init_method_std", "num_experts"),
 )
 """Arguments that are fields of the model section under the same name."""
@@ -63,7 +64,6 @@ _NOT_HERE = {
     "apply_query_key_layer_scaling": "scores scaled by the layer's number",
     "qk_l2_norm": "queries and keys of length 1",
     "softmax_type": "another softmax of the scores",
-    "attention_output_gate": "gated attention",
     "linear_attention_freq": "linear attention",
     "moe_apply_probs_on_input": "experts' inputs scaled by the router",
     "moe_latent_size": "latent experts",
@@ -230,6 +230,12 @@ def require_representable(job: JobSpec) -> None:
             f"{job.name} has latent attention (model.kv_lora_rank), which checkpoints for Megatron-LM do not support: "
             "export it --to hf",
             code="latent_attention_not_in_megatron",
+        )
+    if job.model.has_linear_attention:
+        raise UserError(
+            f"{job.name} has linear attention (model.linear_attention_freq), which checkpoints for Megatron-LM do not "
+            "support: export it --to hf",
+            code="linear_attention_not_in_megatron",
         )
     if job.model.has_adapters:
         raise UserError(

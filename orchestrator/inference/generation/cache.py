@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from orchestrator.models.blocks.registry import attention_named
+from orchestrator.models.blocks.registry import mixer_named
 from orchestrator.runtime.layers.attention.scores import capped_attention
 from orchestrator.runtime.processes.process_groups import get_tensor_model_parallel_rank
 
@@ -26,7 +26,9 @@ kinds of layers one behind the other, [2, b, 1, s, r]."""
 
 
 class Cache:
-    """Keys and values of this stage's layers, `[b, groups, columns, d]` each, and what the pass under way needs."""
+    """Keys and values of this stage's layers, `[b, groups, columns, d]` each, or the states of those that have some,
+    `[b, ...]`, and what the pass under way needs.
+    """
 
     def __init__(self, columns: int) -> None:
         self.columns = -(-columns // _ALIGNMENT) * _ALIGNMENT
@@ -34,15 +36,20 @@ class Cache:
         """Grows whenever keys and values come to lie elsewhere in memory."""
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
+        self._states: dict[tuple[int, str], torch.Tensor] = {}
         self.positions: torch.Tensor | None = None
         """[b] of the one token of each row in a pass that goes on; None in the first, over the prompts."""
+        self.lengths: torch.Tensor | None = None
+        """[b] of the prompts, in a pass over these."""
         self._rows: torch.Tensor | None = None
         self.rotation: Rotation | None = None
         self._masks: dict[tuple[int | None, bool], torch.Tensor] = {}
 
-    def begin(self, positions: torch.Tensor | None, rotation: Rotation | None) -> None:
-        """Before a pass through the layers."""
-        self.positions, self.rotation = positions, rotation
+    def begin(
+        self, positions: torch.Tensor | None, rotation: Rotation | None, lengths: torch.Tensor | None = None
+    ) -> None:
+        """Before a pass through the layers: over prompts of these lengths, or over one token of each row."""
+        self.positions, self.rotation, self.lengths = positions, rotation, lengths
         self._rows = None if positions is None else torch.arange(positions.size(0), device=positions.device)
         self._masks.clear()
 
@@ -61,15 +68,29 @@ class Cache:
             keys[places], values[places] = key[:, :, 0], value[:, :, 0]
         return keys, values
 
+    def state(self, layer: int, name: str) -> torch.Tensor:
+        """A state of a layer, [b, ...]."""
+        return self._states[layer, name]
+
+    def keep(self, layer: int, name: str, state: torch.Tensor) -> None:
+        """Let it be this from now on."""
+        kept = self._states.get((layer, name))
+        if kept is not None and kept.shape == state.shape:
+            kept.copy_(state)  # a captured graph knows the memory
+        else:
+            self._states[layer, name] = state.clone()
+            self.allocations += 1
+
     def take(self, rows: torch.Tensor) -> None:
         """Let row i go on from what row `rows[i]` has; there may be more rows afterwards."""
-        for kept in (self.keys, self.values):
-            for layer, tensor in kept.items():
+        every: tuple[dict[Any, torch.Tensor], ...] = (self.keys, self.values, self._states)
+        for kept in every:
+            for place, tensor in kept.items():
                 taken = tensor.index_select(0, rows)
                 if taken.size(0) == tensor.size(0):
                     tensor.copy_(taken)  # a captured graph knows the memory
                 else:
-                    kept[layer] = taken
+                    kept[place] = taken
                     self.allocations += 1
 
     def mask(self, window: int | None, slopes: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
@@ -204,11 +225,15 @@ class CachedBiasedAttention(CachedAttention):
         return mask + self._bias.index_select(2, cache.positions[:1])
 
 
-def keep_keys_and_values(block: Any) -> list[CachedAttention]:
-    """Put attention that can keep its keys and values into every layer of a GPT's block; once for a block."""
-    part = attention_named(block.config.attention).layers
+def keep_keys_and_values(block: Any) -> list[Any]:
+    """Let every layer of a GPT's block keep its keys and values, or its states; once for a block. What has a `cache` to
+    set in each.
+    """
+    config = block.config
     return [
-        part.keep(layer.self_attention, _with_cache(number, block.config.rotation_of(layer.layer_number)))
+        mixer_named(config.mixer_of(layer.layer_number)).layers.keep(
+            layer.self_attention, _with_cache(number, config.rotation_of(layer.layer_number))
+        )
         for number, layer in enumerate(block.layers)
     ]
 

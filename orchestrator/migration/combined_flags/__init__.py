@@ -7,6 +7,7 @@ from orchestrator.migration.combined_flags.fp8 import FP8_TOGETHER
 from orchestrator.migration.combined_flags.initial_weights import INITIAL_WEIGHTS
 from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
 from orchestrator.migration.combined_flags.latent_attention import LATENT_TOGETHER
+from orchestrator.migration.combined_flags.linear_attention import LINEAR_TOGETHER
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
 from orchestrator.migration.combined_flags.muon import MUON
@@ -20,6 +21,7 @@ TOGETHER: tuple[FlagGroup, ...] = (
     *MODEL,
     *EXPERTS_TOGETHER,
     *LATENT_TOGETHER,
+    *LINEAR_TOGETHER,
     *DATA,
     *TASK,
     *TRAINING,

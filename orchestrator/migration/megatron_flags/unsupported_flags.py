@@ -47,7 +47,6 @@ _OTHER_MODEL = "it is for another kind of model"
 _FP8 = "of FP8 this version has delayed, tensorwise and blockwise scaling of the layers' matrix products; no FP4"
 _EXPERTS = "this option of experts is not in this version"
 _VARIANT = "this variant of the model is not in this version"
-_ATTENTION = "this variant of attention is not in this version"
 _NO_MTP = "multi-token prediction is not in this version"
 _NO_FIM = "fill-in-the-middle data is not in this version"
 _NO_RL = "reinforcement learning is not in this version"
@@ -165,9 +164,8 @@ _OTHER_TRAINING: dict[str, str] = {
     _VARIANT: """
         apply-residual-connection-post-layernorm quick-geglu glu-linear-offset= activation-func-clamp-value=
         softmax-type= rotary-interleaved embedding-init-method-std= init-method-xavier-uniform
-        fp32-residual-connection enable-gpt-oss attention-output-gate qk-l2-norm""",
+        fp32-residual-connection enable-gpt-oss qk-l2-norm""",
     _NO_MTP: "mtp-num-layers=",
-    _ATTENTION: "experimental-attention-variant= linear-attention-freq=",
     _NO_MUP: "use-mup",
     _EXPERTS: """
         moe-router-force-load-balancing moe-router-force-biased= moe-router-quantile-balancing-ema=
@@ -243,7 +241,6 @@ _FAMILIES_OF_FLAGS: tuple[tuple[str, str, Effect], ...] = (
     (r"inprocess-.*", _NO_INPROCESS, "aside"),
     (r"fault-injector-.*", _NO_FAULTS, "aside"),
     (r"mup-.*", "it goes with --use-mup", "aside"),
-    (r"linear-(conv|key|value|num)-.*", "it goes with --experimental-attention-variant", "aside"),
     (r"otel-.*", _LOGS, "none"),
     (r"ddp-.*", _COMMUNICATION, "none"),
     (r"(.*-)?cuda-graphs?(-.*)?|flash-decode|symmetric-ar-type|disable-jit-fuser|enable-experimental",

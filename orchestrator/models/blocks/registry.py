@@ -20,6 +20,7 @@ from orchestrator.models.registry import FAMILIES, GPT
 if TYPE_CHECKING:
     from orchestrator.models.blocks.base import CoreWork, ForwardBackward, RankShape, RoutedTokens, Scan, Scores
     from orchestrator.models.blocks.experts.fields import ExpertsSpec
+    from orchestrator.models.blocks.gated_delta_net.fields import GatedDeltaNetSpec
     from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
     from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
     from orchestrator.models.blocks.mlp.fields import MlpSpec
@@ -57,6 +58,8 @@ class Block:
     where either is a layer by itself."""
     outweighs_attention = False
     """Whether its backward pass is taken to need more memory than that of any attention in its layer."""
+    recomputes_itself = False
+    """Whether its backward pass computes again what is between its matrices, in memory that it takes for that."""
 
     def __init__(self, name: str, *, declares: str = "") -> None:
         self.name = name
@@ -169,10 +172,51 @@ class StateSpaceBlock(Block):
         return self.matrices.scan(model)
 
 
-class AttentionBlock(Block):
-    """A way for tokens to attend to each other."""
+class TokenMixer(Block):
+    """What is in the place of self-attention in a transformer's layer."""
 
     counts_mlp = True
+
+    @cached_property
+    def time(self) -> AttentionTime:
+        return cast("AttentionTime", self.part("time"))
+
+    def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
+        return self.time.moved(model, work)
+
+    def exchanged(self, model: Any) -> int:
+        return self.time.exchanged(model)
+
+    def gathered(self, model: Any, tp: int) -> int:
+        return self.time.gathered(model, tp)
+
+    def more_launches(self, model: Any) -> ForwardBackward:
+        return self.time.more_launches(model)
+
+    @cached_property
+    def weights(self) -> WeightsPart:
+        return cast("WeightsPart", self.part("weights"))
+
+    @cached_property
+    def layers(self) -> LayersPart:
+        return cast("LayersPart", self.part("layers"))
+
+
+class LinearAttentionBlock(TokenMixer):
+    """An attention whose tokens share a state instead of attending to each other, in some layers of a model."""
+
+    recomputes_itself = True
+
+    @cached_property
+    def matrices(self) -> StateSpaceMatrices:
+        return cast("StateSpaceMatrices", self.part("matrices"))
+
+    def scan(self, model: Any) -> Scan:
+        return self.matrices.scan(model)
+
+
+class AttentionBlock(TokenMixer):
+    """A way for tokens to attend to each other."""
 
     def __init__(
         self,
@@ -205,32 +249,8 @@ class AttentionBlock(Block):
     def matrices(self) -> AttentionMatrices:
         return cast("AttentionMatrices", self.part("matrices"))
 
-    @cached_property
-    def time(self) -> AttentionTime:
-        return cast("AttentionTime", self.part("time"))
-
-    def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
-        return self.time.moved(model, work)
-
-    def exchanged(self, model: Any) -> int:
-        return self.time.exchanged(model)
-
-    def gathered(self, model: Any, tp: int) -> int:
-        return self.time.gathered(model, tp)
-
-    def more_launches(self, model: Any) -> ForwardBackward:
-        return self.time.more_launches(model)
-
     def scores(self, model: Any) -> Scores:
         return self.matrices.scores(model)
-
-    @cached_property
-    def weights(self) -> WeightsPart:
-        return cast("WeightsPart", self.part("weights"))
-
-    @cached_property
-    def layers(self) -> LayersPart:
-        return cast("LayersPart", self.part("layers"))
 
 
 class AttentionOfPackage(AttentionBlock):
@@ -274,12 +294,14 @@ LATENT: Final = AttentionBlock(
 )
 ATTENTIONS: Final = (LATENT, GROUPED_QUERY)
 """The first that a model has is its attention."""
+GATED_DELTA_NET: Final = LinearAttentionBlock("gated_delta_net", declares="GatedDeltaNetSpec")
+"""In place of a model's attention in some layers."""
 MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
 EXPERTS: Final = RoutedBlock("experts", declares="ExpertsSpec")
 STATE_SPACE: Final = StateSpaceBlock("state_space", declares="StateSpaceSpec")
 RESIDUAL_STREAM: Final = Block("residual_stream", declares="ResidualStreamSpec")
 """No branch, and in no layer's list: what is around each of them."""
-BLOCKS: Final[tuple[Block, ...]] = (*ATTENTIONS, MLP, EXPERTS, STATE_SPACE, RESIDUAL_STREAM)
+BLOCKS: Final[tuple[Block, ...]] = (*ATTENTIONS, GATED_DELTA_NET, MLP, EXPERTS, STATE_SPACE, RESIDUAL_STREAM)
 
 
 class _BlockFields:
@@ -292,16 +314,22 @@ class _BlockFields:
 if TYPE_CHECKING:
 
     class BlockFields(
-        LatentAttentionSpec, GroupedQueryAttentionSpec, MlpSpec, ExpertsSpec, StateSpaceSpec, ResidualStreamSpec
+        LatentAttentionSpec,
+        GroupedQueryAttentionSpec,
+        GatedDeltaNetSpec,
+        MlpSpec,
+        ExpertsSpec,
+        StateSpaceSpec,
+        ResidualStreamSpec,
     ):
         """The base of `model`."""
 else:
     BlockFields: Final = _BlockFields()
 
 
-def attention_named(name: str) -> AttentionBlock:
+def mixer_named(name: str) -> TokenMixer:
     """The block in a folder, or of the package that has an entry point of that name. Raises MissingBlockError."""
-    return next((block for block in ATTENTIONS if block.name == name), None) or _of_package(name)
+    return next((block for block in (*ATTENTIONS, GATED_DELTA_NET) if block.name == name), None) or _of_package(name)
 
 
 def attention_of(model: Any) -> AttentionBlock:

@@ -48,6 +48,8 @@ class Rule:
     """Keys of experts hold those of all, along their second dimension."""
     only_in: Literal["dense", "routed"] | None = None
     """Only in layers with an MLP, or only in those with experts."""
+    mixer: str | None = None
+    """Only in layers that attend with this block of `models.blocks`."""
     stays_fp32: bool = False
     """Is written in fp32 whatever format the others have."""
 

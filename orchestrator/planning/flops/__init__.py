@@ -36,6 +36,11 @@ HYBRID_FORMULA = (
     "V padded vocabulary"
 )
 """Megatron-LM counts the scan as 7*w*n as well."""
+LINEAR_FORMULA = (
+    "; a layer with linear attention has 6*(h*(2*u + 2*v + 2*n) + v*h) + 3*(8*v*d + 2*w*(2*u + v)) in place of "
+    "attention's; u key width, v value width, n value heads, d width of a key, w tokens of the convolution"
+)
+"""Behind the formula of a decoder. Megatron-LM counts the delta rule as 8*v*d as well."""
 _MASKED_LM_HEAD = " + 6*h*h"
 """Its dense layer."""
 
@@ -53,6 +58,8 @@ def formula(job: JobSpec) -> str:
         return of_layers.replace(" + 6*V*h)", ")")  # its head is no work beside the layers
     if model.has_vision:
         return f"{of_layers}; plus {vision_formula(model.image_encoder)}"
+    if model.has_linear_attention:
+        return f"{of_layers}{LINEAR_FORMULA}"
     has_head = model.family.is_masked_lm and not causal
     return of_layers.replace(" + 6*V*h)", f" + 6*V*h{_MASKED_LM_HEAD})") if has_head else of_layers
 

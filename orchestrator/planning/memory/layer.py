@@ -97,7 +97,7 @@ def backward_of_layer(job: JobSpec, layer: Layer, sizes: RankShape, layers: Laye
     """
     blocks = (*layer, MLP) if _counts_mlp(layer) else layer
     if layer[-1].outweighs_attention:
-        blocks = layer[-1:]
+        blocks = tuple(block for block in layer if block is layer[-1] or block.recomputes_itself)
     kernels = core_kernels(job, layers, is_recomputed=job.runtime.recompute_granularity == "selective")
     # Beside the gradient of the residual stream that of the branch, times the factor; dropout makes another of it.
     scaled = sizes.stream if job.model.residual_multiplier != 1.0 and not job.model.hidden_dropout else 0

@@ -91,6 +91,8 @@ def _more(setting: Setting, shares: Shares) -> ForwardBackward:
     """Kernels that the host starts more than for MLPs."""
     found = ForwardBackward(0, 0)
     for block, share in shares.items():
+        if block is not setting.model.attention:
+            found = found.plus(block.more_launches(setting.model), share)
         if (routed := setting.routed(block)) is not None:
             found = found.plus(expert_launches(setting, routed), share)
     return found

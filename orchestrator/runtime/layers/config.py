@@ -15,6 +15,8 @@ class LayerConfig(TransformerConfig):
 
     attention: str = GROUPED_QUERY.name
     """The block of `models.blocks` that its layers attend with."""
+    mixers: tuple[str, ...] = ()
+    """Where layers differ in that, the block of each; else nothing."""
     alibi: bool = False
     """Lower scores by distance, with a slope for each head."""
     attention_logit_softcapping: float | None = None
@@ -49,6 +51,10 @@ class LayerConfig(TransformerConfig):
         if self.no_rotation_freq is not None and layer_number % self.no_rotation_freq == 0:
             return None
         return int(self.has_local_rotation and self.window_of(layer_number) is not None)
+
+    def mixer_of(self, layer_number: int) -> str:
+        """The block of `models.blocks` that a layer attends with. Layers count from 1."""
+        return self.mixers[layer_number - 1] if self.mixers else self.attention
 
     def window_of(self, layer_number: int) -> int | None:
         """Tokens that a token attends to in a layer, itself included; None for all. Layers count from 1."""

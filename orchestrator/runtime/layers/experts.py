@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_block import get_num_layers_to_build
@@ -16,6 +16,7 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.experts import GROUPED_PRODUCTS, expert_kernels, multiplies_in_one_kernel
 from orchestrator.models.blocks.experts.layers import settings
+from orchestrator.runtime.layers.config import LayerConfig
 from orchestrator.runtime.layers.transformer_engine.availability import absence
 from orchestrator.spec.job import JobSpec
 from orchestrator.spec.sections.runtime import Layers
@@ -97,15 +98,28 @@ def expert_settings(job: JobSpec, layers: Layers) -> dict[str, Any]:
     }
 
 
-def layers_of_chunk(config: TransformerConfig, vp_stage: int | None) -> list[bool]:
-    """For each layer of a model chunk of this rank's stage whether it has experts."""
-    count = get_num_layers_to_build(config, vp_stage=vp_stage)
+class LayerKind(NamedTuple):
+    """What layers differ in."""
+
+    mixer: str
+    """The block of `models.blocks` that it attends with."""
+    has_experts: bool
+
+
+def layers_of_chunk(config: LayerConfig, vp_stage: int | None) -> list[LayerKind]:
+    """Each layer of a model chunk of this rank's stage."""
+    count: int = get_num_layers_to_build(config, vp_stage=vp_stage)
+    are_alike = not config.mixers and not isinstance(config.moe_layer_freq, list)
+    first: int = 0 if are_alike else get_transformer_layer_offset(config, vp_stage=vp_stage)
+    numbers = range(first + 1, first + count + 1)
+    return [LayerKind(config.mixer_of(number), _has_experts(config, number)) for number in numbers]
+
+
+def _has_experts(config: TransformerConfig, layer_number: int) -> bool:
     if config.num_moe_experts is None:
-        return [False] * count
-    if not isinstance(config.moe_layer_freq, list):
-        return [True] * count
-    first = get_transformer_layer_offset(config, vp_stage=vp_stage)
-    return [bool(has) for has in config.moe_layer_freq[first : first + count]]
+        return False
+    listed = config.moe_layer_freq
+    return bool(listed[layer_number - 1]) if isinstance(listed, list) else True
 
 
 def keep_experts_apart(chunks: Iterable[Any]) -> None:

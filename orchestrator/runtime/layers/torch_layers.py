@@ -12,7 +12,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from torch.nn import functional
 
 from orchestrator.models.blocks.base import LayerTools
-from orchestrator.models.blocks.registry import attention_named
+from orchestrator.models.blocks.registry import mixer_named
 from orchestrator.runtime.layers.attention.core import CoreAttention
 from orchestrator.runtime.layers.attention.flash import FlashAttention, FlashAttentionApart
 from orchestrator.runtime.layers.attention.masked import MaskedAttention
@@ -25,7 +25,7 @@ from orchestrator.runtime.layers.attention.scores import (
     plain_causal_mask,
 )
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.experts import layers_of_chunk
+from orchestrator.runtime.layers.experts import LayerKind, layers_of_chunk
 from orchestrator.runtime.layers.normalization.branches import place_norms
 from orchestrator.runtime.layers.normalization.norms import Norm
 from orchestrator.runtime.layers.normalization.projection_norm import ProjectionNorm
@@ -110,8 +110,9 @@ class Attention(CoreAttention):
 
 def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of one model chunk of this rank's stage."""
-    dense, routed = (_layer_spec(config, has_experts=has) for has in (False, True))
-    layers = [routed if has_experts else dense for has_experts in layers_of_chunk(config, vp_stage)]
+    kinds = layers_of_chunk(config, vp_stage)
+    made = {kind: _layer_spec(config, kind) for kind in set(kinds)}
+    layers = [made[kind] for kind in kinds]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
 
 
@@ -120,15 +121,15 @@ def encoder_attention() -> type[MaskedAttention]:
     return MaskedAttention
 
 
-def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
+def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:
     layer = get_gpt_layer_local_spec(
-        num_experts=config.num_moe_experts if has_experts else None,
+        num_experts=config.num_moe_experts if kind.has_experts else None,
         qk_layernorm=config.qk_layernorm,
         normalization=config.normalization,
     )
     layer.submodules.input_layernorm = Norm
     layer.submodules.pre_mlp_layernorm = Norm
-    if has_experts:
+    if kind.has_experts:
         # The norm before experts is a module of its own with Transformer Engine too, and is called the same here.
         del layer.submodules.sharded_state_dict_keys_map["pre_mlp_layernorm."]
     tools = LayerTools(
@@ -139,7 +140,7 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
         _core_attention(config),
         rotating_attention(config),
     )
-    attention_named(config.attention).layers.place(layer, config, tools)
+    mixer_named(kind.mixer).layers.place(layer, config, tools)
     return place_norms(layer, config, Norm, ColumnParallelLinear)
 
 

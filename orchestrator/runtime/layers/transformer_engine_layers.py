@@ -10,13 +10,13 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
 from orchestrator.models.blocks.base import LayerTools
-from orchestrator.models.blocks.registry import attention_named
+from orchestrator.models.blocks.registry import mixer_named
 from orchestrator.runtime.layers.attention.flash import FlashAttention
 from orchestrator.runtime.layers.attention.padded import PaddedAttention
 from orchestrator.runtime.layers.attention.rotation import rotating_attention
 from orchestrator.runtime.layers.attention.sequence_lengths import Lengths
 from orchestrator.runtime.layers.config import LayerConfig
-from orchestrator.runtime.layers.experts import layers_of_chunk
+from orchestrator.runtime.layers.experts import LayerKind, layers_of_chunk
 from orchestrator.runtime.layers.normalization.branches import place_norms
 from orchestrator.runtime.layers.normalization.projection_norm import ProjectionNorm
 from orchestrator.runtime.layers.torch_layers import Attention
@@ -24,8 +24,9 @@ from orchestrator.runtime.layers.torch_layers import Attention
 
 def block_spec(config: LayerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """The layers of one model chunk of this rank's stage."""
-    dense, routed = (_layer_spec(config, has_experts=has) for has in (False, True))
-    layers = [routed if has_experts else dense for has_experts in layers_of_chunk(config, vp_stage)]
+    kinds = layers_of_chunk(config, vp_stage)
+    made = {kind: _layer_spec(config, kind) for kind in set(kinds)}
+    layers = [made[kind] for kind in kinds]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=TENorm)
 
 
@@ -34,9 +35,9 @@ def encoder_attention() -> ModuleSpec:
     return ModuleSpec(module=PaddedAttention, params={"lengths": Lengths()})
 
 
-def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
+def _layer_spec(config: LayerConfig, kind: LayerKind) -> Any:
     layer = get_gpt_layer_with_transformer_engine_spec(
-        num_experts=config.num_moe_experts if has_experts else None,
+        num_experts=config.num_moe_experts if kind.has_experts else None,
         moe_grouped_gemm=config.moe_grouped_gemm,
         qk_layernorm=config.qk_layernorm,
     )
@@ -45,7 +46,7 @@ def _layer_spec(config: LayerConfig, *, has_experts: bool) -> Any:
     tools = LayerTools(
         TEColumnParallelLinear, TERowParallelLinear, TENorm, ProjectionNorm, core, rotating_attention(config)
     )
-    attention_named(config.attention).layers.place(layer, config, tools)
+    mixer_named(kind.mixer).layers.place(layer, config, tools)
     return place_norms(layer, config, TENorm, TEColumnParallelLinear)
 
 

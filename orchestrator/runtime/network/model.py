@@ -17,6 +17,7 @@ from orchestrator.errors import MissingDependency
 from orchestrator.kernel_selection.data_parallel import bucket_size, overlaps_gathering, overlaps_reduction
 from orchestrator.kernel_selection.fused_kernels import fuses_activation, fuses_rotation, rotates_projection
 from orchestrator.models.blocks.experts.layers import prepare_routers
+from orchestrator.models.layers import mixers_of
 from orchestrator.planning.vocabulary import Vocabulary
 from orchestrator.runtime.families.registry import family_of
 from orchestrator.runtime.families.vision import is_of_images
@@ -105,8 +106,12 @@ def transformer_config(job: JobSpec, device: Device, layers: Layers) -> LayerCon
         **fp8_settings(job.precision, layers),
         **_hybrid_settings(model),
     )
-    for name, value in model.attention.layers.settings(model).items():
-        setattr(config, name, value)
+    mixers = mixers_of(model)
+    for mixer in dict.fromkeys(mixers):
+        for name, value in mixer.layers.settings(model).items():
+            setattr(config, name, value)
+    if len(set(mixers)) > 1:
+        config.mixers = tuple(mixer.name for mixer in mixers)
     return config
 
 

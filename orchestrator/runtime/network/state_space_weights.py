@@ -1,4 +1,6 @@
-"""Initial values of what only state space layers have, as Mamba-2 draws them (Dao & Gu 2024)."""
+"""Initial values of what only state space layers have, as Mamba-2 draws them (Dao & Gu 2024), and gated delta nets, as
+megatron-core does.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Draw = Callable[[torch.Tensor, torch.Generator], Any]
 _SHORTEST_STEP, _LONGEST_STEP = 1e-3, 1e-1
 _LARGEST_DECAY = 16.0
 _CONVOLVED = 4
-"""Tokens that the convolution looks at."""
+"""Tokens that the convolution of a state space layer looks at."""
 
 
 def _decay(whole: torch.Tensor, generator: torch.Generator) -> None:
@@ -34,6 +36,12 @@ def _convolution(whole: torch.Tensor, generator: torch.Generator) -> None:
     whole.uniform_(-bound, bound, generator=generator)
 
 
+def _channels(whole: torch.Tensor, generator: torch.Generator) -> None:
+    """[channels, 1, tokens that the convolution looks at]."""
+    bound = 1 / math.sqrt(whole.size(-1))
+    whole.uniform_(-bound, bound, generator=generator)
+
+
 def _ones(whole: torch.Tensor, generator: torch.Generator) -> None:
     whole.fill_(1.0)
 
@@ -44,6 +52,10 @@ _DRAWS: tuple[tuple[str, Draw], ...] = (
     (r"mixer\.D$", _ones),
     (r"mixer\.norm\.weight$", _ones),  # never zero-centred, as others may be
     (r"mixer\.conv1d[._](weight|bias)", _convolution),
+    (r"self_attention\.A_log$", _decay),
+    (r"self_attention\.dt_bias$", _ones),
+    (r"self_attention\.out_norm\.weight$", _ones),
+    (r"self_attention\.conv1d\.weight$", _channels),
 )
 
 

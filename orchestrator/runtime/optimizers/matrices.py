@@ -115,7 +115,8 @@ def _fused(chunk: torch.nn.Module, spec: OptimizerSpec) -> Iterator[tuple[torch.
                 module.hidden_size_per_attention_head,
                 config.num_attention_heads // config.num_query_groups,
             )
-            yield children["linear_qkv"].weight, (queries * width, width, width)
+            gates = (queries * width,) if config.attention_output_gate else ()
+            yield children["linear_qkv"].weight, (queries * width, *gates, width, width)
         if spec.muon_split_qkv and "linear_kv" in children:
             width = module.hidden_size_per_attention_head
             yield children["linear_kv"].weight, (width, width)

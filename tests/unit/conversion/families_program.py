@@ -32,6 +32,12 @@ SIZES = {
     **{"intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 64},
 }
 FEW_EXPERTS = {"moe_intermediate_size": 40, "num_experts": 4, "num_experts_per_tok": 2}
+DELTA = {
+    **{"head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32},
+    **{"linear_value_head_dim": 12, "linear_conv_kernel_dim": 3, "rms_norm_eps": 1e-2},
+}
+"""What a state gives for one token may be next to nothing, and is normalised: without an epsilon to speak of fp32 has
+five digits of it."""
 GROUPED_EXPERTS = {
     **{"moe_intermediate_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 2},
     **{"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "num_mtp_layers": 0},
@@ -165,6 +171,16 @@ def configurations() -> dict[str, Any]:
             {**SEEN, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
             vision_feature_layer=3,
         ),
+        "qwen3-next": transformers.Qwen3NextConfig(
+            **{**SIZES, "num_hidden_layers": 4},
+            **{**FEW_EXPERTS, **DELTA, "shared_expert_intermediate_size": 56, "mlp_only_layers": [1]},
+            layer_types=["linear_attention", "full_attention"] * 2,
+        ),
+        "qwen3-next-uneven": transformers.Qwen3NextConfig(
+            **{**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 4},
+            **{**FEW_EXPERTS, **DELTA, "shared_expert_intermediate_size": 24, "norm_topk_prob": False},
+            layer_types=[f"{kind}_attention" for kind in ("full", "linear", "linear", "full")],
+        ),
     }
 
 
@@ -251,7 +267,10 @@ def make(folder: Path, *names: str) -> None:
                 norm = "bias" not in kind and ("norm" in kind.lower() or "ln_" in kind or "ln." in kind)
                 # T5 does not divide scores by the square root of a head's width: its queries are that much smaller.
                 scale = 0.2 / 4 if kind.endswith("Attention.q.weight") else 0.2
-                parameter.copy_((1.0 if norm else 0.0) + scale * torch.randn_like(parameter))
+                # What is divided by its length must be more than rounding.
+                scale = 1.0 if kind.endswith("conv1d.weight") else scale
+                is_centred = config.model_type == "qwen3_next" and "linear_attn" not in kind
+                parameter.copy_((1.0 if norm and not is_centred else 0.0) + scale * torch.randn_like(parameter))
             for kind, buffer in theirs.named_buffers():
                 if kind.endswith("e_score_correction_bias"):
                     buffer.copy_(0.2 * torch.randn_like(buffer))

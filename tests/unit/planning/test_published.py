@@ -49,6 +49,7 @@ PUBLISHED = {
     "qwen3-235b-a22b": 235_093_634_560,
     "qwen1.5-moe-a2.7b": 14_315_784_192,
     "qwen2-57b-a14b": 57_408_658_944,
+    "qwen3-next-80b-a3b": 79_674_391_296,  # without the layer that predicts a further token
     # Without the layer that predicts a further token, and the biases of experts, which are no parameters.
     "glm4.5": 358_337_791_296 - 5_539_962_272 - 89 * 160,
     "glm4.5-air": 110_468_824_832 - 3_616_573_568 - 45 * 128,

@@ -86,6 +86,8 @@ FIXED: dict[str, Any] = {
     "add_qkv_bias": False,
     "qk_layernorm": False,
     "qk_layernorm_scope": "head",
+    "attention_output_gate": False,
+    "linear_attention_freq": None,
     "scale_embeddings": False,
     "embedding_multiplier": 1.0,
     "residual_multiplier": 1.0,

@@ -25,6 +25,7 @@ from orchestrator.conversion.hugging_face.families.mixture_of_experts.deepseek i
 )
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.glm import GLM4_MOE
 from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import MIXTRAL
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.qwen_next import QWEN3_NEXT
 from orchestrator.conversion.hugging_face.families.nemotron import NEMOTRON
 from orchestrator.conversion.hugging_face.families.phi import PHI3
 from orchestrator.conversion.hugging_face.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
@@ -40,7 +41,7 @@ from orchestrator.spec.job import JobSpec
 from orchestrator.spec.model import ModelSpec
 
 FAMILIES = (
-    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GLM4_MOE, GEMMA, GEMMA2, GEMMA3, GPT2),
+    *(LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN3_NEXT, GLM4_MOE, GEMMA, GEMMA2, GEMMA3, GPT2),
     *(PHI3, STARCODER2, STABLELM, NEMOTRON, OLMO2, GRANITE, SMOLLM3, GLM4),
     *(DEEPSEEK_V2, DEEPSEEK_V3, DEEPSEEK_V2_DENSE, DEEPSEEK_V3_DENSE),
     *(MEGATRON_BERT, MEGATRON_BERT_MASKED, BERT, BERT_MASKED, T5, MT5),

@@ -94,6 +94,9 @@ class GroupedQueryAttentionSpec(Section):
     qk_layernorm_scope: Annotated[Literal["head", "projection"], resume.SHAPE, HashedIfChanged()] = "head"
     """What `qk_layernorm` normalises: each head by itself, or the queries, and the keys, of all heads together (OLMo
     2)."""
+    attention_output_gate: Annotated[bool, resume.SHAPE, HashedIfChanged(), MegatronFlag()] = False
+    """Multiply what each head gives by the sigmoid of a gate, which the query projection gives beside the queries
+    (Qwen3-Next)."""
     relative_attention_num_buckets: Annotated[
         Positive, resume.SHAPE, MegatronFlag(only=_RELATIVE), ListedAfter("decoder_seq_length")
     ] = 32

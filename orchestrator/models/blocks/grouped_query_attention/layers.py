@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 def settings(model: Fields) -> dict[str, Any]:
     """Attributes of the layers' configuration beside megatron-core's own."""
-    return {"qk_layernorm_scope": model.qk_layernorm_scope}
+    return {
+        "qk_layernorm_scope": model.qk_layernorm_scope,
+        "attention_output_gate": model.attention_output_gate,
+    }
 
 
 def place(layer: Any, config: Any, tools: LayerTools) -> None:

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 def matrices(model: Fields) -> tuple[Matrix, ...]:
-    """One for queries, keys and values, and one behind the heads."""
+    """One for queries, their gates, keys and values, and one behind the heads."""
     h, query, key = model.hidden_size, model.num_attention_heads * model.head_dim, model.query_groups * model.head_dim
+    parts = (query, query, key, key) if model.attention_output_gate else (query, key, key)
     return (
-        Matrix("linear_qkv", h, query + 2 * key, "column", model.has_qkv_bias, holds=(query, key, key)),
+        Matrix("linear_qkv", h, sum(parts), "column", model.has_qkv_bias, holds=parts),
         Matrix("linear_proj", query, h, "row", model.add_bias_linear),
     )
 

@@ -30,7 +30,8 @@ def head_sizes(model: Fields, shape: RankShape) -> HeadSizes:
     """The sizes of this rank's heads."""
     heads, groups = model.num_attention_heads // shape.tp, max(model.query_groups // shape.tp, 1)
     is_own = model.query_groups >= shape.tp
-    projected = heads + 2 * groups if is_own else model.num_attention_heads + 2 * model.query_groups
+    gates = heads if model.attention_output_gate else 0
+    projected = heads + gates + 2 * groups if is_own else model.num_attention_heads + 2 * model.query_groups
     of_a_head = shape.tokens * model.head_dim * shape.width
     return HeadSizes(heads, groups, heads * of_a_head, groups * of_a_head, projected * of_a_head)
 
@@ -85,8 +86,10 @@ def _whole_sequence(shape: RankShape, sizes: HeadSizes) -> int:
 
 
 def _of_variants(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
-    """What caps, masks and norms that multiply by 1 + weight keep more."""
+    """What gates, caps, masks and norms that multiply by 1 + weight keep more."""
     sizes, kept = head_sizes(model, shape), 0
+    if model.attention_output_gate:  # the gated output, and the gates in fp32
+        kept += sizes.query + shape.tokens * sizes.heads * model.head_dim * FP32
     is_capped = model.attention_logit_softcapping is not None
     if is_capped and not kernels.is_recomputed:
         rows = shape.tokens * sizes.heads

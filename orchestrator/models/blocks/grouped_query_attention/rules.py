@@ -31,6 +31,7 @@ PERCENT, POSITIONS = "model.rotary_percent", "model.position_embedding_type"
 SCALING = "model.rope_scaling"
 LOCAL_BASE, NO_ROPE = "model.rotary_base_local", "model.no_rope_freq"
 QK_NORM, SCOPE = "model.qk_layernorm", "model.qk_layernorm_scope"
+GATE = "model.attention_output_gate"
 WINDOW, SKIP = "model.sliding_window", "model.window_attn_skip_freq"
 _ONLY_FOR = {
     "low_freq_factor": "llama3",
@@ -197,7 +198,22 @@ def norm_over_all_heads(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
         yield Problem(message, (SCOPE, "model.apply_layernorm_1p"), "write head, or leave apply_layernorm_1p out")
 
 
-TENSOR_PARALLEL: tuple[Rule, ...] = (heads_by_tensor_parallel, query_groups_by_tensor_parallel)
+def output_gate(job: Job[GroupedQueryFields]) -> Iterator[Problem]:
+    """Gates are for decoders, whose ranks have whole key/value heads: megatron-core shares out no gates otherwise."""
+    model = job.model
+    if not model.attention_output_gate:
+        return
+    if "output_gate" not in model.family.supports:
+        message = f"is for architecture: gpt, but architecture is {model.family.name}"
+        yield Problem(message, (GATE, "model.architecture"), "leave it out")
+    groups, tp = model.query_groups, job.parallelism.tensor_model_parallel_size
+    if groups % tp:
+        message = f"with gates num_query_groups / TP must be whole: {quotient(groups, tp)}"
+        offers = (divisors_of(groups, TP, tp), multiples_of(tp, GROUPS, groups))
+        yield Refusal(message, (TP, GROUPS, GATE), offers=offers)
+
+
+TENSOR_PARALLEL: tuple[Rule, ...] = (heads_by_tensor_parallel, query_groups_by_tensor_parallel, output_gate)
 RULES: RulesByTopic = {
     "ranks": TENSOR_PARALLEL,
     "sizes": (heads_by_query_groups, hidden_by_heads),

@@ -11,11 +11,18 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.model_fields import Fields
 
 
+_GATE = ForwardBackward(5, 6)
+"""Accesses of gates: copied out of the projection, their sigmoid multiplied with what the heads give."""
+_GATE_LAUNCHES = ForwardBackward(4, 5)
+
+
 def moved(model: Fields, work: CoreWork) -> ForwardBackward:
     """Elements that kernels read and write between the projection and the core, and behind it."""
     query = work.tokens * (model.num_attention_heads * model.head_dim) / work.tp
     key = work.tokens * (model.query_groups * model.head_dim) / work.tp
     inputs = _inputs(model, work, query, key)
+    if model.attention_output_gate:
+        inputs = inputs.plus(_GATE, query)
     return inputs.plus(work.norm, query + key) if model.qk_layernorm else inputs
 
 
@@ -58,4 +65,4 @@ def gathered(model: Fields, tp: int) -> int:
 
 def more_launches(model: Fields) -> ForwardBackward:
     """Kernels that the host starts more than `planning.time.kernels` says of a layer: that is one with this block."""
-    return NOTHING
+    return _GATE_LAUNCHES if model.attention_output_gate else NOTHING

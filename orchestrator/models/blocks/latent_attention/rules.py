@@ -24,6 +24,7 @@ _NOT_ITS_OWN = {
     "rotary_percent": "the rotated part of a head is qk_pos_emb_head_dim",
     "softmax_scale": "scores are scaled by the width of a head, and by rope_scaling.mscale_all_dim",
     "add_qkv_bias": "its projections have no biases",
+    "attention_output_gate": "its heads have no gates",
     "sliding_window": "every token attends to all before it",
     "attention_logit_softcapping": "its scores are not capped",
 }

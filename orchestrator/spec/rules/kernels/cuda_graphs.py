@@ -28,6 +28,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
             yield f"parallelism.{name}", "communication between ranks within a pass cannot be captured"
     if model.family.is_hybrid:
         yield "model.architecture", "it was not measured for state space layers"
+    if model.has_linear_attention:
+        yield "model.linear_attention_freq", "it was not measured for linear attention"
     if model.has_experts:
         yield "model.num_experts", "the number of tokens per expert changes in each pass"
     if model.has_vision:

@@ -42,6 +42,8 @@ def obstacles(job: JobSections) -> Iterator[tuple[str, str]]:
         yield "model.architecture", "it was measured only for decoders"
     if not model.attention.supports("tensor_overlap"):
         yield f"model.{model.attention.field}", "it was not measured with this attention"
+    if model.has_linear_attention:
+        yield "model.linear_attention_freq", "it was not measured with linear attention"
     if model.has_experts:
         yield "model.num_experts", "it was not measured for layers with experts"
     if model.has_vision:

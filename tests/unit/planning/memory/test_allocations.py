@@ -44,6 +44,12 @@ LATENT = {
 }
 
 
+GATED = {
+    **{"attention_output_gate": True, "num_query_groups": 2, "qk_layernorm": True, "normalization": "RMSNorm"},
+    "rotary_percent": 0.25,
+}
+
+
 def modules(*names: str) -> dict[str, Any]:
     return {"recompute_granularity": "selective", "recompute_modules": list(names)}
 
@@ -104,6 +110,14 @@ LAYERS: dict[str, dict[str, Any]] = {
             "num_query_groups": 2,
         },
         "parallelism": SP,
+    },
+    "gates": {"model": {"attention_output_gate": True}},
+    "gates in fp32": {"model": {"attention_output_gate": True}, "precision": {"dtype": "fp32"}},
+    "gates, groups, norms": {"model": GATED},
+    "gates, groups, norms, ranks": {"model": GATED, "parallelism": SP},
+    "gates, recomputed": {
+        "model": {**GATED, "qk_layernorm": False},
+        "runtime": {"recompute_granularity": "selective"},
     },
     "latents": {"model": LATENT},
     "latents in fp32": {"model": LATENT, "precision": {"dtype": "fp32"}},

@@ -1,0 +1,77 @@
+"""Qwen3-Next: gated delta nets in most layers, gated attention in the others, and experts in all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.conversion.hugging_face.families.llama import ATTENTION, FIRST, MLP, QKV
+from orchestrator.conversion.hugging_face.families.mixture_of_experts.mixtral import (
+    fixed_with_experts,
+    shared_expert,
+    with_experts,
+)
+from orchestrator.conversion.hugging_face.families.qwen import QK_NORMS, QWEN2_MOE, QWEN3_MOE
+from orchestrator.conversion.hugging_face.layer_types import LINEAR_LAYERS
+from orchestrator.models.blocks.registry import GATED_DELTA_NET, GROUPED_QUERY
+from orchestrator.models.blocks.weights import Rule
+
+_MLP, _DELTA = "model.layers.{n}.mlp.", "model.layers.{n}.linear_attn."
+_EMBEDDING, _NORM = FIRST
+_WITH_EXPERTS = with_experts(
+    *(_MLP, "gate_proj", "up_proj", "down_proj"),
+    *shared_expert(f"{_MLP}shared_expert."),
+    Rule(f"{MLP}shared_experts.gate_weight", (f"{_MLP}shared_expert_gate.weight",)),
+    dense=True,
+)
+_OF_ATTENTION = (_NORM, replace(QKV, transform="gated_qkv"), *QK_NORMS, _WITH_EXPERTS[0])
+_OF_DELTA = (
+    Rule(f"{ATTENTION}in_proj.layer_norm_weight", _NORM.theirs),
+    Rule(f"{ATTENTION}in_proj.weight", (f"{_DELTA}in_proj_qkvz.weight", f"{_DELTA}in_proj_ba.weight"), "delta_heads"),
+    Rule(f"{ATTENTION}conv1d.weight", (f"{_DELTA}conv1d.weight",), "delta_channels"),
+    Rule(f"{ATTENTION}A_log", (f"{_DELTA}A_log",)),
+    Rule(f"{ATTENTION}dt_bias", (f"{_DELTA}dt_bias",)),
+    Rule(f"{ATTENTION}out_norm.weight", (f"{_DELTA}norm.weight",)),
+    Rule(f"{ATTENTION}out_proj.weight", (f"{_DELTA}out_proj.weight",)),
+)
+_SAME = (
+    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+    "linear_conv_kernel_dim",
+)
+
+QWEN3_NEXT = replace(
+    QWEN2_MOE,
+    name="Qwen3-Next",
+    model_type="qwen3_next",
+    architecture="Qwen3NextForCausalLM",
+    rules=(
+        _EMBEDDING,
+        *(replace(rule, mixer=GATED_DELTA_NET.name) for rule in _OF_DELTA),
+        *(replace(rule, mixer=GROUPED_QUERY.name) for rule in _OF_ATTENTION),
+        *_WITH_EXPERTS[1:],
+    ),
+    sizes={
+        **QWEN3_MOE.sizes,
+        "moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
+        **dict(zip(_SAME, _SAME, strict=True)),
+    },
+    fixed={
+        **fixed_with_experts(
+            QWEN2_MOE.fixed,
+            *("moe_layer_freq", "moe_router_pre_softmax", "moe_shared_expert_intermediate_size"),
+            *("linear_attention_freq", "rotary_percent"),
+        ),
+        **{"add_qkv_bias": False, "qk_layernorm": True, "apply_layernorm_1p": True, "attention_output_gate": True},
+        "moe_shared_expert_gate": True,
+    },
+    constants={"attention_bias": False},
+    defaults={
+        **{**QWEN2_MOE.defaults, "num_key_value_heads": 2, "moe_intermediate_size": 512, "num_experts": 512},
+        **{"num_experts_per_tok": 10, "shared_expert_intermediate_size": 512, "norm_topk_prob": True},
+        **{"head_dim": 256, "partial_rotary_factor": 0.25, "full_attention_interval": 4},
+        **{"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128},
+        **{"linear_value_head_dim": 128, "linear_conv_kernel_dim": 4},
+    },
+    # Further tokens are predicted by a layer of its own.
+    left_out=("mtp.",),
+    derived=(*QWEN3_MOE.derived, LINEAR_LAYERS),
+)

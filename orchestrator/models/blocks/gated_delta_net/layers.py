@@ -1,0 +1,369 @@
+"""A gated delta net in the layers that train, and with a cache of states where they generate."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.spec_utils import ModuleSpec, build_module
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint, sharded_state_dict_default
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from orchestrator.models.blocks.base import LayerTools
+from orchestrator.models.blocks.gated_delta_net.matrices import convolved_width, projected_width, value_width
+from orchestrator.models.blocks.gated_delta_net.memory import CHUNK
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
+
+_EPSILON = 1e-6
+"""Of the lengths of queries and keys."""
+
+
+def settings(model: DeltaFields) -> dict[str, Any]:
+    """Attributes of the layers' configuration beside megatron-core's own."""
+    return {
+        "linear_num_key_heads": model.linear_num_key_heads,
+        "linear_num_value_heads": model.linear_num_value_heads,
+        "linear_key_head_dim": model.linear_key_head_dim,
+        "linear_value_head_dim": model.linear_value_head_dim,
+        "linear_conv_kernel_dim": model.linear_conv_kernel_dim,
+        # Layers that differ need keys of their own in a checkpoint.
+        "hetereogenous_dist_checkpoint": True,
+    }
+
+
+def place(layer: Any, config: Any, tools: LayerTools) -> None:
+    """Let a layer have it in place of attention. `layer`: megatron-core's specification, which has its SelfAttention
+    already.
+    """
+    parts = layer.submodules
+    parts.input_layernorm = tools.norm
+    parts.sharded_state_dict_keys_map = {
+        **parts.sharded_state_dict_keys_map,
+        "input_layernorm.": "self_attention.in_proj.layer_norm_",
+    }
+    parts.self_attention = ModuleSpec(GatedDeltaNet, submodules=Submodules(tools.column, tools.row))
+
+
+def keep(layer: GatedDeltaNet, with_cache: Callable[[Any], Any]) -> Any:
+    """Let a built layer keep its states; what is to be handed the cache, which is itself."""
+    return layer
+
+
+class Submodules(NamedTuple):
+    """What a gated delta net is built of."""
+
+    column: Any
+    row: Any
+
+
+class HeadWeights(NamedTuple):
+    """What a gated delta net has beside its matrices, of this rank's heads."""
+
+    convolution: torch.Tensor
+    """[channels, 1, tokens]"""
+    log_decay: torch.Tensor
+    """[value heads]"""
+    step_bias: torch.Tensor
+    """[value heads]"""
+    norm: torch.Tensor
+    """[width of a value]"""
+
+
+class Inputs(NamedTuple):
+    """What the delta rule takes, of tokens [b, s] in fp32."""
+
+    query: torch.Tensor
+    """[b, s, value heads, k], of length 1, as the keys."""
+    key: torch.Tensor
+    value: torch.Tensor
+    """[b, s, value heads, v]"""
+    decay: torch.Tensor
+    """[b, s, value heads]: the logarithm of what a state keeps."""
+    beta: torch.Tensor
+    """[b, s, value heads]: how much is written to it."""
+
+
+class Weight(torch.nn.Module):
+    """A weight of a name of its own, whose rows tensor-parallel ranks share out, or which each has whole."""
+
+    def __init__(self, *shape: int, config: Any, is_split: bool) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(shape, dtype=config.params_dtype))
+        self.is_split = is_split
+        if is_split:
+            set_tensor_model_parallel_attributes(self.weight, True, 0, 1)
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None, **unused: Any
+    ) -> dict[str, Any]:
+        """Its part of the weight, for a checkpoint."""
+        rows = {"weight": 0} if self.is_split else {}
+        state = self.state_dict(prefix="", keep_vars=True)
+        found: dict[str, Any] = make_sharded_tensors_for_checkpoint(state, prefix, rows, sharded_offsets)
+        return found
+
+
+class GatedDeltaNet(MegatronModule):
+    """Linear attention: each value head has a state [k, v], which for each token decays, forgets in part what it gives
+    for the token's key, learns its value instead, and is asked with its query (Yang et al. 2024, arXiv:2412.06464).
+
+    Its weights have the names of megatron-core's GatedDeltaNet (0.16), which computes with fla's kernels alone; rows of
+    the fused ones are in another order (`weights.py`).
+    """
+
+    def __init__(
+        self, config: Any, submodules: Submodules, layer_number: int, pg_collection: Any = None, **unused: Any
+    ) -> None:
+        super().__init__(config=config)
+        self.layer_number, self.group = layer_number, pg_collection.tp
+        ranks = self.group.size()
+        self.sizes = HeadSizes(
+            config.linear_num_key_heads // ranks,
+            config.linear_num_value_heads // config.linear_num_key_heads,
+            config.linear_key_head_dim,
+            config.linear_value_head_dim,
+        )
+        heads, values = config.linear_num_value_heads // ranks, value_width(config)
+
+        def linear(module: Any, inputs: int, outputs: int, name: str, **options: Any) -> Any:
+            more = {"is_expert": False, "tp_comm_buffer_name": name, "tp_group": self.group}
+            return build_module(module, inputs, outputs, config=config, bias=False, **more, **options)
+
+        self.in_proj = linear(
+            submodules.column,
+            config.hidden_size,
+            projected_width(config),
+            "fc1",
+            init_method=config.init_method,
+            gather_output=False,
+            skip_bias_add=False,
+        )
+        self.conv1d = Weight(
+            convolved_width(config) // ranks, 1, config.linear_conv_kernel_dim, config=config, is_split=True
+        )
+        self.A_log, self.dt_bias = (torch.nn.Parameter(torch.empty(heads, dtype=config.params_dtype)) for _ in range(2))
+        for parameter in (self.A_log, self.dt_bias):
+            set_tensor_model_parallel_attributes(parameter, True, 0, 1)
+        self.out_norm = Weight(config.linear_value_head_dim, config=config, is_split=False)
+        self.out_proj = linear(
+            submodules.row,
+            values,
+            config.hidden_size,
+            "fc2",
+            init_method=config.output_layer_init_method,
+            input_is_parallel=True,
+            skip_bias_add=True,
+        )
+        self.cache: Any = None
+        """Of states; None where nothing is generated."""
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **unused: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """hidden_states: [s, b, h], under sequence parallelism this rank's part."""
+        projected, _ = self.in_proj(hidden_states)
+        # Each rank's heads give a part of the norm's gradient.
+        norm = copy_to_tensor_model_parallel_region(self.out_norm.weight, group=self.group)
+        weights = HeadWeights(self.conv1d.weight, self.A_log, self.dt_bias, norm)
+        if self.cache is not None:
+            out = self._cached(projected, weights)
+        else:
+            apply: Any = _Recomputed.apply
+            out = apply(self._mixed, projected, *weights)
+        found: tuple[torch.Tensor, torch.Tensor | None] = self.out_proj(out)
+        return found
+
+    def _mixed(self, projected: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        """[s, b, heads * v] from what the first matrix gives."""
+        of_heads = HeadWeights(*weights)
+        channels, gate, beta, alpha = self._split(projected)
+        convolved = _convolved(functional.pad(channels, (of_heads.convolution.size(-1) - 1, 0)), of_heads.convolution)
+        inputs = self._inputs(convolved, beta, alpha, of_heads)
+        out, _ = delta_rule(inputs, None)
+        return self._gated(out, gate, of_heads.norm)
+
+    def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of [s, b, p]: what is convolved [b, channels, s]; the gates [s, b, value heads, v]; and how much is written
+        and kept, [b, s, value heads].
+        """
+        sizes = self.sizes
+        widths = [sizes.convolved, sizes.shared * sizes.value, sizes.shared, sizes.shared]
+        grouped = projected.unflatten(-1, (sizes.key_heads, sum(widths)))
+        channels, gate, beta, alpha = torch.split(grouped, widths, dim=-1)
+        gate = gate.reshape(*projected.shape[:2], -1, sizes.value)
+        beta, alpha = (each.flatten(2).transpose(0, 1) for each in (beta, alpha))
+        return channels.flatten(2).permute(1, 2, 0), gate, beta, alpha
+
+    def _inputs(self, convolved: torch.Tensor, beta: torch.Tensor, alpha: torch.Tensor, weights: HeadWeights) -> Inputs:
+        """From convolved [b, channels, s]. Value heads that share a key head follow each other."""
+        sizes = self.sizes
+        grouped = convolved.transpose(1, 2).unflatten(-1, (sizes.key_heads, sizes.convolved))
+        query, key, value = torch.split(grouped, [sizes.key, sizes.key, sizes.shared * sizes.value], dim=-1)
+        query, key = (_of_length_one(each.float()).repeat_interleave(sizes.shared, dim=2) for each in (query, key))
+        value = value.reshape(*value.shape[:2], -1, sizes.value).float()
+        steps = functional.softplus(alpha.float() + weights.step_bias.float())
+        return Inputs(query, key, value, -weights.log_decay.float().exp() * steps, beta.float().sigmoid())
+
+    def _gated(self, out: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """[s, b, heads * v]: what the heads [b, s, heads, v] give, normalised and gated [s, b, heads, v]."""
+        normed = functional.rms_norm(out.transpose(0, 1), (self.sizes.value,), None, self.config.layernorm_epsilon)
+        gated = normed.to(gate.dtype) * weight * functional.silu(gate.float())
+        return gated.to(gate.dtype).flatten(2)
+
+    def _cached(self, projected: torch.Tensor, weights: HeadWeights) -> torch.Tensor:
+        """The same of prompts, or of one more token for each row, from the states that are kept."""
+        cache, number = self.cache, self.layer_number
+        channels, gate, beta, alpha = self._split(projected)
+        before = weights.convolution.size(-1) - 1
+        if cache.positions is None:
+            padded = functional.pad(channels, (before, 0))
+            # Of rows that are filled up, the last of their own tokens.
+            places = cache.lengths[:, None] + torch.arange(before, device=padded.device)
+            last = padded.gather(2, places[:, None].expand(-1, padded.size(1), -1))
+            inputs = self._inputs(_convolved(padded, weights.convolution), beta, alpha, weights)
+            own = torch.arange(channels.size(2), device=padded.device) < cache.lengths[:, None]
+            inputs = inputs._replace(decay=inputs.decay * own[..., None], beta=inputs.beta * own[..., None])
+            out, state = delta_rule(inputs, None)
+        else:
+            padded = torch.cat((cache.state(number, "convolved"), channels), dim=2)
+            last = padded[..., 1:]
+            inputs = self._inputs(_convolved(padded, weights.convolution), beta, alpha, weights)
+            out, state = _one_token(inputs, cache.state(number, "recurrent"))
+        cache.keep(number, "convolved", last)
+        cache.keep(number, "recurrent", state)
+        return self._gated(out, gate, weights.norm)
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None, **unused: Any
+    ) -> dict[str, Any]:
+        """This rank's parts of the weights, for a checkpoint."""
+        own: dict[str, Any] = {}
+        self._save_to_state_dict(own, "", keep_vars=True)
+        rows = dict.fromkeys(own, 0)
+        found: dict[str, Any] = make_sharded_tensors_for_checkpoint(own, prefix, rows, sharded_offsets)
+        for name, module in self.named_children():
+            found |= sharded_state_dict_default(module, f"{prefix}{name}.", sharded_offsets, metadata)
+        return found
+
+
+class HeadSizes(NamedTuple):
+    """Of a rank."""
+
+    key_heads: int
+    shared: int
+    """Value heads of each."""
+    key: int
+    """Width of a key, and of a query."""
+    value: int
+
+    @property
+    def convolved(self) -> int:
+        """Channels of a key head that are convolved."""
+        return 2 * self.key + self.shared * self.value
+
+
+class _Recomputed(torch.autograd.Function):
+    """A function that keeps its inputs alone, and is computed again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.function = function
+        ctx.save_for_backward(*inputs)
+        return function(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        needed = ctx.needs_input_grad[1:]
+        inputs = [x.detach().requires_grad_(needs) for x, needs in zip(ctx.saved_tensors, needed, strict=True)]
+        with torch.enable_grad():
+            out = ctx.function(*inputs)
+        gradients = iter(torch.autograd.grad(out, [x for x in inputs if x.requires_grad], gradient))
+        return None, *(next(gradients) if needs else None for needs in needed)
+
+
+def _convolved(padded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Each channel of [b, channels, s + n - 1] with its own n weights: [b, channels, s]."""
+    return functional.silu(functional.conv1d(padded, weight, groups=padded.size(1)))
+
+
+def _of_length_one(vectors: torch.Tensor) -> torch.Tensor:
+    return vectors * torch.rsqrt(vectors.square().sum(dim=-1, keepdim=True) + _EPSILON)
+
+
+def delta_rule(inputs: Inputs, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the states give for each token [b, s, heads, v], and the last ones, [b, heads, k, v], both in fp32."""
+    kernels = fla_kernels() if inputs.query.is_cuda else None
+    if kernels is None:
+        return chunked_delta_rule(inputs, state, CHUNK)
+    query, key, value, decay, beta = (each.contiguous() for each in inputs)
+    out, last = kernels.chunk_gated_delta_rule(
+        query, key, value, g=decay, beta=beta, initial_state=state, output_final_state=True
+    )
+    return out, last
+
+
+@cache
+def fla_kernels() -> Any:
+    """fla's kernels of the delta rule; None where flash-linear-attention is not installed."""
+    if importlib.util.find_spec("fla") is None:
+        return None
+    return importlib.import_module("fla.ops.gated_delta_rule")
+
+
+def chunked_delta_rule(inputs: Inputs, state: torch.Tensor | None, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in torch's operations: products inside of chunks of tokens, and a state from chunk to chunk (Yang et al.
+    2024, section 3.3; torch_chunk_gated_delta_rule of transformers).
+    """
+    batch, length, heads, width = inputs.key.shape
+    chunk = min(chunk, length)
+    padding = -length % chunk
+
+    def in_chunks(tensor: torch.Tensor) -> torch.Tensor:
+        """[b, heads, chunks, tokens, ...]"""
+        padded = functional.pad(tensor, (*(0, 0) * (tensor.dim() - 2), 0, padding))
+        return padded.unflatten(1, (-1, chunk)).movedim(3, 1)
+
+    query, key, value, decay, beta = map(in_chunks, inputs)
+    query, beta, total = query / math.sqrt(width), beta[..., None], decay.cumsum(dim=-1)
+    # From each token to each later one of its chunk.
+    kept = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
+    written = (beta * key) @ key.transpose(-1, -2) * kept
+    # What each token of a chunk writes hangs on what those before it wrote: (1 + L) x = y with L strictly lower.
+    wanted = torch.cat((beta * value, beta * key * total.exp()[..., None]), dim=-1)
+    solved = torch.linalg.solve_triangular(written.tril(-1), wanted, upper=False, unitriangular=True)
+    values, keys = torch.split(solved, [value.size(-1), width], dim=-1)
+    scores = query @ key.transpose(-1, -2) * kept
+    query = query * total.exp()[..., None]
+    key = key * (total[..., -1:] - total).exp()[..., None]
+    last = total[..., -1, None, None].exp()
+    if state is None:
+        state = values.new_zeros(batch, heads, width, values.size(-1))
+    given = []
+    for number in range(values.size(2)):
+        new = values[:, :, number] - keys[:, :, number] @ state
+        given.append(query[:, :, number] @ state + scores[:, :, number] @ new)
+        state = state * last[:, :, number] + key[:, :, number].transpose(-1, -2) @ new
+    out = torch.stack(given, dim=2).flatten(2, 3)[:, :, :length]
+    return out.transpose(1, 2), state
+
+
+def _one_token(inputs: Inputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of one token, from a state."""
+    query, key, value, decay, beta = (each[:, 0] for each in inputs)
+    state = state * decay.exp()[..., None, None]
+    change = (value - (state * key[..., None]).sum(dim=-2)) * beta[..., None]
+    state = state + key[..., None] * change[..., None, :]
+    out = (state * (query / math.sqrt(query.size(-1)))[..., None]).sum(dim=-2)
+    return out[:, None], state

@@ -1,0 +1,39 @@
+"""What a gated delta net keeps for its backward pass. Bytes of one rank and micro-batch.
+
+It keeps what its first matrix gives and its second one takes. What is between them, little arithmetic and many tensors,
+is computed again in the backward pass, which needs room for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.models.blocks.base import FP32, CoreKernels, RankShape
+from orchestrator.models.blocks.gated_delta_net.matrices import convolved_width, projected_width, value_width
+
+if TYPE_CHECKING:
+    from orchestrator.models.blocks.gated_delta_net.model_fields import DeltaFields
+
+CHUNK = 64
+"""Tokens between states that the delta rule writes down."""
+_KEYS, _VALUES = 10, 9
+"""Tensors as large as the queries and as the values of all value heads, in fp32, in the backward pass."""
+_CHUNKS = 5
+"""Products of each token of a chunk with each other one."""
+
+
+def saved(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
+    """Between its matrices."""
+    return shape.tokens * shape.width * (projected_width(model) + value_width(model)) // shape.tp
+
+
+def backward(model: DeltaFields, shape: RankShape, kernels: CoreKernels) -> int:
+    """The most that its backward pass takes beyond what is saved: all that is between its matrices, and its gradient.
+    Counted, not measured on a GPU, whose kernels need less.
+    """
+    heads, chunk = model.linear_num_value_heads // shape.tp, min(CHUNK, shape.positions)
+    key, value = model.linear_key_head_dim, model.linear_value_head_dim
+    of_a_head = _KEYS * key + _VALUES * value + _CHUNKS * chunk + 2 * key * value // chunk
+    convolved = 4 * shape.width * (convolved_width(model) // shape.tp)
+    gradient = shape.width * (projected_width(model) // shape.tp)
+    return shape.stream + shape.tokens * (heads * of_a_head * FP32 + convolved + gradient)

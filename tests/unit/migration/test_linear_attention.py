@@ -1,0 +1,30 @@
+"""Megatron-LM's flags of linear attention as fields of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Flags = Callable[..., Any]
+DELTA = "--experimental-attention-variant gated_delta_net --num-layers 4 --disable-bias-linear"
+WIDTHS = "--linear-num-key-heads 2 --linear-num-value-heads 4 --linear-key-head-dim 16 --linear-value-head-dim 24"
+
+
+@pytest.mark.parametrize(
+    ("frequency", "layers"), [("2", (True, False, True, False)), ("[1]*2+[0]*2", (True, True, False, False))]
+)
+def test_linear_attention(flags: Flags, frequency: str, layers: tuple[bool, ...]) -> None:
+    words = f"{DELTA} {WIDTHS} --linear-conv-kernel-dim 3 --attention-output-gate"
+    model = flags(*words.split(), "--linear-attention-freq", frequency).job.model
+    assert model.linear_attention_layers == layers
+    assert (model.linear_num_key_heads, model.linear_num_value_heads, model.linear_conv_kernel_dim) == (2, 4, 3)
+    assert (model.linear_key_head_dim, model.linear_value_head_dim, model.attention_output_gate) == (16, 24, True)
+
+
+def test_flags_of_linear_attention_alone_do_nothing(flags: Flags) -> None:
+    migrated = flags("--linear-num-key-heads", "8", "--linear-conv-kernel-dim", "2")
+    assert not migrated.job.model.has_linear_attention
+    outcomes = {migrated.outcome(flag) for flag in ("--linear-num-key-heads", "--linear-conv-kernel-dim")}
+    assert outcomes == {"no_effect"}
