@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from orchestrator.models.blocks.base import Matrix
-from orchestrator.models.blocks.registry import EXPERTS, MLP, STATE_SPACE, Block, attention_of
+from orchestrator.models.blocks.registry import EXPERTS, MLP, MULTI_TOKEN_PREDICTION, STATE_SPACE, Block, attention_of
 
 Layer = tuple[Block, ...]
 """Its blocks, in the order in which they are computed: each a branch of the residual stream, with a norm before it."""
@@ -37,6 +37,13 @@ def layers(model: Any) -> tuple[Layer, ...]:
     attention = attention_of(model)
     dense_and_routed = ((attention, MLP), (attention, EXPERTS))
     return tuple(map(dense_and_routed.__getitem__, model.moe_layers))
+
+
+def prediction_layers(model: Any) -> tuple[Layer, ...]:
+    """The blocks of each layer behind the last one that predicts a further token: those of that one."""
+    if not model.predicts_further:
+        return ()
+    return ((MULTI_TOKEN_PREDICTION, *layers(model)[-1]),) * model.mtp_num_layers
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:

@@ -17,6 +17,7 @@ Feature = Literal[
     "flash_attention",
     "images",
     "joined_loss",
+    "multi_token_prediction",
     "multipliers",
     "output_norms",
     "positions_by_layer",
@@ -25,8 +26,8 @@ Feature = Literal[
     "tensor_overlap",
 ]
 """What a family may be combined with: low-rank adapters, sequences cut over ranks, training on conversations, layers
-with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss, factors of embeddings,
-branches and logits, norms of what attention and MLP give, layers that differ in their rotary positions, rotary
+with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss, predictions of further
+tokens, factors of embeddings, branches and logits, norms of what attention and MLP give, layers that differ in their rotary positions, rotary
 positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism that sends while it
 multiplies."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
@@ -71,8 +72,8 @@ GPT: Final = ModelFamily(
     supports=frozenset(
         (
             *("adapters", "context_parallelism", "conversations", "experts", "images"),
-            *("flash_attention", "joined_loss", "multipliers", "output_norms", "positions_by_layer"),
-            *("rotated_projection", "tensor_overlap"),
+            *("flash_attention", "joined_loss", "multi_token_prediction", "multipliers", "output_norms"),
+            *("positions_by_layer", "rotated_projection", "tensor_overlap"),
         )
     ),
     is_decoder_only=True,

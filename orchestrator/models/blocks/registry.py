@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.models.blocks.grouped_query_attention.fields import GroupedQueryAttentionSpec
     from orchestrator.models.blocks.latent_attention.fields import LatentAttentionSpec
     from orchestrator.models.blocks.mlp.fields import MlpSpec
+    from orchestrator.models.blocks.multi_token_prediction.fields import MultiTokenPredictionSpec
     from orchestrator.models.blocks.protocols import (
         AttentionMatrices,
         AttentionTime,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         LayersPart,
         MatricesPart,
         MemoryPart,
+        MovingPart,
         RoutedMemory,
         RoutedTime,
         RulesPart,
@@ -169,6 +171,20 @@ class StateSpaceBlock(Block):
         return self.matrices.scan(model)
 
 
+class PredictionBlock(Block):
+    """What joins a hidden state and the embedding of a further token, before a layer that predicts the one behind it."""
+
+    @cached_property
+    def time(self) -> MovingPart:
+        return cast("MovingPart", self.part("time"))
+
+    def moved(self, model: Any, work: CoreWork) -> ForwardBackward:
+        return self.time.moved(model, work)
+
+    def gathered(self, model: Any, tp: int) -> int:
+        return self.time.gathered(model, tp)
+
+
 class AttentionBlock(Block):
     """A way for tokens to attend to each other."""
 
@@ -269,7 +285,9 @@ LATENT: Final = AttentionBlock(
     is_used=lambda model: bool(model.has_latent_attention),
     field="kv_lora_rank",
     families=(GPT,),
-    features=frozenset(("context_parallelism", "conversations", "experts", "joined_loss")),
+    features=frozenset(
+        ("context_parallelism", "conversations", "experts", "joined_loss", "multi_token_prediction")
+    ),
     declares="LatentAttentionSpec",
 )
 ATTENTIONS: Final = (LATENT, GROUPED_QUERY)
@@ -277,9 +295,17 @@ ATTENTIONS: Final = (LATENT, GROUPED_QUERY)
 MLP: Final = FeedForwardBlock("mlp", declares="MlpSpec")
 EXPERTS: Final = RoutedBlock("experts", declares="ExpertsSpec")
 STATE_SPACE: Final = StateSpaceBlock("state_space", declares="StateSpaceSpec")
+MULTI_TOKEN_PREDICTION: Final = PredictionBlock("multi_token_prediction", declares="MultiTokenPredictionSpec")
 RESIDUAL_STREAM: Final = Block("residual_stream", declares="ResidualStreamSpec")
 """No branch, and in no layer's list: what is around each of them."""
-BLOCKS: Final[tuple[Block, ...]] = (*ATTENTIONS, MLP, EXPERTS, STATE_SPACE, RESIDUAL_STREAM)
+BLOCKS: Final[tuple[Block, ...]] = (
+    *ATTENTIONS,
+    MLP,
+    EXPERTS,
+    STATE_SPACE,
+    MULTI_TOKEN_PREDICTION,
+    RESIDUAL_STREAM,
+)
 
 
 class _BlockFields:
@@ -292,7 +318,13 @@ class _BlockFields:
 if TYPE_CHECKING:
 
     class BlockFields(
-        LatentAttentionSpec, GroupedQueryAttentionSpec, MlpSpec, ExpertsSpec, StateSpaceSpec, ResidualStreamSpec
+        LatentAttentionSpec,
+        GroupedQueryAttentionSpec,
+        MlpSpec,
+        ExpertsSpec,
+        StateSpaceSpec,
+        MultiTokenPredictionSpec,
+        ResidualStreamSpec,
     ):
         """The base of `model`."""
 else:

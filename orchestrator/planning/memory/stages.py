@@ -241,6 +241,7 @@ def _last_moments(
 ) -> list[tuple[str, dict[str, int]]]:
     """In the backward pass of the loss and of the output layer, whose table has `vocab` rows on this rank."""
     width, table = sizes.width, vocab * sizes.hidden * sizes.width
+    losses = 1 + job.model.mtp_num_layers  # all are computed before the first backward pass
     if job.runtime.fused_linear_cross_entropy:
         # Of a chunk its logits, then their gradient; of all the gathered input and its gradient; of the table a chunk's
         # gradient, where the product does not add it to the sum, which is the buffer if that is in fp32. An empty table
@@ -248,10 +249,10 @@ def _last_moments(
         chunk = min(sizes.tokens, tokens_of_chunk(sizes.tokens, vocab)) * vocab * width
         in_fp32 = job.precision.grad_reduce_in_fp32 or width == FP32
         of_table = max(table - chunk, 0) if adds_in_products(job) else table
-        other = 2 * sizes.whole_stream + of_table + (0 if in_fp32 else vocab * sizes.hidden * FP32)
+        other = (1 + losses) * sizes.whole_stream + of_table + (0 if in_fp32 else vocab * sizes.hidden * FP32)
         return [("loss", {**held, "logits": chunk, "temporary": other})]
     # The gradient takes the logits' place. A cap keeps its tangents, and makes a gradient of the logits before it.
-    logits, capped = sizes.tokens * vocab * width, capped_logits(job, sizes, vocab)
+    logits, capped = losses * sizes.tokens * vocab * width, losses * capped_logits(job, sizes, vocab)
     linear = sizes.whole_stream + table + (sizes.stream if sizes.sequence_parallel else 0)
     return [
         ("loss", {**held, "logits": logits + 2 * capped, "temporary": 0}),
