@@ -158,7 +158,8 @@ def _lasting(job: JobSpec, count: int, experts: int, sizes: RankShape, layers: L
     buffers = _CUBLAS_WORKSPACE * (3 if layers == "transformer_engine" else 2)
     buffers += masks(job, sizes, layers)
     if sizes.sequence_parallel and (layers == "torch" or last):
-        buffers += sizes.whole_stream  # megatron-core's linears gather their input into one buffer
+        # megatron-core's linears gather their input into one buffer: that of a further token's is twice as wide.
+        buffers += sizes.whole_stream * (2 if last and job.model.predicts_further else 1)
     if job.model.position_embedding_type == "rope":
         chunks = job.parallelism.num_model_chunks
         buffers += chunks * sizes.positions * rotary_width(job.model) * FP32  # the angles, which each chunk keeps
@@ -216,6 +217,8 @@ def _moments(
         ends += held * (sizes.stream + sizes.own_tokens * norm_statistics(job.model))
     passes = _saved(chunks, in_flight.ever) + ends + counters
     backward = max(each.backward for each in chunks)
+    if last and model.predicts_further:  # gradients of the hidden states that are still to be reached
+        backward += (model.mtp_num_layers - 1) * sizes.stream
     if last and in_flight.ever[-1] == 0:
         # In an earlier chunk's backward pass: the gradient and the next input, received, and the output on its way.
         backward += 3 * sizes.stream

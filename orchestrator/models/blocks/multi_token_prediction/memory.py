@@ -17,6 +17,8 @@ def saved(model: Fields, shape: RankShape, kernels: CoreKernels) -> int:
     """
     statistics = shape.own_tokens * norm_statistics(model)
     kept = (NORMS + 2 + 1) * shape.stream + NORMS * statistics
+    if shape.sequence_parallel:
+        kept += shape.stream  # a copy of its tokens' part of what tensor-parallel ranks gathered
     return kept - shape.stream - model.norms_of_a_branch * (shape.stream + statistics)
 
 
