@@ -9,6 +9,7 @@ from orchestrator.migration.combined_flags.kernels import KERNELS_TOGETHER
 from orchestrator.migration.combined_flags.latent_attention import LATENT_TOGETHER
 from orchestrator.migration.combined_flags.losses import LOSSES
 from orchestrator.migration.combined_flags.model import MODEL
+from orchestrator.migration.combined_flags.multi_token_prediction import PREDICTIONS
 from orchestrator.migration.combined_flags.muon import MUON
 from orchestrator.migration.combined_flags.task import TASK
 from orchestrator.migration.combined_flags.tracking import TRACKING
@@ -20,6 +21,7 @@ TOGETHER: tuple[FlagGroup, ...] = (
     *MODEL,
     *EXPERTS_TOGETHER,
     *LATENT_TOGETHER,
+    *PREDICTIONS,
     *DATA,
     *TASK,
     *TRAINING,

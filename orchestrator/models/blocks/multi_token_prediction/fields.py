@@ -6,7 +6,7 @@ from pydantic import ConfigDict
 
 from orchestrator.fields import resume
 from orchestrator.fields.base import Section
-from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged, MegatronFlag
+from orchestrator.fields.metadata import AlsoCalled, HashedIfChanged
 from orchestrator.fields.values import NonNegative, Size
 
 
@@ -15,12 +15,10 @@ class MultiTokenPredictionSpec(Section):
 
     model_config = ConfigDict(defer_build=True)  # nothing is validated as one
 
-    mtp_num_layers: Annotated[
-        Size, resume.SHAPE, HashedIfChanged(), AlsoCalled("num_nextn_predict_layers"), MegatronFlag()
-    ] = 0
+    mtp_num_layers: Annotated[Size, resume.SHAPE, HashedIfChanged(), AlsoCalled("num_nextn_predict_layers")] = 0
     """Multi-token prediction: layers behind the last one, each of which predicts one token further ahead; none by
     default. Only training uses them."""
-    mtp_loss_scaling_factor: Annotated[NonNegative, resume.LOSS, HashedIfChanged(), MegatronFlag()] = 0.1
+    mtp_loss_scaling_factor: Annotated[NonNegative, resume.LOSS, HashedIfChanged()] = 0.1
     """Multi-token prediction: weight of the mean of these layers' losses beside the loss of the next token."""
 
     @property
