@@ -83,4 +83,6 @@ def without_training(job: JobSpec) -> JobSpec:
     # What has no logits for a loss has none to draw from; what is kept for a backward pass is not kept.
     unused = {"fused_linear_cross_entropy": False, "cpu_offloading_num_layers": None}
     runtime = {**unused, "gradient_accumulation_fusion": False}
-    return job.changed(parallelism=parallelism, runtime=runtime, model={"moe_expert_capacity_factor": None, "mtp_num_layers": 0})
+    return job.changed(
+        parallelism=parallelism, runtime=runtime, model={"moe_expert_capacity_factor": None, "mtp_num_layers": 0}
+    )

@@ -27,9 +27,9 @@ Feature = Literal[
 ]
 """What a family may be combined with: low-rank adapters, sequences cut over ranks, training on conversations, layers
 with experts, FlashAttention 4, images among the tokens, an output layer joined with its loss, predictions of further
-tokens, factors of embeddings, branches and logits, norms of what attention and MLP give, layers that differ in their rotary positions, rotary
-positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism that sends while it
-multiplies."""
+tokens, factors of embeddings, branches and logits, norms of what attention and MLP give, layers that differ in their
+rotary positions, rotary positions applied by a kernel of our own, a head for labelled examples, and tensor parallelism
+that sends while it multiplies."""
 Positions = Literal["rope", "learned_absolute", "alibi", "relative", "none"]
 """How positions are told apart, as `model.position_embedding_type` has it."""
 

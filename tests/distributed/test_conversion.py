@@ -83,23 +83,6 @@ def found(ranks: Ranks, folder: Path) -> dict[str, dict[str, Any]]:
     return answer
 
 
-FURTHER_LAYOUTS = ("tp1-pp1", "tp2-pp2")
-
-
-@pytest.fixture(scope="module")
-def further(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The same of models whose layers of further tokens are read."""
-    folder = tmp_path_factory.mktemp("further")
-    ranks.program(HERE, "further_tokens_program", "make", folder)
-    for name in FURTHER_LAYOUTS:
-        tp, pp = LAYOUTS[name]
-        degrees = (name, str(tp), str(pp))
-        started = ranks.starter.start(folder, tp * pp, *degrees, program=HERE / "layout_program.py")
-        assert started.wait() == 0, name
-    answer: dict[str, dict[str, Any]] = json.loads(ranks.program(HERE, "further_tokens_program", "check", folder))
-    return answer
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_there_and_back_is_bitwise(found: dict[str, dict[str, Any]], family: str) -> None:
     """From transformers' files by way of a checkpoint of each layout, whose vocabulary is padded."""
@@ -129,16 +112,6 @@ def test_greedy_generation_writes_the_same_tokens(found: dict[str, dict[str, Any
 def test_losses_after_images_are_the_same(found: dict[str, dict[str, Any]], family: str) -> None:
     """Of a sequence with two images, and of one with none."""
     assert found[family]["losses"] < 1e-5
-
-
-@pytest.mark.parametrize(("family", "count"), [("deepseek-v3", 1), ("glm4-moe", 2)])
-def test_layers_of_further_tokens_there_and_back(further: dict[str, dict[str, Any]], family: str, count: int) -> None:
-    """Bitwise by way of each layout, and what they predict is what transformers' do."""
-    entry = further[family]
-    assert {name: entry[f"layout-{name}"] for name in FURTHER_LAYOUTS} == dict.fromkeys(FURTHER_LAYOUTS, True)
-    assert entry["count"] == count
-    assert entry["logits"] < 1e-5
-    assert entry["further-theirs"] < 1e-5
 
 
 MODEL = {

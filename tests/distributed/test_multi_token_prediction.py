@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from support.faults import Ranks
+from support.faults import CommandLine, Ranks
 from support.matrix import FAMILIES
 from support.trained_weights import BITWISE, weights_apart
-from support.training import largest_difference, layout, losses, make_run, tiny_job, values
+from support.training import events, largest_difference, layout, losses, make_run, tiny_job, values
 from torch.nn import functional
 
 from orchestrator.conversion.tensors.stored_weights import StoredWeights
@@ -67,7 +67,9 @@ def transformer_layer(x: torch.Tensor, weights: Weights, name: str) -> torch.Ten
         return each * angles.cos() + torch.cat((-second, first), -1) * angles.sin()
 
     k, v = (each.repeat_interleave(HEADS // GROUPS, 1) for each in (rotated(k), v))
-    attended = functional.scaled_dot_product_attention(rotated(q), k, v, is_causal=True).transpose(1, 2).reshape(b, s, h)
+    attended = (
+        functional.scaled_dot_product_attention(rotated(q), k, v, is_causal=True).transpose(1, 2).reshape(b, s, h)
+    )
     x = x + functional.linear(attended, weights[f"{begin}linear_proj.weight"], weights[f"{begin}linear_proj.bias"])
     begin = f"{name}.mlp."
     inner = normed(x, weights[f"{begin}linear_fc1.layer_norm_weight"])
@@ -136,7 +138,9 @@ def test_losses_and_gradients_are_those_of_the_definition(per_token: bool, ranks
     shares = [1.0, *[FACTOR / DEPTHS] * DEPTHS]
     if per_token:
         counted = sum(part[0][1] for part in parts)
-        minimised = sum(share * total / counted for part in parts for share, (total, _) in zip(shares, part, strict=True))
+        minimised = sum(
+            share * total / counted for part in parts for share, (total, _) in zip(shares, part, strict=True)
+        )
     else:
         minimised = sum(
             share * total / count / len(parts)
@@ -196,3 +200,19 @@ def test_recomputed_and_without_logits_it_is_the_same(ranks: Ranks, tmp_path: Pa
         for name, joins in (("logits", False), ("joined", True))
     )
     assert largest_difference(ranks.losses_of(logits, tmp_path), ranks.losses_of(joined, tmp_path)) < 1e-5
+
+
+def test_weights_to_start_from_need_no_such_layers(ranks: Ranks, orchestrator: CommandLine, tmp_path: Path) -> None:
+    """These begin at random then, or are left out; and what generates does without them."""
+    start: dict[str, Any] = {}
+    runs = {}
+    for name, count in (("plain", 0), ("further", 2), ("again", 0)):
+        model = {"mtp_num_layers": count, "mtp_loss_scaling_factor": 0.5 if count else 0.1, "vocab_size": 261}
+        job = mtp_job(name, steps=1, model=model, parallelism=layout(pp=2 if count else 1), **start)
+        runs[name] = ranks.must_train(make_run(tmp_path, job), job)
+        start = {"checkpoint": {"pretrained": str(runs[name].path)}}
+    fresh = {name: [event.get("fresh") for event in events(run, "pretrained")] for name, run in runs.items()}
+    assert fresh == {"plain": [], "further": [["the layers of further tokens"]], "again": [None]}
+    assert losses(runs["plain"])[1] == pytest.approx(losses(runs["further"])[1], abs=0.5)
+    said = orchestrator("generate", runs["further"].path, "--prompt", "def", "--temperature", "0", "--json")
+    assert said.code == 0, said.err

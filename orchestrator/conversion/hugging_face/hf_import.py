@@ -147,6 +147,10 @@ def _objects(weights: list[Weight]) -> list[str]:
         if weight.within:
             numbers = (".".join(map(str, indices)) for indices in (weight.place, weight.within))
             found.append(f"{module}._extra_state/shard_{'_'.join(numbers)}")
-        elif stack_of(module) or module.startswith(FURTHER) or module.endswith(("final_layernorm", "projector.linear_fc1", "projector.linear_fc2")):
+        elif (
+            stack_of(module)
+            or module.startswith(FURTHER)
+            or module.endswith(("final_layernorm", "projector.linear_fc1", "projector.linear_fc2"))
+        ):
             found.append(f"{module}._extra_state/shard_0_1")
     return list(dict.fromkeys(found))

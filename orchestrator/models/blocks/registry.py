@@ -172,7 +172,7 @@ class StateSpaceBlock(Block):
 
 
 class PredictionBlock(Block):
-    """What joins a hidden state and the embedding of a further token, before a layer that predicts the one behind it."""
+    """What joins a hidden state and the embedding of a further token, before a layer that predicts the next one."""
 
     @cached_property
     def time(self) -> MovingPart:
@@ -285,9 +285,7 @@ LATENT: Final = AttentionBlock(
     is_used=lambda model: bool(model.has_latent_attention),
     field="kv_lora_rank",
     families=(GPT,),
-    features=frozenset(
-        ("context_parallelism", "conversations", "experts", "joined_loss", "multi_token_prediction")
-    ),
+    features=frozenset(("context_parallelism", "conversations", "experts", "joined_loss", "multi_token_prediction")),
     declares="LatentAttentionSpec",
 )
 ATTENTIONS: Final = (LATENT, GROUPED_QUERY)

@@ -1,4 +1,4 @@
-"""A decoder that learns to predict further tokens too (DeepSeek-V3, section 2.2): a GPT with layers behind its last one.
+"""A decoder that learns to predict further tokens too (DeepSeek-V3, section 2.2): a GPT with more layers at its end.
 
 Layer k takes the hidden state of each token from the layer before it, and the embedding of the token k places behind
 it; the output layer predicts from what it gives the token behind that one. Embedding and output layer are the GPT's.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from megatron.core.transformer.multi_token_prediction import roll_tensor
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import ensure_metadata_has_dp_cp_group
+from torch.autograd.function import once_differentiable
 
 from orchestrator.models.blocks.multi_token_prediction.layers import prediction_spec
 from orchestrator.planning.vocabulary import Vocabulary
@@ -139,6 +139,11 @@ class _WithFurther(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         (counted,) = ctx.saved_tensors
         return gradient, gradient.sum() / counted.clamp(min=1), None
+
+
+def is_of_further_tokens(name: str) -> bool:
+    """Whether a weight is of the layers that predict further tokens."""
+    return name.startswith("mtp.")
 
 
 def build_chunk(

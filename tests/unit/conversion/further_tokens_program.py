@@ -48,7 +48,9 @@ def make(folder: Path) -> None:
         torch.save(further_logits(theirs, further), home / "further-theirs.pt")
         theirs.save_pretrained(home / "theirs")
         tensors = load_file(home / "theirs" / "model.safetensors") | dict(named(theirs, further))
-        save_file({key: tensor.contiguous().clone() for key, tensor in tensors.items()}, home / "theirs" / "model.safetensors")
+        save_file(
+            {key: tensor.contiguous().clone() for key, tensor in tensors.items()}, home / "theirs" / "model.safetensors"
+        )
         found = read_config(home / "theirs")
         family = family_of_folder(home / "theirs")
         job = JobSpec.model_validate(

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.migration.to_megatron import megatron_flags
-
 Flags = Callable[..., Any]
 ROTARY = ("--position-embedding-type", "rope")
 

@@ -24,7 +24,12 @@ def migrated(words: str, *without: str) -> Migration:
     "flag",
     [
         *("--apply-residual-connection-post-layernorm", "--softmax-type learnable"),
-        *("--mtp-use-repeated-layer", "--attention-output-gate", "--linear-attention-freq 2", "--fp32-residual-connection"),
+        *(
+            "--mtp-use-repeated-layer",
+            "--attention-output-gate",
+            "--linear-attention-freq 2",
+            "--fp32-residual-connection",
+        ),
         *("--experimental-attention-variant dsa", "--embedding-init-method-std 0.1", "--use-mup"),
         *("--glu-linear-offset 1.0", "--activation-func-clamp-value 7", "--heterogeneous-layers-config-path x"),
         *(

@@ -74,7 +74,9 @@ def predictions_of_last_stage(job: Job[PredictionFields]) -> Iterator[Problem]:
     """These layers are on the last stage, which letters do not say."""
     if job.model.predicts_further and job.parallelism.pipeline_model_parallel_layout is not None:
         path = "parallelism.pipeline_model_parallel_layout"
-        yield Problem("has no letter for multi-token prediction", (path, LAYERS), "write the lengths of both end stages")
+        yield Problem(
+            "has no letter for multi-token prediction", (path, LAYERS), "write the lengths of both end stages"
+        )
 
 
 TENSOR_PARALLEL: tuple[Rule, ...] = ()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.conversion.weight_mapping import Derived, Said
+from orchestrator.conversion.hugging_face.config_keys import whole
+from orchestrator.conversion.weight_mapping import Derived, Family, Said
+from orchestrator.errors import UserError
 from orchestrator.models.blocks.weights import Rule
 from orchestrator.spec.model import ModelSpec
 
@@ -33,3 +36,14 @@ def _count(model: ModelSpec) -> dict[str, Any]:
 
 FURTHER_LAYERS = Derived(("mtp_num_layers",), (COUNT,), _left_out, _count)
 """How many there are."""
+
+
+def layers_of_further_tokens(config: Mapping[str, Any], family: Family) -> int:
+    """How many a config.json names. Raises UserError where there are none."""
+    count = config.get(COUNT, config.get("num_mtp_layers", 0)) if family.further else 0
+    if whole(count or 0, COUNT, least=0) == 0:
+        raise UserError(
+            f"config.json: this {family.name} has no layers of multi-token prediction: leave out --mtp",
+            code="no_further_tokens",
+        )
+    return int(count)
