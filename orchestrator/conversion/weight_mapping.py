@@ -122,8 +122,8 @@ class Family:
     """How names of layers begin of which the encoder of images has the first ones, and the others are left out; of a
     family without one, the decoder."""
     further: tuple[Rule, ...] = ()
-    """What a layer that predicts further tokens has in addition to the last layer's, by our keys behind its number. There
-    it is numbered as the next layer. Nothing where a family has no such layers."""
+    """What a layer that predicts further tokens has in addition to the last layer's, by our keys behind its number.
+    There it is numbered as the next layer. Nothing where a family has no such layers."""
     further_copies: Mapping[str, str] = field(default_factory=dict)
     """What such a layer has a second time -> what it is a copy of."""
     derived: tuple[Derived, ...] = ()

@@ -43,7 +43,8 @@ def prediction_layers(model: Any) -> tuple[Layer, ...]:
     """The blocks of each layer behind the last one that predicts a further token: those of that one."""
     if not model.predicts_further:
         return ()
-    return ((MULTI_TOKEN_PREDICTION, *layers(model)[-1]),) * model.mtp_num_layers
+    count: int = model.mtp_num_layers
+    return ((MULTI_TOKEN_PREDICTION, *layers(model)[-1]),) * count
 
 
 def matrices_of(model: Any, layer: Layer) -> tuple[Matrix, ...]:

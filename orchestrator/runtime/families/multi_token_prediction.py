@@ -82,7 +82,8 @@ class MultiTokenGPT(GPT):
             further = self._further(hidden_states, input_ids, position_ids, labels, mask, inputs, given)
         logits, _ = self.output_layer(hidden_states, **given)
         if labels is None:
-            return logits.transpose(0, 1).contiguous()
+            scores: torch.Tensor = logits.transpose(0, 1).contiguous()
+            return scores
         losses = self.compute_language_model_loss(labels, logits)
         if further is None:
             return losses
